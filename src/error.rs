@@ -1,0 +1,266 @@
+//! What can go wrong, said so that a user can act on it.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::znode::SessionId;
+
+/// The result of every fallible call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed: what happened, to which path, session or peer, and what helps.
+///
+/// Three questions are answered for every variant: may the operation have
+/// happened all the same ([`Error::is_outcome_unknown`]), is trying again of
+/// use ([`Error::is_retryable`]), and is the session gone
+/// ([`Error::is_session_lost`])?
+///
+/// ```
+/// use quorate::{CreateMode, Error};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// match session.create("/no/parent", b"", CreateMode::Persistent) {
+///     Err(Error::NoNode { path }) => assert_eq!(path, "/no"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The znode, or for a create its parent, does not exist.
+    #[error("no znode {path}")]
+    NoNode {
+        /// The znode that is missing.
+        path: String,
+    },
+    /// A create found the znode there already.
+    #[error("znode {path} exists already")]
+    NodeExists {
+        /// The znode that exists.
+        path: String,
+    },
+    /// A delete found children below the znode.
+    #[error("znode {path} has children; delete them first")]
+    NotEmpty {
+        /// The znode with children.
+        path: String,
+    },
+    /// The expected version did not match; nothing was changed.
+    #[error("znode {path} has version {actual}, not {expected}; read it again and decide anew")]
+    BadVersion {
+        /// The znode.
+        path: String,
+        /// The version that the call asked for.
+        expected: u64,
+        /// The version that the znode has.
+        actual: u64,
+    },
+    /// A create below an ephemeral znode.
+    #[error("znode {path} is ephemeral and so can have no children")]
+    NoChildrenForEphemerals {
+        /// The ephemeral parent.
+        path: String,
+    },
+    /// The path breaks a rule of ZooKeeper's paths.
+    #[error("invalid path {path:?}: {reason}")]
+    InvalidPath {
+        /// The path, cut short when it is very long.
+        path: String,
+        /// The rule.
+        reason: Cow<'static, str>,
+    },
+    /// The znode is one that the system keeps.
+    #[error("znode {path} is kept by the system and cannot be created or deleted")]
+    Reserved {
+        /// The znode.
+        path: String,
+    },
+    /// The data of one request is over the limit.
+    #[error("{size} bytes for {path} are more than the limit of {limit} bytes for one request")]
+    TooLarge {
+        /// The znode whose data went over the limit.
+        path: String,
+        /// The bytes of the request.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// An operation of a `multi` failed, so none of them was done.
+    #[error("operation {index} of the multi failed, so none was done: {error}")]
+    Multi {
+        /// Which operation, counted from 0.
+        index: usize,
+        /// Why it failed.
+        error: Box<Error>,
+    },
+    /// The session is over: its ephemeral znodes and locks are gone, or about to be.
+    #[error("session {session} has expired; open a new one")]
+    SessionExpired {
+        /// The session.
+        session: SessionId,
+    },
+    /// The session was resumed elsewhere; this handle holds it no longer.
+    #[error("session {session} was resumed by another holder")]
+    SessionMoved {
+        /// The session.
+        session: SessionId,
+    },
+    /// The session was closed through one of its handles.
+    #[error("session {session} is closed")]
+    SessionClosed {
+        /// The session.
+        session: SessionId,
+    },
+    /// The password given to resume a session is not the session's.
+    #[error("wrong password for session {session}")]
+    WrongPassword {
+        /// The session.
+        session: SessionId,
+    },
+    /// No answer came in time. A write may have happened or may happen yet.
+    #[error("{operation} got no answer in {waited:?}: {reason}")]
+    Timeout {
+        /// The call and its path.
+        operation: String,
+        /// How long it was waited for.
+        waited: Duration,
+        /// What the node was waiting for.
+        reason: String,
+    },
+    /// Too many requests are waiting at this node already. Nothing was done.
+    #[error("{limit} requests are waiting at this node already; wait for some of them first")]
+    Busy {
+        /// The limit, see [`Builder::pending_requests_max`](crate::Builder::pending_requests_max).
+        limit: usize,
+    },
+    /// The node has stopped: it was closed, or a fault stopped it. A write that was under way may
+    /// have happened.
+    #[error("the node has stopped: {reason}")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+    /// The list of peers is empty.
+    #[error("the list of peers is empty; name every instance as host:port")]
+    NoPeers,
+    /// A peer is not of the form `host:port`.
+    #[error("peer {peer:?} is not an address: {reason}")]
+    InvalidPeer {
+        /// The peer as it was given.
+        peer: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A peer's name does not resolve.
+    #[error("peer {peer} does not resolve: {reason}")]
+    UnresolvedPeer {
+        /// The peer as it was given.
+        peer: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// A peer is listed twice.
+    #[error("peers {first} and {second} are the same address")]
+    DuplicatePeer {
+        /// One of the two.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// None of the peers is this process.
+    #[error(
+        "none of the peers {peers:?} is an address of this host that can be bound{detail}; list this \
+         instance too, or name its address with Builder::advertise"
+    )]
+    NotAPeer {
+        /// The peers as they were given.
+        peers: Vec<String>,
+        /// What was tried, when something was.
+        detail: String,
+    },
+    /// The address to listen on cannot be bound.
+    #[error("cannot listen on {address}: {reason}")]
+    CannotListen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The data directory is in use by another process, or another coordinator of this one.
+    #[error("data directory {} is in use by another process", dir.display())]
+    DataDirInUse {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The data directory cannot be read or written.
+    #[error("data directory {} cannot be used: {reason}", dir.display())]
+    DataDirUnusable {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The data directory belongs to another cluster, another member or another version.
+    #[error("data directory {} does not belong to this instance: {reason}", dir.display())]
+    DataDirMismatch {
+        /// The directory.
+        dir: PathBuf,
+        /// What it belongs to.
+        reason: String,
+    },
+    /// What is on disk is damaged, or acknowledged data is missing from it. Nothing was changed there.
+    #[error(
+        "data directory {} is damaged ({reason}); the node does not start from it, since it would \
+         forget what it has promised: keep it for inspection and let this member be replaced",
+        dir.display()
+    )]
+    Corrupt {
+        /// The directory.
+        dir: PathBuf,
+        /// What is damaged.
+        reason: String,
+    },
+    /// A setting is out of its range.
+    #[error("setting {setting}: {reason}")]
+    InvalidSetting {
+        /// The setting.
+        setting: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system has no random numbers, threads or the like to give.
+    #[error("the system refused {what}: {reason}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether a write that failed with this may have happened all the same, or may happen yet.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Error::Timeout { .. } | Error::Stopped { .. })
+    }
+
+    /// Whether the same call may succeed later, with nothing else changed.
+    ///
+    /// A write whose outcome is unknown is not called retryable.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Busy { .. })
+    }
+
+    /// Whether the session is gone for this handle, and with it its ephemerals and locks.
+    pub fn is_session_lost(&self) -> bool {
+        match self {
+            Error::SessionExpired { .. }
+            | Error::SessionMoved { .. }
+            | Error::SessionClosed { .. }
+            | Error::Stopped { .. } => true,
+            Error::Multi { error, .. } => error.is_session_lost(),
+            _ => false,
+        }
+    }
+}

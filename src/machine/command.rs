@@ -1,0 +1,260 @@
+//! What the log carries: batches of requests, and what applying one gives.
+//!
+//! The encoding is postcard. Enum variants are only ever appended, and a batch
+//! starts with its format number, so that an unknown one is refused by name
+//! and never skipped.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+
+/// The number of a member, never 0.
+pub(crate) type NodeId = u64;
+
+/// The format of [`Batch`] that this version writes, the only one so far.
+pub(crate) const BATCH_FORMAT: u8 = 1;
+
+/// The payload of one Raft entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Batch {
+    /// The leader's wall clock, milliseconds since the Unix epoch.
+    pub(crate) time: u64,
+    pub(crate) requests: Vec<Request>,
+}
+
+impl Batch {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, vec![BATCH_FORMAT])
+            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    }
+
+    /// Decodes what [`Batch::encode`] made; anything else is an error that says why.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Batch, String> {
+        match bytes.split_first() {
+            Some((&BATCH_FORMAT, rest)) => match postcard::take_from_bytes(rest) {
+                Ok((batch, [])) => Ok(batch),
+                Ok((_, rest)) => Err(format!("{} bytes too many", rest.len())),
+                Err(error) => Err(error.to_string()),
+            },
+            Some((format, _)) => Err(format!("unknown batch format {format}")),
+            None => Err("empty".to_owned()),
+        }
+    }
+}
+
+/// One command of one session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) session: SessionId,
+    /// Who holds the session: a random number drawn when it was opened or
+    /// resumed. A request of an earlier holder is refused as moved.
+    pub(crate) holder: u64,
+    /// The request's place among those of this holder: 0 for [`Command::Open`]
+    /// and [`Command::Resume`], then 1, 2, 3, ... [`Command::Expire`] has none (0).
+    pub(crate) seq: u64,
+    /// The results of all requests below this number have arrived and may be forgotten.
+    pub(crate) acked: u64,
+    pub(crate) command: Command,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Command {
+    /// Opens the session under `Request::session`.
+    Open {
+        secret: [u8; 16],
+        timeout_ms: u32,
+        owner: NodeId,
+    },
+    /// Hands the session to a new holder, if the secret is right.
+    Resume {
+        secret: [u8; 16],
+        timeout_ms: u32,
+        owner: NodeId,
+    },
+    /// Closes the session by its holder's wish.
+    Close,
+    /// Closes the session because its node was not heard of in time. It holds
+    /// only in the term it was decided in, and only against the holder it was
+    /// decided against (`Request::holder`).
+    Expire { term: u64 },
+    /// A single operation.
+    Op(Op),
+    /// Several operations, all or none, with one zxid.
+    Multi(Vec<Op>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Op {
+    Create {
+        path: String,
+        data: Bytes,
+        mode: CreateMode,
+    },
+    Set {
+        path: String,
+        data: Bytes,
+        version: Option<u64>,
+    },
+    Delete {
+        path: String,
+        version: Option<u64>,
+    },
+    Check {
+        path: String,
+        version: Option<u64>,
+    },
+}
+
+impl Op {
+    pub(crate) fn path(&self) -> &str {
+        match self {
+            Op::Create { path, .. }
+            | Op::Set { path, .. }
+            | Op::Delete { path, .. }
+            | Op::Check { path, .. } => path,
+        }
+    }
+}
+
+/// The answer to a request that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// To `Open` and `Resume`.
+    Session {
+        timeout_ms: u32,
+    },
+    /// To `Close`, `Expire`, a delete and a check.
+    Done,
+    Created(Created),
+    Set(Stat),
+    Multi(Vec<OpResult>),
+}
+
+/// Why a request was refused. Part of the replicated state (it is the answer
+/// that a resent request gets again), so variants are only ever appended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OpError {
+    NoNode {
+        path: String,
+    },
+    NodeExists {
+        path: String,
+    },
+    NotEmpty {
+        path: String,
+    },
+    BadVersion {
+        path: String,
+        expected: u64,
+        actual: u64,
+    },
+    NoChildrenForEphemerals {
+        path: String,
+    },
+    InvalidPath {
+        path: String,
+        reason: String,
+    },
+    /// The path is one that the system keeps (`/`, `/zookeeper`, ...).
+    Reserved {
+        path: String,
+    },
+    TooLarge {
+        path: String,
+        size: u64,
+        limit: u64,
+    },
+    SessionExpired,
+    SessionMoved,
+    /// The secret given to `Resume`, or an id that is in use by another `Open`.
+    WrongSecret,
+    /// The operation at this place failed, and so none was done.
+    Multi {
+        index: u32,
+        error: Box<OpError>,
+    },
+    /// An earlier request of the session has not arrived yet. Never answered
+    /// to a user: the node sends again from the missing one.
+    OutOfOrder,
+    /// The expiry was decided in another term or against another holder.
+    StaleExpiry,
+}
+
+impl OpError {
+    pub(crate) fn into_error(self, session: SessionId) -> Error {
+        match self {
+            OpError::NoNode { path } => Error::NoNode { path },
+            OpError::NodeExists { path } => Error::NodeExists { path },
+            OpError::NotEmpty { path } => Error::NotEmpty { path },
+            OpError::BadVersion {
+                path,
+                expected,
+                actual,
+            } => Error::BadVersion {
+                path,
+                expected,
+                actual,
+            },
+            OpError::NoChildrenForEphemerals { path } => Error::NoChildrenForEphemerals { path },
+            OpError::InvalidPath { path, reason } => Error::InvalidPath {
+                path,
+                reason: reason.into(),
+            },
+            OpError::Reserved { path } => Error::Reserved { path },
+            OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
+            OpError::SessionExpired | OpError::OutOfOrder | OpError::StaleExpiry => {
+                Error::SessionExpired { session }
+            }
+            OpError::SessionMoved => Error::SessionMoved { session },
+            OpError::WrongSecret => Error::WrongPassword { session },
+            OpError::Multi { index, error } => Error::Multi {
+                index: index as usize,
+                error: Box::new(error.into_error(session)),
+            },
+        }
+    }
+}
+
+/// What one request came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) session: SessionId,
+    pub(crate) holder: u64,
+    pub(crate) seq: u64,
+    pub(crate) result: Result<Reply, OpError>,
+}
+
+/// One change of the tree, in the order in which they happened. A change of a
+/// parent's children is not told apart: it follows from `Created` and `Deleted`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) zxid: Zxid,
+    pub(crate) kind: ChangeKind,
+    pub(crate) path: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    Created,
+    DataChanged,
+    Deleted,
+}
+
+/// What became of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionChange {
+    /// Opened, or resumed by a new holder: its clock starts anew.
+    Held(SessionId),
+    /// Closed or expired.
+    Gone(SessionId),
+}
+
+/// All that applying one batch did, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Applied {
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) sessions: Vec<SessionChange>,
+}

@@ -1,0 +1,363 @@
+//! What nodes say to each other.
+//!
+//! Raft's messages travel in our own form, one variant for each kind that a
+//! peer may send: what raft-rs must never be stepped with from outside
+//! (proposals, local messages, reads) cannot be written down here. The
+//! envelope (from whom, to whom) is the transport's, which has authenticated
+//! it; a message does not repeat it.
+
+use bytes::Bytes;
+use raft::eraftpb::{self, EntryType, MessageType};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::command::{NodeId, Request};
+use crate::znode::{SessionId, Zxid};
+
+/// The version of the peer protocol. Peers that speak another are refused.
+pub(crate) const PROTOCOL_VERSION: u16 = 1;
+
+/// The most a peer message may take, encoded: the largest request with room to spare for the
+/// others of its batch.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PeerMessage {
+    /// A message of the Raft protocol.
+    Raft { term: u64, body: RaftBody },
+    /// Requests of the sender's sessions, for the leader to propose in this order.
+    Forward { requests: Vec<Request> },
+    /// "These of my sessions live, and tell me an index that covers every write completed by now."
+    /// Sent to the leader; `boot` is drawn when the sender starts, `round` is never used twice.
+    Round {
+        boot: u64,
+        round: u64,
+        sessions: Vec<SessionId>,
+    },
+    /// The leader was still the leader after it had received the round.
+    RoundConfirmed { boot: u64, round: u64, index: u64 },
+    /// The sender's state hash at a zxid, to be compared.
+    StateHash { zxid: Zxid, hash: u64 },
+    /// One piece of a snapshot, in answer to the snapshot that Raft asked for.
+    SnapshotChunk {
+        transfer: u64,
+        number: u32,
+        bytes: Bytes,
+    },
+    /// The receiver has taken the pieces below `next` and will take more.
+    SnapshotAck { transfer: u64, next: u32 },
+    /// Either end gives the transfer up.
+    SnapshotAbort { transfer: u64 },
+}
+
+/// A Raft message of a kind that a peer may send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RaftBody {
+    Append {
+        index: u64,
+        log_term: u64,
+        commit: u64,
+        entries: Vec<LogEntry>,
+    },
+    AppendResponse {
+        index: u64,
+        log_term: u64,
+        commit: u64,
+        reject: bool,
+        reject_hint: u64,
+        request_snapshot: u64,
+    },
+    Heartbeat {
+        commit: u64,
+        context: Bytes,
+    },
+    HeartbeatResponse {
+        commit: u64,
+        context: Bytes,
+    },
+    Vote {
+        pre: bool,
+        index: u64,
+        log_term: u64,
+        commit: u64,
+        commit_term: u64,
+        transfer: bool,
+    },
+    VoteResponse {
+        pre: bool,
+        reject: bool,
+        commit: u64,
+        commit_term: u64,
+    },
+    /// A snapshot of `meta` is on its way as [`PeerMessage::SnapshotChunk`]s of this transfer.
+    Snapshot {
+        transfer: u64,
+        chunks: u32,
+        meta: SnapshotMeta,
+    },
+    TimeoutNow,
+}
+
+/// One entry of the log, on the wire and on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogEntry {
+    pub(crate) index: u64,
+    pub(crate) term: u64,
+    pub(crate) kind: EntryKind,
+    pub(crate) data: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum EntryKind {
+    /// A [`Batch`](crate::machine::command::Batch), or nothing (a new leader's first entry).
+    Normal,
+    /// A change of the membership, in raft-rs's second form.
+    Membership,
+}
+
+/// Raft's durable promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HardState {
+    pub(crate) term: u64,
+    pub(crate) vote: NodeId,
+    pub(crate) commit: u64,
+}
+
+/// What a snapshot or a checkpoint stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SnapshotMeta {
+    pub(crate) index: u64,
+    pub(crate) term: u64,
+    /// The state machine's zxid and hash at that index.
+    pub(crate) zxid: Zxid,
+    pub(crate) hash: u64,
+    pub(crate) voting: Voting,
+}
+
+/// Who votes: Raft's `ConfState`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Voting {
+    pub(crate) voters: Vec<NodeId>,
+    pub(crate) learners: Vec<NodeId>,
+    pub(crate) voters_outgoing: Vec<NodeId>,
+    pub(crate) learners_next: Vec<NodeId>,
+    pub(crate) auto_leave: bool,
+}
+
+impl PeerMessage {
+    /// Appends the encoded message to `buffer`.
+    pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
+        postcard::to_extend(self, buffer)
+            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    }
+
+    /// Decodes what [`PeerMessage::encode`] made; anything else is an error that says why.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<PeerMessage, String> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((message, [])) => Ok(message),
+            Ok((_, rest)) => Err(format!("{} bytes too many", rest.len())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl From<&eraftpb::ConfState> for Voting {
+    fn from(state: &eraftpb::ConfState) -> Voting {
+        Voting {
+            voters: state.voters.clone(),
+            learners: state.learners.clone(),
+            voters_outgoing: state.voters_outgoing.clone(),
+            learners_next: state.learners_next.clone(),
+            auto_leave: state.auto_leave,
+        }
+    }
+}
+
+impl From<&Voting> for eraftpb::ConfState {
+    fn from(voting: &Voting) -> eraftpb::ConfState {
+        let mut state = eraftpb::ConfState::default();
+        state.voters = voting.voters.clone();
+        state.learners = voting.learners.clone();
+        state.voters_outgoing = voting.voters_outgoing.clone();
+        state.learners_next = voting.learners_next.clone();
+        state.auto_leave = voting.auto_leave;
+        state
+    }
+}
+
+impl From<&LogEntry> for eraftpb::Entry {
+    fn from(entry: &LogEntry) -> eraftpb::Entry {
+        let mut raft = eraftpb::Entry::default();
+        raft.index = entry.index;
+        raft.term = entry.term;
+        raft.data = entry.data.clone();
+        raft.set_entry_type(match entry.kind {
+            EntryKind::Normal => EntryType::EntryNormal,
+            EntryKind::Membership => EntryType::EntryConfChangeV2,
+        });
+        raft
+    }
+}
+
+impl From<&eraftpb::Entry> for LogEntry {
+    fn from(entry: &eraftpb::Entry) -> LogEntry {
+        LogEntry {
+            index: entry.index,
+            term: entry.term,
+            data: entry.data.clone(),
+            kind: match entry.get_entry_type() {
+                EntryType::EntryNormal => EntryKind::Normal,
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => EntryKind::Membership,
+            },
+        }
+    }
+}
+
+/// What raft-rs puts into the vote requests of a leadership transfer.
+const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
+
+impl RaftBody {
+    /// The peer's form of a message that raft-rs wants sent; `None` for a kind that stays in the
+    /// node (and for snapshots, which the node sends its own way).
+    pub(crate) fn from_raft(message: &eraftpb::Message) -> Option<RaftBody> {
+        Some(match message.get_msg_type() {
+            MessageType::MsgAppend => RaftBody::Append {
+                index: message.index,
+                log_term: message.log_term,
+                commit: message.commit,
+                entries: message.entries.iter().map(LogEntry::from).collect(),
+            },
+            MessageType::MsgAppendResponse => RaftBody::AppendResponse {
+                index: message.index,
+                log_term: message.log_term,
+                commit: message.commit,
+                reject: message.reject,
+                reject_hint: message.reject_hint,
+                request_snapshot: message.request_snapshot,
+            },
+            MessageType::MsgHeartbeat => RaftBody::Heartbeat {
+                commit: message.commit,
+                context: message.context.clone(),
+            },
+            MessageType::MsgHeartbeatResponse => RaftBody::HeartbeatResponse {
+                commit: message.commit,
+                context: message.context.clone(),
+            },
+            kind @ (MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) => {
+                RaftBody::Vote {
+                    pre: kind == MessageType::MsgRequestPreVote,
+                    index: message.index,
+                    log_term: message.log_term,
+                    commit: message.commit,
+                    commit_term: message.commit_term,
+                    transfer: message.context == TRANSFER_CONTEXT,
+                }
+            }
+            kind @ (MessageType::MsgRequestVoteResponse
+            | MessageType::MsgRequestPreVoteResponse) => RaftBody::VoteResponse {
+                pre: kind == MessageType::MsgRequestPreVoteResponse,
+                reject: message.reject,
+                commit: message.commit,
+                commit_term: message.commit_term,
+            },
+            MessageType::MsgTimeoutNow => RaftBody::TimeoutNow,
+            _ => return None,
+        })
+    }
+
+    /// The message for raft-rs to step, once the guard has let it pass.
+    pub(crate) fn to_raft(&self, from: NodeId, to: NodeId, term: u64) -> eraftpb::Message {
+        let mut message = eraftpb::Message::default();
+        message.from = from;
+        message.to = to;
+        message.term = term;
+        match self {
+            RaftBody::Append {
+                index,
+                log_term,
+                commit,
+                entries,
+            } => {
+                message.set_msg_type(MessageType::MsgAppend);
+                message.index = *index;
+                message.log_term = *log_term;
+                message.commit = *commit;
+                message.entries = entries
+                    .iter()
+                    .map(eraftpb::Entry::from)
+                    .collect::<Vec<_>>()
+                    .into();
+            }
+            RaftBody::AppendResponse {
+                index,
+                log_term,
+                commit,
+                reject,
+                reject_hint,
+                request_snapshot,
+            } => {
+                message.set_msg_type(MessageType::MsgAppendResponse);
+                message.index = *index;
+                message.log_term = *log_term;
+                message.commit = *commit;
+                message.reject = *reject;
+                message.reject_hint = *reject_hint;
+                message.request_snapshot = *request_snapshot;
+            }
+            RaftBody::Heartbeat { commit, context } => {
+                message.set_msg_type(MessageType::MsgHeartbeat);
+                message.commit = *commit;
+                message.context = context.clone();
+            }
+            RaftBody::HeartbeatResponse { commit, context } => {
+                message.set_msg_type(MessageType::MsgHeartbeatResponse);
+                message.commit = *commit;
+                message.context = context.clone();
+            }
+            RaftBody::Vote {
+                pre,
+                index,
+                log_term,
+                commit,
+                commit_term,
+                transfer,
+            } => {
+                message.set_msg_type(if *pre {
+                    MessageType::MsgRequestPreVote
+                } else {
+                    MessageType::MsgRequestVote
+                });
+                message.index = *index;
+                message.log_term = *log_term;
+                message.commit = *commit;
+                message.commit_term = *commit_term;
+                if *transfer {
+                    message.context = Bytes::from_static(TRANSFER_CONTEXT);
+                }
+            }
+            RaftBody::VoteResponse {
+                pre,
+                reject,
+                commit,
+                commit_term,
+            } => {
+                message.set_msg_type(if *pre {
+                    MessageType::MsgRequestPreVoteResponse
+                } else {
+                    MessageType::MsgRequestVoteResponse
+                });
+                message.reject = *reject;
+                message.commit = *commit;
+                message.commit_term = *commit_term;
+            }
+            RaftBody::Snapshot { meta, .. } => {
+                message.set_msg_type(MessageType::MsgSnapshot);
+                let snapshot = message.mut_snapshot().mut_metadata();
+                snapshot.index = meta.index;
+                snapshot.term = meta.term;
+                snapshot.set_conf_state(eraftpb::ConfState::from(&meta.voting));
+            }
+            RaftBody::TimeoutNow => message.set_msg_type(MessageType::MsgTimeoutNow),
+        }
+        message
+    }
+}

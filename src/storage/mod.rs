@@ -1,0 +1,142 @@
+//! What a node keeps on disk, and the promises that a store must keep.
+//!
+//! A store holds one node's [`Identity`], its Raft log since the last
+//! checkpoint with the hard state, and the checkpoint itself: a full image of
+//! the state machine followed by any number of deltas, each a list of chunks
+//! that only the state machine reads.
+//!
+//! The contract, which one conformance suite checks for every store:
+//! - When a call returns `Ok`, what it wrote survives a power cut.
+//! - A call is all or nothing: after a crash in the middle of it, the store
+//!   opens as it was before the call or as it would have been after it.
+//! - What is read is what was written. Anything else is
+//!   [`StorageError::Corrupt`], never data and never an empty store.
+//! - After any error the store is poisoned and refuses every further write:
+//!   a failed sync is never tried again on the same data.
+//! - One thread calls it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::command::NodeId;
+pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
+
+/// Who the node of this store is. Written once, before anything else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// The cluster, drawn or derived when it was founded.
+    pub(crate) cluster: u64,
+    pub(crate) node: NodeId,
+    /// Drawn anew for each empty directory: tells a wiped disk from a restart.
+    pub(crate) incarnation: u64,
+    /// The address that peers reach this node by.
+    pub(crate) address: String,
+}
+
+/// Some entries and the hard state, to be made durable together.
+///
+/// Entries are contiguous. They replace everything from the first one's index on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogWrite {
+    pub(crate) hard_state: Option<HardState>,
+    pub(crate) entries: Vec<LogEntry>,
+}
+
+/// What the store held when it was loaded, without the checkpoint's chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Boot {
+    pub(crate) hard_state: HardState,
+    /// The checkpoint that the chunks made.
+    pub(crate) checkpoint: SnapshotMeta,
+    /// Contiguous, from an index not after the checkpoint's plus one.
+    pub(crate) entries: Vec<LogEntry>,
+}
+
+/// What a checkpoint's chunks hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CheckpointKind {
+    /// The whole state.
+    Full,
+    /// What changed since the checkpoint before.
+    Delta,
+}
+
+/// What becomes of the log when a checkpoint is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogAfter {
+    /// Entries below this index are dropped.
+    From(u64),
+    /// All entries are dropped and the hard state replaced: the state came from a leader.
+    Reset(HardState),
+}
+
+/// Takes the chunks of a checkpoint in the order in which they were put; an error (a chunk that
+/// does not decode) ends the load as corrupt.
+pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
+
+pub(crate) trait LogStore: Send {
+    /// Who this store belongs to; `None` if it is blank.
+    fn identity(&self) -> Option<&Identity>;
+
+    /// Turns a blank store into the store of `identity`, with this as its first, full checkpoint,
+    /// an empty log and `hard_state`.
+    fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError>;
+
+    /// Reads everything back, verified. Called once, on a store that is not blank.
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError>;
+
+    /// Makes a write durable.
+    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError>;
+
+    /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
+    /// or when so much has gathered that a new image costs less than it saves. A checkpoint
+    /// begun before and not committed is forgotten. Appends may come between the calls.
+    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
+
+    /// Adds a chunk, of any size up to a few MiB.
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError>;
+
+    /// Makes the checkpoint count, at once and durably. `Reset` goes with `Full` only.
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter)
+    -> Result<(), StorageError>;
+}
+
+/// Why a store failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StorageError {
+    #[error("in use by another process")]
+    InUse,
+    #[error("{what}: {reason}")]
+    Io { what: String, reason: String },
+    #[error("no space left on the disk: {what}")]
+    NoSpace { what: String },
+    #[error("damaged: {what}")]
+    Corrupt { what: String },
+    #[error("a store of another version: {what}")]
+    Version { what: String },
+    #[error("the store failed before: {reason}")]
+    Poisoned { reason: String },
+}
+
+impl StorageError {
+    /// The error that a user of the directory sees.
+    pub(crate) fn into_error(self, dir: PathBuf) -> crate::error::Error {
+        use crate::error::Error;
+        match self {
+            StorageError::InUse => Error::DataDirInUse { dir },
+            StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },
+            StorageError::Version { what } => Error::DataDirMismatch { dir, reason: what },
+            other => Error::DataDirUnusable {
+                dir,
+                reason: other.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Moving messages between nodes.
+//!
+//! A transport carries [`PeerMessage`]s to peers, keeps the order of those it
+//! delivers to one peer over one connection, and may drop any of them: Raft
+//! and the node send again what matters. It never blocks the node and never
+//! holds more than a fixed number of bytes for a peer.
+
+use std::time::Duration;
+
+use crate::machine::command::NodeId;
+use crate::node::message::PeerMessage;
+
+/// Who a node is, towards its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LocalPeer {
+    pub(crate) cluster: u64,
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: u64,
+}
+
+/// Another member: its id, and where it is reached (`host:port`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RemotePeer {
+    pub(crate) node: NodeId,
+    pub(crate) address: String,
+}
+
+/// What a transport tells the node.
+#[derive(Debug)]
+pub(crate) enum TransportEvent {
+    /// A message of an authenticated peer.
+    Received { from: NodeId, message: PeerMessage },
+    /// What is sent to this peer now reaches it, as far as can be told.
+    Connected { peer: NodeId },
+    /// This peer cannot be reached; it is tried again after a while. `reason` is for people.
+    /// `permanent` says that trying again will not help unless something is reconfigured
+    /// (another cluster, another version, another identity).
+    Unreachable {
+        peer: NodeId,
+        reason: String,
+        permanent: bool,
+    },
+}
+
+/// The limits and intervals of a transport.
+#[derive(Clone, Debug)]
+pub(crate) struct TransportOptions {
+    /// The most bytes waiting to be written to one peer; what comes on top is dropped.
+    pub(crate) queue_bytes_max: usize,
+    /// The most incoming connections at a time, those not yet introduced included.
+    pub(crate) connections_max: usize,
+    /// How long a connection may take to introduce itself.
+    pub(crate) handshake_timeout: Duration,
+    /// How long a connection may take to be made.
+    pub(crate) connect_timeout: Duration,
+    /// The pause before the first new try, and the longest; it doubles in between.
+    pub(crate) retry_min: Duration,
+    pub(crate) retry_max: Duration,
+}
+
+impl Default for TransportOptions {
+    fn default() -> TransportOptions {
+        TransportOptions {
+            queue_bytes_max: 64 << 20,
+            connections_max: 256,
+            handshake_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            retry_min: Duration::from_millis(50),
+            retry_max: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The values that users see: what a znode is made of and how one is made.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The number of a successful write, one sequence for the whole cluster.
+///
+/// Dense: each write that changes something takes the next number, a `multi`
+/// takes one for all of its operations, and a write that fails takes none.
+/// (ZooKeeper's zxid carries an epoch and can roll over; this one is a plain
+/// 64-bit counter.)
+pub type Zxid = u64;
+
+/// The identity of a session: a random 64-bit number, shown in hexadecimal.
+///
+/// ```
+/// let cluster = quorate::testing::Cluster::new(1);
+/// let session = cluster.node(0).session();
+/// println!("session {}", session.id());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub(crate) u64);
+
+impl SessionId {
+    /// The session of this number, as [`SessionId::number`] gave it.
+    pub fn from_number(number: u64) -> SessionId {
+        SessionId(number)
+    }
+
+    /// The session's number, to be kept for resuming it in another process.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:016x}", self.0)
+    }
+}
+
+/// What becomes of a new znode, and of its name.
+///
+/// Source: ZooKeeper Programmer's Guide, "Ephemeral Nodes" and "Sequence Nodes".
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let created = session.create("/job-", b"", CreateMode::PersistentSequential)?;
+/// assert_eq!(created.path, "/job-0000000000");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum CreateMode {
+    /// Stays until it is deleted.
+    Persistent,
+    /// Stays until it is deleted; its name ends in the parent's next number.
+    PersistentSequential,
+    /// Goes with the session that created it; it can have no children.
+    Ephemeral,
+    /// Goes with its session; its name ends in the parent's next number.
+    EphemeralSequential,
+}
+
+impl CreateMode {
+    /// Whether the znode goes with its session.
+    pub fn is_ephemeral(self) -> bool {
+        matches!(
+            self,
+            CreateMode::Ephemeral | CreateMode::EphemeralSequential
+        )
+    }
+
+    /// Whether the parent's next number is appended to the name.
+    pub fn is_sequential(self) -> bool {
+        matches!(
+            self,
+            CreateMode::PersistentSequential | CreateMode::EphemeralSequential
+        )
+    }
+}
+
+/// The metadata of a znode.
+///
+/// Source: ZooKeeper Programmer's Guide, "ZooKeeper Stat Structure". The
+/// counters are 64 bits wide here.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let stat = session.create("/a", b"12345", CreateMode::Persistent)?.stat;
+/// assert_eq!((stat.version, stat.data_length), (0, 5));
+/// assert_eq!(session.set("/a", b"6")?.version, 1);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Stat {
+    /// The write that created the znode.
+    pub czxid: Zxid,
+    /// The write that last changed its data.
+    pub mzxid: Zxid,
+    /// The write that last created or deleted one of its children; its own creation at first.
+    pub pzxid: Zxid,
+    /// When it was created: milliseconds since the Unix epoch, by the leader's clock, never going back.
+    pub ctime: u64,
+    /// When its data last changed, as `ctime`.
+    pub mtime: u64,
+    /// How often its data was changed, even to the same bytes.
+    pub version: u64,
+    /// How many children were created plus how many were deleted.
+    pub cversion: u64,
+    /// How often its ACL was changed.
+    pub aversion: u64,
+    /// The session that it goes with, if it is ephemeral.
+    pub ephemeral_owner: Option<SessionId>,
+    /// The length of its data in bytes.
+    pub data_length: u32,
+    /// How many children it has now.
+    pub num_children: u32,
+}
+
+/// A znode just created: its path, which for sequential modes was not known before, and its stat.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let created = session.create("/n", b"", CreateMode::Ephemeral)?;
+/// assert_eq!(created.path, "/n");
+/// assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Created {
+    /// The full path, with the number that a sequential mode appended.
+    pub path: String,
+    /// The stat of the new znode.
+    pub stat: Stat,
+}
+
+/// The result of one operation of a [`Multi`](crate::Multi), in its place.
+///
+/// ```
+/// use quorate::{CreateMode, OpResult};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let results = session.multi().create("/a", b"", CreateMode::Persistent).delete("/a").commit()?;
+/// assert!(matches!(results[0], OpResult::Created(_)));
+/// assert_eq!(results[1], OpResult::Deleted);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum OpResult {
+    /// A create.
+    Created(Created),
+    /// A set, with the stat as of that operation.
+    Set(Stat),
+    /// A delete.
+    Deleted,
+    /// A version check that held.
+    Checked,
+}

@@ -1,0 +1,205 @@
+//! What goes into a node and what comes out: the whole boundary between the
+//! deterministic core and the threads, clocks, disks and sockets around it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::machine::command::{NodeId, Op, Reply};
+use crate::machine::snapshot::{Dirty, State};
+use crate::machine::tree::Tree;
+use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
+use crate::session::SessionState;
+use crate::storage::LogWrite;
+use crate::watch::{WatchEvent, WatchMode};
+use crate::znode::{SessionId, Stat, Zxid};
+
+/// Monotonic time since the node's epoch, which is the shell's to choose.
+pub(crate) type Time = Duration;
+
+/// The two clocks of one step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    /// Decides timeouts. Never goes back.
+    pub(crate) mono: Time,
+    /// Milliseconds since the Unix epoch. Only stamped on writes, never compared with a deadline.
+    pub(crate) wall_ms: u64,
+}
+
+/// A request of this node's user, by a number that the shell never uses twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RequestId(pub(crate) u64);
+
+/// A watch, by a number that the shell never uses twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WatchId(pub(crate) u64);
+
+/// Something that happened outside of the node.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A peer's message, from an authenticated connection.
+    Peer { from: NodeId, message: PeerMessage },
+    /// A connection to the peer was made: what was sent before may be lost.
+    Connected { peer: NodeId },
+    /// The peer cannot be reached.
+    Unreachable { peer: NodeId, reason: String },
+    /// A user's request.
+    Client(ClientRequest),
+    /// Every [`DiskOp::Write`] and [`DiskOp::Install`] up to this number is durable.
+    Written { number: u64 },
+    /// The checkpoint at this index is durable.
+    CheckpointDone { index: u64 },
+    /// The disk failed; nothing more will be written.
+    StorageFailed { reason: String },
+    /// The node is about to be stopped: if it leads, it hands over first.
+    Resign,
+}
+
+/// What a user's handle asks of its node. Requests of one session are executed
+/// in the order in which they come in, reads included.
+#[derive(Debug)]
+pub(crate) enum ClientRequest {
+    /// Answered with `Reply::Session`. The id, `holder` and secret are random.
+    /// Requests of the session may follow at once, without waiting for the answer.
+    Open {
+        request: RequestId,
+        session: SessionId,
+        holder: u64,
+        secret: [u8; 16],
+        timeout: Duration,
+    },
+    /// The same for a session that exists already.
+    Resume {
+        request: RequestId,
+        session: SessionId,
+        holder: u64,
+        secret: [u8; 16],
+        timeout: Duration,
+    },
+    /// Answered with the `Reply` that fits the command.
+    Write {
+        request: RequestId,
+        session: SessionId,
+        command: Write,
+    },
+    /// Answered, once all earlier requests of the session are, from this replica. With `watch`,
+    /// the one-shot watch that goes with the read is set in the same instant (not when the
+    /// read fails, but for `Exists` also when the znode is missing).
+    Read {
+        request: RequestId,
+        session: SessionId,
+        read: Read,
+        watch: Option<WatchId>,
+    },
+    /// Sets a persistent watch. Answered with `Answer::Watching`.
+    Watch {
+        request: RequestId,
+        session: SessionId,
+        watch: WatchId,
+        path: String,
+        mode: WatchMode,
+    },
+    /// Ends a watch of any kind. Not answered.
+    Unwatch { watch: WatchId },
+    /// Answered with `Answer::Synced` when this replica has everything that was written, anywhere,
+    /// before the request came in.
+    Sync {
+        request: RequestId,
+        session: SessionId,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) enum Write {
+    Op(Op),
+    Multi(Vec<Op>),
+    /// Closes the session. Answered with `Reply::Done`, also when it was gone already.
+    Close,
+}
+
+#[derive(Debug)]
+pub(crate) enum Read {
+    Get { path: String },
+    Exists { path: String },
+    Children { path: String },
+}
+
+/// The answer to a [`ClientRequest`] that succeeded.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Reply(Reply),
+    Data(Arc<[u8]>, Stat),
+    Exists(Option<Stat>),
+    Children(Vec<String>),
+    Watching,
+    Synced(Zxid),
+}
+
+/// What the shell must do after a step, in the order of the fields.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// Sent to peers; may be lost.
+    pub(crate) messages: Vec<(NodeId, PeerMessage)>,
+    /// Handed to the disk, in this order.
+    pub(crate) disk: Vec<DiskOp>,
+    /// Put into the watches' channels before `tree` is published.
+    pub(crate) events: Vec<(WatchId, WatchEvent)>,
+    /// Watches that are over, because they fired (one-shot) or their session is: their channels
+    /// close after the events above.
+    pub(crate) ended: Vec<WatchId>,
+    /// Published for local reads.
+    pub(crate) tree: Option<Tree>,
+    /// Until when (exclusive) this node may take a session of its own for alive.
+    pub(crate) leases: Vec<(SessionId, Time)>,
+    /// Changes of state of this node's sessions, before the replies that rest on them.
+    pub(crate) sessions: Vec<(SessionId, SessionState)>,
+    /// Answers to requests.
+    pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
+    /// The node has stopped for good. Every request has been answered, every session ended.
+    pub(crate) stopped: Option<String>,
+    /// When the node wants its next step, at the latest, if nothing comes in before.
+    pub(crate) wake_at: Time,
+}
+
+/// Work for the disk.
+#[derive(Debug)]
+pub(crate) enum DiskOp {
+    /// Answered by [`Input::Written`]; several may be written as one.
+    Write { number: u64, write: LogWrite },
+    /// Replaces everything by this state, which a leader sent. Answered by [`Input::Written`].
+    Install {
+        number: u64,
+        hard_state: HardState,
+        meta: SnapshotMeta,
+        state: State,
+    },
+    /// Writes a checkpoint, as a delta of `dirty` or in full as the store wants, and then drops
+    /// the log below `keep_from`. Writes that come after it need not wait for it. Answered by
+    /// [`Input::CheckpointDone`].
+    Checkpoint {
+        meta: SnapshotMeta,
+        state: State,
+        dirty: Dirty,
+        keep_from: u64,
+    },
+}
+
+/// What can be said of the node at any time, for `Coordinator::status`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeStatus {
+    pub(crate) leader: Option<NodeId>,
+    pub(crate) is_leader: bool,
+    pub(crate) term: u64,
+    pub(crate) applied_index: u64,
+    pub(crate) zxid: Zxid,
+    pub(crate) hash: u64,
+    pub(crate) voters: Vec<NodeId>,
+    /// When this replica was last known to hold every completed write; `None`: never yet.
+    pub(crate) fresh_at: Option<Time>,
+    /// Open sessions in the whole cluster.
+    pub(crate) sessions: usize,
+    /// Znodes in the tree.
+    pub(crate) znodes: usize,
+    /// For each other member: why it cannot be reached, or `None` when it can.
+    pub(crate) peers: Vec<(NodeId, Option<String>)>,
+}

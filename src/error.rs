@@ -128,6 +128,15 @@ pub enum Error {
         /// What the node was waiting for.
         reason: String,
     },
+    /// The session is over, and whether this write of it came before its end cannot be told any
+    /// more.
+    #[error("session {session} is over and the outcome of the write is unknown: {reason}")]
+    OutcomeUnknown {
+        /// The session.
+        session: SessionId,
+        /// Why nothing is known.
+        reason: String,
+    },
     /// Too many requests are waiting at this node already. Nothing was done.
     #[error("{limit} requests are waiting at this node already; wait for some of them first")]
     Busy {
@@ -242,7 +251,10 @@ pub enum Error {
 impl Error {
     /// Whether a write that failed with this may have happened all the same, or may happen yet.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Error::Timeout { .. } | Error::Stopped { .. })
+        matches!(
+            self,
+            Error::Timeout { .. } | Error::Stopped { .. } | Error::OutcomeUnknown { .. }
+        )
     }
 
     /// Whether the same call may succeed later, with nothing else changed.
@@ -258,6 +270,7 @@ impl Error {
             Error::SessionExpired { .. }
             | Error::SessionMoved { .. }
             | Error::SessionClosed { .. }
+            | Error::OutcomeUnknown { .. }
             | Error::Stopped { .. } => true,
             Error::Multi { error, .. } => error.is_session_lost(),
             _ => false,

@@ -19,3 +19,16 @@ impl Iterator for ChunkWriter {
         todo!()
     }
 }
+#[derive(Debug)]
+pub(crate) struct ChunkReader;
+impl ChunkReader {
+    pub(crate) fn new() -> ChunkReader {
+        todo!()
+    }
+    pub(crate) fn push(&mut self, _c: &[u8]) -> Result<(), String> {
+        todo!()
+    }
+    pub(crate) fn finish(self, _z: u64, _h: u64) -> Result<super::Machine, String> {
+        todo!()
+    }
+}

@@ -33,10 +33,16 @@ pub(crate) enum PeerMessage {
         round: u64,
         sessions: Vec<SessionId>,
     },
-    /// The leader was still the leader after it had received the round.
-    RoundConfirmed { boot: u64, round: u64, index: u64 },
-    /// The sender's state hash at a zxid, to be compared.
-    StateHash { zxid: Zxid, hash: u64 },
+    /// The leader was still the leader after it had received the round. Its sessions are renewed
+    /// but for those in `refused`: they are gone, held elsewhere, or about to be expired.
+    RoundConfirmed {
+        boot: u64,
+        round: u64,
+        index: u64,
+        refused: Vec<SessionId>,
+    },
+    /// The sender's state hash after it applied the entry at this index, to be compared.
+    StateHash { index: u64, hash: u64 },
     /// One piece of a snapshot, in answer to the snapshot that Raft asked for.
     SnapshotChunk {
         transfer: u64,
@@ -88,7 +94,7 @@ pub(crate) enum RaftBody {
         commit: u64,
         commit_term: u64,
     },
-    /// A snapshot of `meta` is on its way as [`PeerMessage::SnapshotChunk`]s of this transfer.
+    /// The snapshot of `meta`, all of whose `chunks` pieces have been sent as this transfer.
     Snapshot {
         transfer: u64,
         chunks: u32,

@@ -1,0 +1,275 @@
+//! Rounds: how a node learns that a leader still led after a certain moment.
+//!
+//! A node asks its leader for a round; the leader confirms it by Raft's
+//! ReadIndex (Raft thesis 6.4), that is, after a quorum has answered it. One
+//! confirmed round does three things for the node that asked:
+//! - its `sync`s have an index that covers all writes completed before them;
+//! - its sessions are renewed, counted from when the round was sent: a leader
+//!   elected later gives each session its full timeout again, and one elected
+//!   earlier could not have let the round be confirmed;
+//! - its local reads are known to be no older than the round, once the index
+//!   is applied.
+//!
+//! A round's number is never used twice, not even by the same node after a
+//! restart (`boot` tells them apart), so that a late answer confirms nothing
+//! else. A round that gets no answer is asked anew under another number.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::machine::command::NodeId;
+use crate::node::io::Time;
+use crate::znode::SessionId;
+
+/// How many unanswered rounds are remembered.
+const ASKED_MAX: usize = 64;
+
+/// A `sync` that waits: the node's own ticket number.
+pub(crate) type Ticket = u64;
+
+/// This node's side: the rounds it has asked for.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    boot: u64,
+    next: u64,
+    asked: BTreeMap<u64, Round>,
+    /// Syncs that no round carries yet.
+    waiting: Vec<Ticket>,
+    /// When the next round is due though nobody waits for one.
+    due: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) sent: Time,
+    pub(crate) sessions: Vec<SessionId>,
+    pub(crate) tickets: Vec<Ticket>,
+    /// Its syncs wait for another round too.
+    asked_anew: bool,
+}
+
+impl Rounds {
+    pub(crate) fn new(boot: u64) -> Rounds {
+        Rounds {
+            boot,
+            next: 0,
+            asked: BTreeMap::new(),
+            waiting: Vec::new(),
+            due: Time::ZERO,
+        }
+    }
+
+    pub(crate) fn boot(&self) -> u64 {
+        self.boot
+    }
+
+    pub(crate) fn due(&self) -> Time {
+        self.due
+    }
+
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        !self.waiting.is_empty() || now >= self.due
+    }
+
+    pub(crate) fn wait(&mut self, ticket: Ticket) {
+        self.waiting.push(ticket);
+    }
+
+    /// Opens the next round, which carries all that wait.
+    pub(crate) fn ask(&mut self, now: Time, again: Time, sessions: Vec<SessionId>) -> u64 {
+        self.next += 1;
+        self.due = again;
+        let tickets = std::mem::take(&mut self.waiting);
+        self.asked.insert(
+            self.next,
+            Round {
+                sent: now,
+                sessions,
+                tickets,
+                asked_anew: false,
+            },
+        );
+        while self.asked.len() > ASKED_MAX {
+            if let Some((_, round)) = self.asked.pop_first()
+                && !round.asked_anew
+            {
+                self.waiting.extend(round.tickets);
+            }
+        }
+        self.next
+    }
+
+    /// The answer to a round, if it is one that this node still wants.
+    pub(crate) fn confirmed(&mut self, boot: u64, round: u64) -> Option<Round> {
+        if boot == self.boot {
+            self.asked.remove(&round)
+        } else {
+            None
+        }
+    }
+
+    /// The leader changed, or its connection: what was asked may never be answered.
+    pub(crate) fn restart(&mut self, now: Time) {
+        self.ask_anew(|_| true);
+        self.due = now;
+    }
+
+    /// Asks anew for the rounds sent before `before`. A late answer still counts.
+    pub(crate) fn restart_older(&mut self, before: Time) {
+        if self.ask_anew(|round| round.sent < before) {
+            self.due = Time::ZERO;
+        }
+    }
+
+    fn ask_anew(&mut self, which: impl Fn(&Round) -> bool) -> bool {
+        let mut any = false;
+        for round in self.asked.values_mut() {
+            if !round.asked_anew && which(round) {
+                round.asked_anew = true;
+                self.waiting.extend(&round.tickets);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// The leader's side: the rounds that nodes have asked it for.
+#[derive(Debug, Default)]
+pub(crate) struct Confirmations {
+    queue: Vec<Asked>,
+    /// What is under way, by the context given to Raft, oldest first.
+    under_way: VecDeque<(u64, Time, Vec<Asked>)>,
+    next: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) from: NodeId,
+    pub(crate) boot: u64,
+    pub(crate) round: u64,
+    /// Sessions of the round that could not be renewed.
+    pub(crate) refused: Vec<SessionId>,
+}
+
+impl Confirmations {
+    pub(crate) fn ask(&mut self, asked: Asked) {
+        /// Nodes ask anew after a while, so the oldest of too many is no loss.
+        const QUEUE_MAX: usize = 4096;
+        if self.queue.len() >= QUEUE_MAX {
+            self.queue.remove(0);
+        }
+        self.queue.push(asked);
+    }
+
+    /// The context for Raft's next read, if one is wanted: one at a time carries all that has
+    /// gathered, unless the last one is older than `patience` and so probably lost.
+    pub(crate) fn next_read(&mut self, now: Time, patience: Time) -> Option<u64> {
+        let busy = self
+            .under_way
+            .back()
+            .is_some_and(|(_, since, _)| now < *since + patience);
+        if self.queue.is_empty() || busy {
+            return None;
+        }
+        self.next += 1;
+        self.under_way
+            .push_back((self.next, now, std::mem::take(&mut self.queue)));
+        Some(self.next)
+    }
+
+    /// Raft has confirmed the read of this context, and with it every earlier one.
+    pub(crate) fn confirmed(&mut self, context: u64) -> Vec<Asked> {
+        let mut confirmed = Vec::new();
+        while let Some((first, _, _)) = self.under_way.front() {
+            if *first > context {
+                break;
+            }
+            if let Some((_, _, asked)) = self.under_way.pop_front() {
+                confirmed.extend(asked);
+            }
+        }
+        confirmed
+    }
+
+    /// The node leads no longer, or in another term.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.under_way.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Time = Time::from_secs(1);
+
+    #[test]
+    fn a_round_carries_all_that_wait_and_is_confirmed_once() {
+        let mut rounds = Rounds::new(7);
+        assert!(rounds.is_due(0 * S));
+        rounds.wait(1);
+        rounds.wait(2);
+        let round = rounds.ask(1 * S, 5 * S, vec![SessionId(9)]);
+        assert!(!rounds.is_due(2 * S));
+        assert!(rounds.confirmed(8, round).is_none());
+        let confirmed = rounds.confirmed(7, round).unwrap();
+        assert_eq!(confirmed.tickets, [1, 2]);
+        assert_eq!(confirmed.sent, 1 * S);
+        assert!(rounds.confirmed(7, round).is_none());
+        assert!(rounds.is_due(5 * S));
+    }
+
+    #[test]
+    fn what_a_slow_round_carried_is_asked_for_under_another_number() {
+        let mut rounds = Rounds::new(7);
+        rounds.wait(1);
+        let slow = rounds.ask(S, 9 * S, vec![]);
+        rounds.restart_older(S);
+        assert!(!rounds.is_due(2 * S));
+        rounds.restart(2 * S);
+        assert!(rounds.is_due(2 * S));
+        let again = rounds.ask(2 * S, 9 * S, vec![]);
+        assert_ne!(slow, again);
+        assert_eq!(rounds.confirmed(7, again).unwrap().tickets, [1]);
+        assert_eq!(
+            rounds.confirmed(7, slow).unwrap().tickets,
+            [1],
+            "late answers count"
+        );
+    }
+
+    #[test]
+    fn unanswered_rounds_are_forgotten_but_not_their_syncs() {
+        let mut rounds = Rounds::new(7);
+        rounds.wait(1);
+        let first = rounds.ask(S, S, vec![]);
+        for _ in 0..ASKED_MAX {
+            rounds.ask(S, 9 * S, vec![]);
+        }
+        assert!(rounds.confirmed(7, first).is_none());
+        assert!(rounds.is_due(2 * S));
+        let last = rounds.ask(2 * S, 9 * S, vec![]);
+        assert_eq!(rounds.confirmed(7, last).unwrap().tickets, [1]);
+    }
+
+    #[test]
+    fn the_leader_gathers_while_a_read_is_under_way() {
+        let mut leader = Confirmations::default();
+        let asked = |round| Asked {
+            from: 2,
+            boot: 7,
+            round,
+            refused: vec![],
+        };
+        assert_eq!(leader.next_read(0 * S, S), None);
+        leader.ask(asked(1));
+        let first = leader.next_read(0 * S, S).unwrap();
+        leader.ask(asked(2));
+        assert_eq!(leader.next_read(0 * S, S), None);
+        let second = leader.next_read(1 * S, S).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(leader.confirmed(second), [asked(1), asked(2)]);
+        assert_eq!(leader.confirmed(first), []);
+    }
+}

@@ -1,0 +1,225 @@
+//! Bringing a lagging peer up to date: the state itself, in chunks.
+//!
+//! Raft says when a peer needs a snapshot; it travels as
+//! [`PeerMessage::SnapshotChunk`]s, a few at a time, and ends with Raft's own
+//! snapshot message, which the receiver steps only once the state has been
+//! put together and its hash found right. Neither side holds more than a few
+//! encoded chunks, and writes go on meanwhile: the state is immutable.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::machine::Machine;
+use crate::machine::command::NodeId;
+use crate::machine::snapshot::{ChunkReader, ChunkWriter, State};
+use crate::node::io::Time;
+use crate::node::message::{PeerMessage, RaftBody, SnapshotMeta};
+
+/// How many chunks may be under way to one peer.
+const WINDOW: u32 = 8;
+
+/// The leader's side.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    next_transfer: u64,
+    to: BTreeMap<NodeId, Sending>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    transfer: u64,
+    term: u64,
+    meta: SnapshotMeta,
+    chunks: ChunkWriter,
+    sent: u32,
+    acked: u32,
+    finished: bool,
+    heard: Time,
+}
+
+impl Outgoing {
+    /// Begins to send; whatever was being sent to this peer is given up.
+    pub(crate) fn begin(
+        &mut self,
+        to: NodeId,
+        term: u64,
+        meta: SnapshotMeta,
+        state: State,
+        now: Time,
+    ) -> Vec<PeerMessage> {
+        self.next_transfer += 1;
+        let sending = Sending {
+            transfer: self.next_transfer,
+            term,
+            meta,
+            chunks: ChunkWriter::full(state),
+            sent: 0,
+            acked: 0,
+            finished: false,
+            heard: now,
+        };
+        self.to.entry(to).insert_entry(sending).into_mut().fill()
+    }
+
+    /// The peer has taken the chunks below `next`. The second value says that it has them all.
+    pub(crate) fn acked(
+        &mut self,
+        from: NodeId,
+        transfer: u64,
+        next: u32,
+        now: Time,
+    ) -> (Vec<PeerMessage>, bool) {
+        let Some(sending) = self.to.get_mut(&from) else {
+            return (Vec::new(), false);
+        };
+        if sending.transfer != transfer || next > sending.sent {
+            return (Vec::new(), false);
+        }
+        sending.acked = sending.acked.max(next);
+        sending.heard = now;
+        if sending.finished && sending.acked == sending.sent {
+            self.to.remove(&from);
+            return (Vec::new(), true);
+        }
+        (sending.fill(), false)
+    }
+
+    /// Gives up what the peer wants no more; whether there was anything.
+    pub(crate) fn abort(&mut self, to: NodeId, transfer: Option<u64>) -> bool {
+        let ours = |sending: &Sending| transfer.is_none_or(|transfer| transfer == sending.transfer);
+        if self.to.get(&to).is_some_and(ours) {
+            return self.to.remove(&to).is_some();
+        }
+        false
+    }
+
+    /// Gives up on the peers not heard of since `since`.
+    pub(crate) fn take_stalled(&mut self, since: Time) -> Vec<NodeId> {
+        let stalled = self.to.iter().filter(|(_, sending)| sending.heard < since);
+        let stalled: Vec<NodeId> = stalled.map(|(to, _)| *to).collect();
+        self.to.retain(|to, _| !stalled.contains(to));
+        stalled
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.to.clear();
+    }
+}
+
+impl Sending {
+    fn fill(&mut self) -> Vec<PeerMessage> {
+        let mut messages = Vec::new();
+        while !self.finished && self.sent < self.acked + WINDOW {
+            match self.chunks.next() {
+                Some(bytes) => {
+                    messages.push(PeerMessage::SnapshotChunk {
+                        transfer: self.transfer,
+                        number: self.sent,
+                        bytes: Bytes::from(bytes),
+                    });
+                    self.sent += 1;
+                }
+                None => {
+                    self.finished = true;
+                    let (transfer, chunks) = (self.transfer, self.sent);
+                    let body = RaftBody::Snapshot {
+                        transfer,
+                        chunks,
+                        meta: self.meta.clone(),
+                    };
+                    messages.push(PeerMessage::Raft {
+                        term: self.term,
+                        body,
+                    });
+                }
+            }
+        }
+        messages
+    }
+}
+
+/// The follower's side: at most one snapshot at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    receiving: Option<Receiving>,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    from: NodeId,
+    transfer: u64,
+    next: u32,
+    reader: ChunkReader,
+}
+
+impl Incoming {
+    /// Takes a chunk and says what to answer.
+    pub(crate) fn chunk(
+        &mut self,
+        from: NodeId,
+        transfer: u64,
+        number: u32,
+        bytes: &[u8],
+    ) -> PeerMessage {
+        if number == 0 {
+            let reader = ChunkReader::new();
+            self.receiving = Some(Receiving {
+                from,
+                transfer,
+                next: 0,
+                reader,
+            });
+        }
+        let expected = self.receiving.as_mut().filter(|receiving| {
+            receiving.from == from && receiving.transfer == transfer && receiving.next == number
+        });
+        let Some(receiving) = expected else {
+            return PeerMessage::SnapshotAbort { transfer };
+        };
+        match receiving.reader.push(bytes) {
+            Ok(()) => {
+                receiving.next += 1;
+                PeerMessage::SnapshotAck {
+                    transfer,
+                    next: receiving.next,
+                }
+            }
+            Err(reason) => {
+                tracing::warn!(from, number, reason, "a snapshot chunk does not decode");
+                self.receiving = None;
+                PeerMessage::SnapshotAbort { transfer }
+            }
+        }
+    }
+
+    /// All chunks are said to have been sent: the state that they make, if they do.
+    pub(crate) fn finish(
+        &mut self,
+        from: NodeId,
+        transfer: u64,
+        chunks: u32,
+        meta: &SnapshotMeta,
+    ) -> Option<Machine> {
+        let ours = self.receiving.take_if(|receiving| {
+            receiving.from == from && receiving.transfer == transfer && receiving.next == chunks
+        })?;
+        match ours.reader.finish(meta.zxid, meta.hash) {
+            Ok(machine) => Some(machine),
+            Err(reason) => {
+                tracing::warn!(
+                    from,
+                    index = meta.index,
+                    reason,
+                    "a snapshot does not add up"
+                );
+                None
+            }
+        }
+    }
+
+    pub(crate) fn abort(&mut self, from: NodeId, transfer: u64) {
+        self.receiving
+            .take_if(|receiving| receiving.from == from && receiving.transfer == transfer);
+    }
+}

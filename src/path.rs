@@ -7,8 +7,11 @@
 
 use crate::error::{Error, Result};
 
-/// The longest path, in bytes. It also bounds the depth of the tree.
-pub const PATH_BYTES_MAX: usize = 4096;
+/// The longest path, in bytes.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// The most components. ZooKeeper has no such limit; here it bounds every recursion over the tree.
+const COMPONENTS_MAX: usize = 256;
 
 /// Checks a complete path.
 pub(crate) fn validate(path: &str) -> Result<()> {
@@ -148,6 +151,8 @@ mod tests {
             );
         }
         assert!(validate(&format!("/{}", "x".repeat(PATH_BYTES_MAX))).is_err());
+        assert!(validate(&"/x".repeat(COMPONENTS_MAX)).is_ok());
+        assert!(validate(&"/x".repeat(COMPONENTS_MAX + 1)).is_err());
     }
 
     #[test]

@@ -1,0 +1,304 @@
+//! Joining a cluster: settings, the data directory, and the start of a node.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::coordinator::Coordinator;
+use crate::error::{Error, Result};
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::node::io::Now;
+use crate::node::{Node, NodeConfig};
+use crate::peers::{Founding, Peers, check_address};
+use crate::runtime::clock::Clock;
+use crate::runtime::driver;
+use crate::runtime::entropy;
+use crate::storage::sled::SledStore;
+use crate::storage::{Boot, Identity, LogStore};
+use crate::transport::{LocalPeer, RemotePeer};
+
+/// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
+///
+/// `tick`, `heartbeat` and `session_timeout` should be the same on all instances.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use quorate::Coordinator;
+///
+/// let coordinator = Coordinator::builder()
+///     .listen("0.0.0.0:7400")
+///     .advertise("app-0.app:7400")
+///     .data_dir("/var/lib/app/quorate")
+///     .session_timeout(Duration::from_secs(6))
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    listen: Option<String>,
+    advertise: Option<String>,
+    data_dir: Option<PathBuf>,
+    pub(crate) session_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) tick: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) pending_requests_max: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            listen: None,
+            advertise: None,
+            data_dir: None,
+            session_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            tick: Duration::from_secs(2),
+            heartbeat: Duration::from_millis(50),
+            pending_requests_max: 65_536,
+        }
+    }
+}
+
+impl Builder {
+    /// The address to listen on, `host:port`; by default the advertised one. Use it where they
+    /// differ: behind a translated address, or to listen on all interfaces.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Builder {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// Which of the peers this process is, exactly as it is written in the list. By default it is
+    /// the first one that is an address of this host and can be bound.
+    #[must_use]
+    pub fn advertise(mut self, peer: impl Into<String>) -> Builder {
+        self.advertise = Some(peer.into());
+        self
+    }
+
+    /// Where this instance keeps its log and its state: a directory of its own, on a local disk.
+    /// By default `quorate-data/<advertised address>` below the working directory.
+    #[must_use]
+    pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
+        self.data_dir = Some(dir.into());
+        self
+    }
+
+    /// How long a session outlives its process: 10 seconds by default, and always between 2 and
+    /// 20 ticks. A session whose node cannot reach the quorum counts itself as lost after nine
+    /// tenths of this, before the cluster gives its locks to another.
+    #[must_use]
+    pub fn session_timeout(mut self, timeout: Duration) -> Builder {
+        self.session_timeout = timeout;
+        self
+    }
+
+    /// How long a blocking call waits for its answer: 30 seconds by default.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Builder {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// ZooKeeper's tick, which only bounds the session timeouts (2 to 20 of it): 2 seconds by
+    /// default.
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> Builder {
+        self.tick = tick;
+        self
+    }
+
+    /// The leader's pulse: 50 milliseconds by default. When nothing is heard of it for 10 to 20
+    /// of these, the others elect a new leader.
+    #[must_use]
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Builder {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// How many requests may wait at this node at a time: 65,536 by default. More are refused with
+    /// [`Error::Busy`].
+    #[must_use]
+    pub fn pending_requests_max(mut self, requests: usize) -> Builder {
+        self.pending_requests_max = requests;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let invalid = |setting, reason: &str| {
+            Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
+        };
+        if self.heartbeat < Duration::from_millis(1) || self.heartbeat > Duration::from_secs(10) {
+            return invalid("heartbeat", "it must be between 1 millisecond and 10 seconds");
+        }
+        if self.tick < self.heartbeat * 2 || self.tick > Duration::from_secs(3600) {
+            return invalid("tick", "it must be at least 2 heartbeats and at most an hour");
+        }
+        if self.session_timeout.is_zero() {
+            return invalid("session_timeout", "it must not be zero");
+        }
+        if self.request_timeout.is_zero() {
+            return invalid("request_timeout", "it must not be zero");
+        }
+        if self.pending_requests_max == 0 {
+            return invalid("pending_requests_max", "at least one request must be let in");
+        }
+        Ok(())
+    }
+
+    /// Joins the cluster of these peers (`host:port` each), as [`Coordinator::join`] does.
+    ///
+    /// # Errors
+    /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`Error::CannotListen`].
+    pub fn join<P: AsRef<str>>(
+        self,
+        peers: impl IntoIterator<Item = P>,
+    ) -> Result<Coordinator> {
+        self.validate()?;
+        let peers = Peers::parse(peers)?;
+        let (address, listener) = self.bind(&peers)?;
+        let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
+        tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
+
+        let founding = peers.founding()?;
+        let in_dir = |error: crate::storage::StorageError| error.into_error(dir.clone());
+        let mut store = SledStore::open(&dir).map_err(in_dir)?;
+        let identity = match store.identity() {
+            Some(identity) => {
+                check_identity(identity, &founding, &address, &dir)?;
+                identity.clone()
+            }
+            None => {
+                peers.check_resolved()?;
+                found(&mut store, &founding, &address).map_err(in_dir)?
+            }
+        };
+        let mut reader = ChunkReader::new();
+        let boot = store.load(&mut |chunk| reader.push(chunk)).map_err(in_dir)?;
+        let corrupt = |reason| Error::Corrupt { dir: dir.clone(), reason };
+        let machine =
+            reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
+
+        let clock = Clock::real();
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let config = NodeConfig {
+            heartbeat: self.heartbeat,
+            tick: self.tick,
+            seed: entropy::number()?,
+        };
+        check_member(&boot, &identity, &dir)?;
+        let node =
+            Node::new(config, identity.node, boot, machine, now).map_err(corrupt)?;
+        let remote = founding.members.iter().filter(|member| member.node != identity.node);
+        let remote = remote
+            .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
+            .collect();
+        let local = LocalPeer {
+            cluster: identity.cluster,
+            node: identity.node,
+            incarnation: identity.incarnation,
+        };
+        driver::start(driver::Start {
+            node,
+            store: Box::new(store),
+            listener,
+            local,
+            remote,
+            clock,
+            members: founding.members,
+            settings: self,
+        })
+    }
+
+    fn bind(&self, peers: &Peers) -> Result<(String, TcpListener)> {
+        let Some(address) = self.advertise.clone().or_else(|| {
+            // A list of one leaves no choice, whatever address is listened on.
+            let mut all = peers.addresses();
+            match (all.next(), all.next(), &self.listen) {
+                (Some(only), None, Some(_)) => Some(only.to_owned()),
+                _ => None,
+            }
+        }) else {
+            return match &self.listen {
+                None => peers.bind_own(),
+                Some(listen) if peers.addresses().any(|peer| peer == listen) => {
+                    Ok((listen.clone(), bind(listen)?))
+                }
+                Some(_) => Err(Error::NotAPeer {
+                    peers: peers.addresses().map(str::to_owned).collect(),
+                    detail: " (the address to listen on is not one of them)".to_owned(),
+                }),
+            };
+        };
+        if !peers.addresses().any(|peer| peer == address) {
+            return Err(Error::NotAPeer {
+                peers: peers.addresses().map(str::to_owned).collect(),
+                detail: format!(" (the advertised address {address} is not one of them)"),
+            });
+        }
+        let listener = bind(self.listen.as_deref().unwrap_or(&address))?;
+        Ok((address, listener))
+    }
+}
+
+fn bind(address: &str) -> Result<TcpListener> {
+    check_address(address)?;
+    TcpListener::bind(address).map_err(|error| Error::CannotListen {
+        address: address.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+fn default_dir(address: &str) -> PathBuf {
+    let name = address.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '.'), "-");
+    Path::new("quorate-data").join(name)
+}
+
+fn found(
+    store: &mut SledStore,
+    founding: &Founding,
+    address: &str,
+) -> std::result::Result<Identity, crate::storage::StorageError> {
+    let own = founding.members.iter().find(|member| member.address == address);
+    let identity = Identity {
+        cluster: founding.cluster,
+        node: own.map_or(0, |member| member.node),
+        incarnation: entropy::number().map_err(|error| crate::storage::StorageError::Io {
+            what: "a random incarnation".to_owned(),
+            reason: error.to_string(),
+        })?,
+        address: address.to_owned(),
+    };
+    let (hard_state, meta, state) = founding.genesis();
+    store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
+    tracing::info!(cluster = identity.cluster, node = identity.node, "a new data directory");
+    Ok(identity)
+}
+
+fn check_identity(
+    identity: &Identity,
+    founding: &Founding,
+    address: &str,
+    dir: &Path,
+) -> Result<()> {
+    let mismatch =
+        |reason| Err(Error::DataDirMismatch { dir: dir.to_owned(), reason });
+    if identity.address != address {
+        return mismatch(format!("it is that of {}, and this is {address}", identity.address));
+    }
+    if identity.cluster != founding.cluster {
+        return mismatch("its cluster was founded by another list of peers".to_owned());
+    }
+    Ok(())
+}
+
+/// A node can only run where the checkpoint's configuration has it.
+fn check_member(boot: &Boot, identity: &Identity, dir: &Path) -> Result<()> {
+    let voting = &boot.checkpoint.voting;
+    if voting.voters.contains(&identity.node) || voting.learners.contains(&identity.node) {
+        return Ok(());
+    }
+    let reason = "this member is not in the cluster's configuration".to_owned();
+    Err(Error::DataDirMismatch { dir: dir.to_owned(), reason })
+}

@@ -1,0 +1,248 @@
+//! The disk's thread: it alone touches the store.
+//!
+//! It takes all the writes that have gathered and makes them durable as one
+//! (group commit), and writes a checkpoint chunk by chunk in between, so that
+//! no write waits for more than one chunk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
+
+use crate::machine::snapshot::{ChunkWriter, State};
+use crate::node::io::{DiskOp, Input};
+use crate::runtime::clock::Clock;
+use crate::storage::{
+    CheckpointKind, HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError,
+};
+
+/// The node's end of the disk's thread. Dropping it ends the thread once all is written.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// Node -> disk. Not bounded here: what is in it is bounded by what Raft lets be uncommitted.
+    ops: Option<Sender<DiskOp>>,
+    thread: Option<JoinHandle<()>>,
+    /// Since when the present write has been under way, in nanoseconds of the clock; 0: none is.
+    busy_since: Arc<AtomicU64>,
+}
+
+impl Disk {
+    /// Starts the thread; what it has done arrives in `done` as inputs for the node.
+    pub(crate) fn start(
+        store: Box<dyn LogStore>,
+        done: Sender<Input>,
+        clock: Clock,
+    ) -> std::io::Result<Disk> {
+        let (ops, queue) = unbounded();
+        let busy_since = Arc::new(AtomicU64::new(0));
+        let mut writer = Writer {
+            store,
+            queue,
+            done,
+            clock,
+            busy_since: Arc::clone(&busy_since),
+            checkpoint: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("quorate-disk".to_owned())
+            .spawn(move || writer.run())?;
+        Ok(Disk { ops: Some(ops), thread: Some(thread), busy_since })
+    }
+
+    pub(crate) fn submit(&self, op: DiskOp) {
+        if let Some(ops) = &self.ops {
+            // A failed writer has reported that already and takes nothing more.
+            let _ = ops.send(op);
+        }
+    }
+
+    /// How long the present write has been under way.
+    pub(crate) fn busy_for(&self, now: Duration) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.saturating_sub(Duration::from_nanos(since)),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(self.ops.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Writer {
+    store: Box<dyn LogStore>,
+    queue: Receiver<DiskOp>,
+    done: Sender<Input>,
+    clock: Clock,
+    busy_since: Arc<AtomicU64>,
+    checkpoint: Option<Checkpoint>,
+}
+
+/// A checkpoint that is being written.
+struct Checkpoint {
+    chunks: ChunkWriter,
+    meta: SnapshotMeta,
+    keep_from: u64,
+}
+
+impl Writer {
+    fn run(&mut self) {
+        if let Err(error) = self.work() {
+            tracing::error!(%error, "the disk failed");
+            let _ = self.done.send(Input::StorageFailed { reason: error.to_string() });
+        }
+        self.busy_since.store(0, Ordering::Relaxed);
+    }
+
+    /// Ends well when the node is gone and all is written.
+    fn work(&mut self) -> Result<(), StorageError> {
+        loop {
+            self.busy_since.store(0, Ordering::Relaxed);
+            let op = match (self.queue.try_recv(), &self.checkpoint) {
+                (Ok(op), _) => op,
+                (Err(TryRecvError::Disconnected), _) => return Ok(()),
+                (Err(TryRecvError::Empty), Some(_)) => {
+                    self.start_clock();
+                    self.checkpoint_chunk()?;
+                    continue;
+                }
+                (Err(TryRecvError::Empty), None) => match self.queue.recv() {
+                    Ok(op) => op,
+                    Err(_) => return Ok(()),
+                },
+            };
+            self.start_clock();
+            self.perform(op)?;
+        }
+    }
+
+    fn start_clock(&self) {
+        let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
+        self.busy_since.store(now.max(1), Ordering::Relaxed);
+    }
+
+    fn perform(&mut self, op: DiskOp) -> Result<(), StorageError> {
+        let mut next = Some(op);
+        while let Some(op) = next.take() {
+            match op {
+                DiskOp::Write { number, write } => next = self.write(number, write)?,
+                DiskOp::Install { number, hard_state, meta, state } => {
+                    self.install(hard_state, &meta, state)?;
+                    self.tell(Input::Written { number });
+                }
+                DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
+                    let chunks = match self.store.begin_checkpoint(false)? {
+                        CheckpointKind::Full => ChunkWriter::full(state),
+                        CheckpointKind::Delta => ChunkWriter::delta(state, dirty),
+                    };
+                    self.checkpoint = Some(Checkpoint { chunks, meta, keep_from });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes this and all the writes that have gathered behind it; gives back what came next.
+    fn write(
+        &mut self,
+        mut number: u64,
+        mut write: LogWrite,
+    ) -> Result<Option<DiskOp>, StorageError> {
+        let mut next = None;
+        while let Ok(op) = self.queue.try_recv() {
+            match op {
+                DiskOp::Write { number: later, write: more } => {
+                    number = later;
+                    merge(&mut write, more);
+                }
+                other => {
+                    next = Some(other);
+                    break;
+                }
+            }
+        }
+        self.store.append(&write)?;
+        self.tell(Input::Written { number });
+        Ok(next)
+    }
+
+    fn install(
+        &mut self,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        state: State,
+    ) -> Result<(), StorageError> {
+        // It replaces everything, a checkpoint under way included.
+        self.checkpoint = None;
+        self.store.begin_checkpoint(true)?;
+        for chunk in ChunkWriter::full(state) {
+            self.store.put_chunk(&chunk)?;
+        }
+        self.store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
+    }
+
+    fn checkpoint_chunk(&mut self) -> Result<(), StorageError> {
+        let Some(checkpoint) = &mut self.checkpoint else { return Ok(()) };
+        if let Some(chunk) = checkpoint.chunks.next() {
+            return self.store.put_chunk(&chunk);
+        }
+        let (meta, keep_from) = (&checkpoint.meta, checkpoint.keep_from);
+        self.store.commit_checkpoint(meta, LogAfter::From(keep_from))?;
+        let index = meta.index;
+        self.checkpoint = None;
+        self.tell(Input::CheckpointDone { index });
+        Ok(())
+    }
+
+    fn tell(&self, input: Input) {
+        // The node may be gone already; then nobody waits for this.
+        let _ = self.done.send(input);
+    }
+}
+
+/// Adds a later write to an earlier one: its entries replace those from its first index on.
+fn merge(write: &mut LogWrite, more: LogWrite) {
+    if more.hard_state.is_some() {
+        write.hard_state = more.hard_state;
+    }
+    if let Some(first) = more.entries.first() {
+        write.entries.retain(|entry| entry.index < first.index);
+        write.entries.extend(more.entries);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::node::message::{EntryKind, LogEntry};
+
+    fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
+        let kind = EntryKind::Normal;
+        let entry = |index| LogEntry { index, term, kind, data: Bytes::new() };
+        LogWrite {
+            hard_state: Some(HardState { term, vote: 0, commit: 0 }),
+            entries: indexes.map(entry).collect(),
+        }
+    }
+
+    #[test]
+    fn a_merged_write_is_what_both_would_have_left() {
+        let mut merged = write(1, 5..=9);
+        merge(&mut merged, write(2, 7..=8));
+        let left: Vec<_> = merged.entries.iter().map(|entry| (entry.index, entry.term)).collect();
+        assert_eq!(left, [(5, 1), (6, 1), (7, 2), (8, 2)]);
+        assert_eq!(merged.hard_state.unwrap().term, 2);
+        merge(&mut merged, LogWrite { hard_state: None, entries: Vec::new() });
+        assert_eq!(merged.entries.len(), 4);
+        assert_eq!(merged.hard_state.unwrap().term, 2);
+    }
+}

@@ -24,6 +24,8 @@
 mod admission;
 mod expiry;
 mod guard;
+#[cfg(test)]
+mod harness;
 mod hashes;
 pub(crate) mod io;
 mod local;
@@ -31,6 +33,8 @@ mod log;
 pub(crate) mod message;
 mod raft_log;
 mod rounds;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod watches;
 
@@ -112,6 +116,10 @@ pub(crate) struct Node {
     now: Now,
     next_tick: Time,
     random: u64,
+    /// Our own election timeout, in ticks, and what it was drawn for.
+    election_timeout: usize,
+    timeout_grounds: (u64, StateRole, NodeId),
+    leaderless_ticks: usize,
     leadership: Leadership,
 
     // What waits for the disk.
@@ -186,11 +194,9 @@ impl Node {
         let log = boot_log(&boot, checkpoint)?;
         let raft_config = raft::Config {
             id,
-            // The election timeout is drawn by `draw_timeout`; this range of one value lets it
-            // see when raft-rs has drawn its own.
             election_tick: ELECTION_TICKS,
             min_election_tick: ELECTION_TICKS,
-            max_election_tick: ELECTION_TICKS + 1,
+            max_election_tick: 2 * ELECTION_TICKS,
             heartbeat_tick: 1,
             applied: checkpoint.index,
             max_size_per_msg: 1 << 20,
@@ -217,7 +223,10 @@ impl Node {
             .map(|member| (member, Some("not connected yet".to_owned())));
         let mut node = Node {
             id,
-            random: config.seed ^ id,
+            random: config.seed.rotate_left(32) ^ id,
+            election_timeout: ELECTION_TICKS,
+            timeout_grounds: (0, StateRole::Leader, 0),
+            leaderless_ticks: 0,
             leadership: Leadership {
                 term: raw.raft.term,
                 leader: 0,
@@ -342,6 +351,7 @@ impl Node {
             // One tick however late it is: ticks missed while paused must not start an election
             // before the messages that wait are read.
             self.next_tick = now.mono + self.config.heartbeat;
+            self.leaderless_ticks += usize::from(self.raw.raft.leader_id == 0);
             self.draw_timeout();
             self.raw.tick();
             self.pulse();
@@ -352,21 +362,25 @@ impl Node {
         Ok(())
     }
 
-    /// Draws the election timeout from the node's own generator whenever raft-rs has drawn one
-    /// from its own, which is not reproducible.
+    /// Puts our own election timeout in the place of the one that raft-rs draws from a generator
+    /// that cannot be seeded. Ours changes with the term, the role and the leader, and while there
+    /// is no leader now and then, so that two nodes do not block each other for long.
     fn draw_timeout(&mut self) {
-        if self.raw.raft.randomized_election_timeout() == ELECTION_TICKS {
+        let raft = &mut self.raw.raft;
+        let grounds = (raft.term, raft.state, raft.leader_id);
+        let tired = self.leaderless_ticks >= 2 * ELECTION_TICKS;
+        if grounds != self.timeout_grounds || tired {
+            self.timeout_grounds = grounds;
+            self.leaderless_ticks = 0;
             self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
             // SplitMix64 (Steele, Lea, Flood 2014).
             let mut mixed = self.random;
             mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
             mixed ^= mixed >> 31;
-            let more = 1 + (mixed % ELECTION_TICKS as u64) as usize;
-            self.raw
-                .raft
-                .set_randomized_election_timeout(ELECTION_TICKS + more);
+            self.election_timeout = ELECTION_TICKS + (mixed % ELECTION_TICKS as u64) as usize;
         }
+        raft.set_randomized_election_timeout(self.election_timeout);
     }
 
     fn take(&mut self, input: Input) -> Result<(), String> {

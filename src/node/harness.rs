@@ -1,0 +1,508 @@
+//! A cluster of nodes in one thread, for the tests of this module: a clock that
+//! moves when told, messages in queues, and disks that are as durable as told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::machine::command::{NodeId, Op, Reply};
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::node::io::{
+    Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
+};
+use crate::node::message::{HardState, LogEntry, PeerMessage, SnapshotMeta, Voting};
+use crate::node::{Node, NodeConfig};
+use crate::session::SessionState;
+use crate::storage::Boot;
+use crate::watch::{WatchEvent, WatchMode};
+use crate::znode::{CreateMode, SessionId};
+
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_secs(2);
+
+/// What a disk holds: plain values, since what is tested here is not the disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    hard_state: HardState,
+    entries: Vec<LogEntry>,
+    meta: SnapshotMeta,
+    chunks: Vec<Vec<u8>>,
+}
+
+impl Disk {
+    fn write(&mut self, op: DiskOp) -> Input {
+        match op {
+            DiskOp::Write { number, write } => {
+                if let Some(hard_state) = write.hard_state {
+                    self.hard_state = hard_state;
+                }
+                if let Some(first) = write.entries.first() {
+                    self.entries.retain(|entry| entry.index < first.index);
+                    self.entries.extend(write.entries);
+                }
+                Input::Written { number }
+            }
+            DiskOp::Install {
+                number,
+                hard_state,
+                meta,
+                state,
+            } => {
+                self.chunks = ChunkWriter::full(state).collect();
+                (self.hard_state, self.meta) = (hard_state, meta);
+                self.entries.clear();
+                Input::Written { number }
+            }
+            DiskOp::Checkpoint {
+                meta,
+                state,
+                dirty,
+                keep_from,
+            } => {
+                self.chunks.extend(ChunkWriter::delta(state, dirty));
+                self.entries.retain(|entry| entry.index >= keep_from);
+                self.meta = meta;
+                Input::CheckpointDone {
+                    index: self.meta.index,
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) node: Option<Node>,
+    pub(crate) disk: Disk,
+    inputs: VecDeque<Input>,
+    /// Writes that the disk has not done yet, while it is held up.
+    held: VecDeque<DiskOp>,
+    pub(crate) disk_stalled: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) hosts: BTreeMap<NodeId, Host>,
+    pub(crate) now: Time,
+    wall_ms: u64,
+    next_request: u64,
+    starts: u64,
+    /// Directed links that lose everything.
+    pub(crate) cut: BTreeSet<(NodeId, NodeId)>,
+    pub(crate) replies: BTreeMap<RequestId, Result<Answer, Error>>,
+    pub(crate) events: Vec<(WatchId, WatchEvent)>,
+    pub(crate) ended: Vec<WatchId>,
+    pub(crate) states: Vec<(NodeId, SessionId, SessionState)>,
+    pub(crate) leases: BTreeMap<SessionId, Time>,
+    pub(crate) stopped: BTreeMap<NodeId, String>,
+    /// All that was done, for comparing two runs.
+    pub(crate) trace: Vec<String>,
+}
+
+impl Cluster {
+    pub(crate) fn new(nodes: u64) -> Cluster {
+        let machine = Machine::new();
+        let meta = SnapshotMeta {
+            index: 1,
+            term: 1,
+            zxid: machine.zxid(),
+            hash: machine.hash(),
+            voting: Voting {
+                voters: (1..=nodes).collect(),
+                ..Voting::default()
+            },
+        };
+        let disk = Disk {
+            hard_state: HardState {
+                term: 1,
+                vote: 0,
+                commit: 1,
+            },
+            entries: Vec::new(),
+            meta,
+            chunks: ChunkWriter::full(machine.state()).collect(),
+        };
+        let host = || Host {
+            node: None,
+            disk: disk.clone(),
+            inputs: VecDeque::new(),
+            held: VecDeque::new(),
+            disk_stalled: false,
+        };
+        let mut cluster = Cluster {
+            hosts: (1..=nodes).map(|id| (id, host())).collect(),
+            now: Duration::from_secs(100),
+            wall_ms: 1_000_000,
+            next_request: 0,
+            starts: 0,
+            cut: BTreeSet::new(),
+            replies: BTreeMap::new(),
+            events: Vec::new(),
+            ended: Vec::new(),
+            states: Vec::new(),
+            leases: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            trace: Vec::new(),
+        };
+        for id in 1..=nodes {
+            cluster.start(id);
+        }
+        cluster
+    }
+
+    fn clock(&self) -> Now {
+        Now {
+            mono: self.now,
+            wall_ms: self.wall_ms,
+        }
+    }
+
+    pub(crate) fn start(&mut self, id: NodeId) {
+        self.starts += 1;
+        let (now, seed) = (self.clock(), self.starts);
+        let host = self.hosts.get_mut(&id).unwrap();
+        let mut reader = ChunkReader::new();
+        for chunk in &host.disk.chunks {
+            reader.push(chunk).unwrap();
+        }
+        let disk = &host.disk;
+        let machine = reader.finish(disk.meta.zxid, disk.meta.hash).unwrap();
+        let boot = Boot {
+            hard_state: disk.hard_state,
+            checkpoint: disk.meta.clone(),
+            entries: disk.entries.clone(),
+        };
+        let config = NodeConfig {
+            heartbeat: HEARTBEAT,
+            tick: TICK,
+            seed,
+        };
+        host.node = Some(Node::new(config, id, boot, machine, now).unwrap());
+        host.inputs.clear();
+        host.held.clear();
+        for peer in self
+            .hosts
+            .keys()
+            .copied()
+            .filter(|peer| *peer != id)
+            .collect::<Vec<_>>()
+        {
+            self.hosts
+                .get_mut(&peer)
+                .unwrap()
+                .inputs
+                .push_back(Input::Connected { peer: id });
+            self.hosts
+                .get_mut(&id)
+                .unwrap()
+                .inputs
+                .push_back(Input::Connected { peer });
+        }
+    }
+
+    /// The node is gone at once; writes that its disk has not done are lost.
+    pub(crate) fn kill(&mut self, id: NodeId) {
+        let host = self.hosts.get_mut(&id).unwrap();
+        host.node = None;
+        host.inputs.clear();
+        host.held.clear();
+    }
+
+    pub(crate) fn fail_disk(&mut self, id: NodeId) {
+        let input = Input::StorageFailed {
+            reason: "no space".to_owned(),
+        };
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(input);
+    }
+
+    pub(crate) fn resign(&mut self, id: NodeId) {
+        self.hosts
+            .get_mut(&id)
+            .unwrap()
+            .inputs
+            .push_back(Input::Resign);
+    }
+
+    pub(crate) fn isolate(&mut self, id: NodeId) {
+        for peer in self.hosts.keys().copied().filter(|peer| *peer != id) {
+            self.cut.insert((id, peer));
+            self.cut.insert((peer, id));
+        }
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Steps all nodes until none has anything to read.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let ids: Vec<NodeId> = self.hosts.keys().copied().collect();
+            let mut quiet = true;
+            for id in ids {
+                quiet &= !self.step(id);
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, id: NodeId) -> bool {
+        let now = self.clock();
+        let host = self.hosts.get_mut(&id).unwrap();
+        if !host.disk_stalled {
+            while let Some(op) = host.held.pop_front() {
+                let done = host.disk.write(op);
+                host.inputs.push_back(done);
+            }
+        }
+        let Some(node) = &mut host.node else {
+            host.inputs.clear();
+            return false;
+        };
+        if host.inputs.is_empty() {
+            return false;
+        }
+        let inputs: Vec<Input> = host.inputs.drain(..).collect();
+        let effects = node.step(now, inputs);
+        self.perform(id, effects);
+        true
+    }
+
+    fn perform(&mut self, id: NodeId, effects: Effects) {
+        if let Some(reason) = effects.stopped {
+            self.stopped.insert(id, reason);
+        }
+        for (to, message) in effects.messages {
+            self.trace
+                .push(format!("{:?} {id}>{to} {message:?}", self.now));
+            // Everything crosses the wire format.
+            let bytes = message.encode(Vec::new());
+            let message = PeerMessage::decode(&bytes).unwrap();
+            if self.cut.contains(&(id, to)) || self.hosts[&to].node.is_none() {
+                continue;
+            }
+            let input = Input::Peer { from: id, message };
+            self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
+        }
+        let host = self.hosts.get_mut(&id).unwrap();
+        host.held.extend(effects.disk);
+        if !host.disk_stalled && !host.held.is_empty() {
+            while let Some(op) = host.held.pop_front() {
+                let done = host.disk.write(op);
+                host.inputs.push_back(done);
+            }
+        }
+        self.events.extend(effects.events);
+        self.ended.extend(effects.ended);
+        self.leases.extend(effects.leases);
+        let states = effects.sessions.into_iter();
+        self.states
+            .extend(states.map(|(session, state)| (id, session, state)));
+        self.replies.extend(effects.replies);
+    }
+
+    /// Moves the clock on, heartbeat by heartbeat.
+    pub(crate) fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = (self.now + HEARTBEAT).min(end);
+            self.wall_ms += HEARTBEAT.as_millis() as u64;
+            let now = self.clock();
+            for id in self.hosts.keys().copied().collect::<Vec<_>>() {
+                let Some(node) = &mut self.hosts.get_mut(&id).unwrap().node else {
+                    continue;
+                };
+                let effects = node.step(now, []);
+                self.perform(id, effects);
+            }
+            self.settle();
+        }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        self.hosts[&id].node.as_ref().unwrap()
+    }
+
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        let leads = |host: &&Host| {
+            host.node
+                .as_ref()
+                .is_some_and(|node| node.status().is_leader)
+        };
+        // Of several that believe so, the one of the highest term.
+        self.hosts
+            .values()
+            .filter(leads)
+            .filter_map(|host| host.node.as_ref())
+            .max_by_key(|node| node.status().term)
+            .map(Node::id)
+    }
+
+    /// Advances until there is a leader among the nodes that `of` names.
+    pub(crate) fn elect(&mut self) -> NodeId {
+        for _ in 0..200 {
+            self.advance(HEARTBEAT);
+            if let Some(leader) = self.leader()
+                && self.node(leader).serving
+            {
+                return leader;
+            }
+        }
+        panic!("no leader after 200 heartbeats");
+    }
+
+    pub(crate) fn follower(&self) -> NodeId {
+        let leader = self.leader();
+        *self.hosts.keys().find(|id| Some(**id) != leader).unwrap()
+    }
+
+    pub(crate) fn ask(
+        &mut self,
+        id: NodeId,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+    ) -> RequestId {
+        self.next_request += 1;
+        let number = RequestId(self.next_request);
+        let request = Input::Client(request(number));
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(request);
+        number
+    }
+
+    pub(crate) fn answer(&mut self, request: RequestId) -> Result<Answer, Error> {
+        self.settle();
+        for _ in 0..400 {
+            if let Some(answer) = self.replies.remove(&request) {
+                return answer;
+            }
+            self.advance(HEARTBEAT);
+        }
+        panic!("{request:?} got no answer");
+    }
+
+    pub(crate) fn open(&mut self, id: NodeId, session: u64, timeout: Duration) -> SessionId {
+        let session = SessionId(session);
+        let request = self.ask(id, |request| ClientRequest::Open {
+            request,
+            session,
+            holder: session.0 * 1000,
+            secret: [7; 16],
+            timeout,
+        });
+        self.answer(request).unwrap();
+        session
+    }
+
+    pub(crate) fn resume(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        holder: u64,
+        secret: [u8; 16],
+    ) -> Result<Answer, Error> {
+        let request = self.ask(id, |request| ClientRequest::Resume {
+            request,
+            session,
+            holder,
+            secret,
+            timeout: TICK * 3,
+        });
+        self.answer(request)
+    }
+
+    pub(crate) fn write(&mut self, id: NodeId, session: SessionId, write: Write) -> RequestId {
+        self.ask(id, |request| ClientRequest::Write {
+            request,
+            session,
+            command: write,
+        })
+    }
+
+    pub(crate) fn create(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        path: &str,
+        mode: CreateMode,
+    ) -> Result<String, Error> {
+        let op = Op::Create {
+            path: path.to_owned(),
+            data: "d".into(),
+            mode,
+        };
+        let request = self.write(id, session, Write::Op(op));
+        match self.answer(request)? {
+            Answer::Reply(Reply::Created(created)) => Ok(created.path),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn set(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        path: &str,
+        data: &str,
+    ) -> RequestId {
+        let data = data.to_owned().into();
+        let op = Op::Set {
+            path: path.to_owned(),
+            data,
+            version: None,
+        };
+        self.write(id, session, Write::Op(op))
+    }
+
+    pub(crate) fn watch(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        watch: u64,
+        path: &str,
+        mode: WatchMode,
+    ) {
+        let path = path.to_owned();
+        let watch = WatchId(watch);
+        let request = self.ask(id, |request| ClientRequest::Watch {
+            request,
+            session,
+            watch,
+            path,
+            mode,
+        });
+        self.answer(request).unwrap();
+    }
+
+    pub(crate) fn read(&mut self, id: NodeId, session: SessionId, path: &str) -> RequestId {
+        let read = Read::Get {
+            path: path.to_owned(),
+        };
+        self.ask(id, |request| ClientRequest::Read {
+            request,
+            session,
+            read,
+            watch: None,
+        })
+    }
+
+    /// What the replica at `id` has at `path`.
+    pub(crate) fn data(&self, id: NodeId, path: &str) -> Option<String> {
+        let tree = self.node(id).machine().tree();
+        tree.get(path)
+            .map(|znode| String::from_utf8_lossy(znode.data()).into_owned())
+    }
+
+    /// Every replica that runs has the same state, and a sound one.
+    pub(crate) fn check_equal(&self) {
+        let mut hashes = BTreeSet::new();
+        for host in self.hosts.values() {
+            let Some(node) = &host.node else { continue };
+            node.machine().check_invariants().unwrap();
+            let status = node.status();
+            hashes.insert((status.zxid, status.hash));
+        }
+        assert_eq!(hashes.len(), 1, "replicas differ: {hashes:?}");
+    }
+}

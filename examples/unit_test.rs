@@ -1,0 +1,41 @@
+//! Testing a service that coordinates: the in-memory cluster, with faults, in
+//! milliseconds and without a port. In a project of yours `main` is a `#[test]`.
+
+use std::time::{Duration, Instant};
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Result, Session, SessionState};
+
+/// The code under test: registers a worker, and says how many there are.
+fn register(session: &Session, name: &str) -> Result<usize> {
+    if session.exists("/workers")?.is_none() {
+        session.create("/workers", b"", CreateMode::Persistent)?;
+    }
+    session.create(&format!("/workers/{name}"), b"", CreateMode::Ephemeral)?;
+    Ok(session.children("/workers")?.len())
+}
+
+fn main() -> Result<()> {
+    let start = Instant::now();
+    let cluster = Cluster::builder().session_timeout(Duration::from_secs(30)).start(3);
+    let (first, second) = (cluster.node(0).session(), cluster.node(1).session());
+    assert_eq!(register(&first, "one")?, 1);
+    second.sync()?;
+    assert_eq!(register(&second, "two")?, 2);
+
+    // The first worker's machine drops off the network. Half a minute later, which takes no time
+    // here, its session is gone, and it knows.
+    cluster.isolate(0);
+    cluster.advance(Duration::from_secs(40));
+    assert_eq!(first.state(), SessionState::Expired);
+    assert_eq!(second.children("/workers")?, ["two"]);
+
+    // It comes back, as a new session.
+    cluster.heal();
+    cluster.advance(Duration::from_secs(2));
+    let again = cluster.node(0).session();
+    again.sync()?;
+    assert_eq!(register(&again, "one")?, 2);
+    println!("40 seconds of partition, tested in {:.0?}", start.elapsed());
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Doors for the fuzz targets: each takes arbitrary bytes and must not panic.
+
+use bytes::Bytes;
+
+use crate::machine::Machine;
+use crate::machine::command::Batch;
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::node::io::{Input, Now, Time};
+use crate::node::message::{HardState, PeerMessage, SnapshotMeta, Voting};
+use crate::node::{Node, NodeConfig};
+use crate::path;
+use crate::storage::Boot;
+
+/// A peer's message: what decodes encodes to the same again.
+pub fn peer_message(bytes: &[u8]) {
+    if let Ok(message) = PeerMessage::decode(bytes) {
+        let again = PeerMessage::decode(&message.encode(Vec::new()));
+        assert_eq!(again, Ok(message));
+    }
+}
+
+/// An entry of the log, applied: total, deterministic, and its invariants hold.
+pub fn batches(bytes: &[u8]) {
+    let (mut one, mut two) = (Machine::new(), Machine::new());
+    for (term, part) in parts(bytes).enumerate() {
+        if let Ok(batch) = Batch::decode(part) {
+            let term = term as u64 / 8;
+            assert_eq!(one.apply(term, &batch), two.apply(term, &batch));
+        }
+    }
+    assert_eq!(one.hash(), two.hash());
+    one.check_invariants().unwrap();
+    let mut reader = ChunkReader::new();
+    for chunk in ChunkWriter::full(one.state()) {
+        reader.push(&chunk).unwrap();
+    }
+    assert_eq!(reader.finish(one.zxid(), one.hash()).unwrap().hash(), two.hash());
+}
+
+/// The chunks of a snapshot or a checkpoint.
+pub fn chunks(bytes: &[u8]) {
+    let mut reader = ChunkReader::new();
+    for part in parts(bytes) {
+        if reader.push(part).is_err() {
+            return;
+        }
+    }
+    let _ = reader.finish(0, 0);
+}
+
+/// Paths: a valid one can be taken apart and put together again.
+pub fn paths(bytes: &[u8]) {
+    let Ok(path) = std::str::from_utf8(bytes) else { return };
+    if path::validate(path).is_ok()
+        && let Some(parent) = path::parent(path)
+    {
+        path::validate(parent).unwrap();
+        assert_eq!(path::join(parent, path::name(path)), path);
+    }
+}
+
+/// A node that is sent whatever decodes: raft-rs must not panic behind the guard.
+pub fn node(bytes: &[u8]) {
+    let mut node = fresh_node();
+    let mut now = Now { mono: Time::from_secs(1), wall_ms: 1 };
+    let mut numbers = Vec::new();
+    for part in parts(bytes) {
+        let Some((from, rest)) = part.split_first() else { continue };
+        let input = match (from % 8, PeerMessage::decode(rest)) {
+            (0, _) => None,
+            (1, _) => numbers.pop().map(|number| Input::Written { number }),
+            (from, Ok(message)) => Some(Input::Peer { from: u64::from(from), message }),
+            (_, Err(_)) => continue,
+        };
+        if input.is_none() {
+            now.mono += Time::from_millis(50);
+        }
+        let effects = node.step(now, input);
+        numbers.extend(effects.disk.iter().filter_map(|op| match op {
+            crate::node::io::DiskOp::Write { number, .. }
+            | crate::node::io::DiskOp::Install { number, .. } => Some(*number),
+            crate::node::io::DiskOp::Checkpoint { .. } => None,
+        }));
+        if let Some(reason) = effects.stopped {
+            assert!(!reason.contains("broken invariant"), "{reason}");
+            return;
+        }
+    }
+}
+
+fn fresh_node() -> Node {
+    let machine = Machine::new();
+    let checkpoint = SnapshotMeta {
+        index: 1,
+        term: 1,
+        zxid: machine.zxid(),
+        hash: machine.hash(),
+        voting: Voting { voters: vec![1, 2, 3], ..Voting::default() },
+    };
+    let hard_state = HardState { term: 1, vote: 0, commit: 1 };
+    let boot = Boot { hard_state, checkpoint, entries: Vec::new() };
+    let config = NodeConfig {
+        heartbeat: Time::from_millis(50),
+        tick: Time::from_secs(2),
+        seed: 1,
+    };
+    let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
+    Node::new(config, 1, boot, machine, now).expect("this boot is sound")
+}
+
+/// Cuts the bytes into parts: a length of two bytes before each.
+fn parts(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (length, after) = rest.split_first_chunk::<2>()?;
+        let length = usize::from(u16::from_le_bytes(*length)).min(after.len());
+        let (part, after) = after.split_at(length);
+        rest = after;
+        Some(part)
+    })
+}
+
+/// Inputs to begin with: the parts of real traffic, for [`node`] and [`batches`].
+pub fn seeds() -> Vec<Bytes> {
+    use crate::node::message::{EntryKind, LogEntry, RaftBody};
+    let raft = |term, body| PeerMessage::Raft { term, body };
+    let entry = |index, data: &'static [u8]| LogEntry {
+        index,
+        term: 2,
+        kind: EntryKind::Normal,
+        data: Bytes::from_static(data),
+    };
+    let messages = [
+        raft(2, RaftBody::Heartbeat { commit: 1, context: Bytes::new() }),
+        raft(
+            2,
+            RaftBody::Append {
+                index: 1,
+                log_term: 1,
+                commit: 1,
+                entries: vec![entry(2, b""), entry(3, b"\x01\x00\x00")],
+            },
+        ),
+        raft(2, RaftBody::Heartbeat { commit: 3, context: Bytes::from_static(&[7; 16]) }),
+        raft(
+            3,
+            RaftBody::Vote {
+                pre: false,
+                index: 3,
+                log_term: 2,
+                commit: 3,
+                commit_term: 2,
+                transfer: true,
+            },
+        ),
+        raft(3, RaftBody::TimeoutNow),
+        raft(
+            3,
+            RaftBody::AppendResponse {
+                index: 3,
+                log_term: 0,
+                commit: 3,
+                reject: false,
+                reject_hint: 0,
+                request_snapshot: 0,
+            },
+        ),
+    ];
+    let framed = |from: u8, message: &PeerMessage| {
+        let part = message.encode(vec![from]);
+        let mut framed = (part.len() as u16).to_le_bytes().to_vec();
+        framed.extend(part);
+        framed
+    };
+    let mut seeds: Vec<Bytes> =
+        messages.iter().map(|message| Bytes::from(framed(2, message))).collect();
+    let all: Vec<u8> = messages.iter().flat_map(|message| framed(2, message)).collect();
+    seeds.push(Bytes::from(all));
+    seeds
+}

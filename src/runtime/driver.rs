@@ -1,0 +1,177 @@
+//! The thread that runs a node: it carries what handles, peers and the disk
+//! have to say to the [`Host`], and what the host wants done to the network and
+//! the disk.
+//!
+//! Threads of a coordinator: `quorate-node` (this one), `quorate-disk` and
+//! `quorate-net`. All three end, and are joined, when the coordinator is closed
+//! or its last handle is dropped.
+
+use std::net::TcpListener;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded, select, unbounded};
+
+use crate::builder::Builder;
+use crate::coordinator::Coordinator;
+use crate::error::{Error, Result};
+use crate::node::Node;
+use crate::node::io::{Input, Time};
+use crate::peers::Member;
+use crate::runtime::clock::Clock;
+use crate::runtime::disk::Disk;
+use crate::runtime::host::{Call, Host, Limits};
+use crate::storage::LogStore;
+use crate::transport::tcp::TcpTransport;
+use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
+
+/// Network -> node. Full means the node is behind: the network stops reading, and TCP makes the
+/// peers wait.
+const NETWORK_CAPACITY: usize = 1024;
+/// How much is taken in before a step, of each kind.
+const TAKEN_MAX: usize = 4096;
+/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
+/// node.
+const DISK_SLOW: Duration = Duration::from_secs(10);
+const DISK_DEAD: Duration = Duration::from_secs(60);
+
+pub(crate) struct Start {
+    pub(crate) node: Node,
+    pub(crate) store: Box<dyn LogStore>,
+    pub(crate) listener: TcpListener,
+    pub(crate) local: LocalPeer,
+    pub(crate) remote: Vec<RemotePeer>,
+    pub(crate) clock: Clock,
+    pub(crate) members: Vec<Member>,
+    pub(crate) settings: Builder,
+}
+
+/// Starts the threads and gives the handle that stops them.
+pub(crate) fn start(start: Start) -> Result<Coordinator> {
+    let Start { node, store, listener, local, remote, clock, members, settings } = start;
+    let system = |what| {
+        move |error: std::io::Error| Error::System { what, reason: error.to_string() }
+    };
+    let (events, network) = bounded(NETWORK_CAPACITY);
+    let transport =
+        TcpTransport::start(listener, local, remote, TransportOptions::default(), move |event| {
+            events.send(event).is_ok()
+        })
+        .map_err(system("the network thread"))?;
+    let (done, written) = unbounded();
+    let disk = Disk::start(store, done, clock.clone()).map_err(system("the disk thread"))?;
+    let limits = Limits {
+        pending_requests_max: settings.pending_requests_max,
+        request_timeout: settings.request_timeout,
+        session_timeout: settings.session_timeout,
+    };
+    let (host, shared) = Host::new(node, clock.clone(), limits, members);
+    let calls = host.calls();
+    let driver = Driver { host, calls, network, written, transport, disk, clock, resigned: false };
+    let thread: JoinHandle<()> = std::thread::Builder::new()
+        .name("quorate-node".to_owned())
+        .spawn(move || driver.run())
+        .map_err(system("the node thread"))?;
+    Ok(Coordinator::owning(shared, thread))
+}
+
+struct Driver {
+    host: Host,
+    calls: Receiver<Call>,
+    network: Receiver<TransportEvent>,
+    written: Receiver<Input>,
+    transport: TcpTransport,
+    disk: Disk,
+    clock: Clock,
+    resigned: bool,
+}
+
+impl Driver {
+    /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
+    fn run(mut self) {
+        let mut wake_at = Time::ZERO;
+        loop {
+            let wait = wake_at.saturating_sub(self.clock.now());
+            let open = if wait.is_zero() {
+                true
+            } else {
+                select! {
+                    recv(self.calls) -> call => call.is_ok_and(|call| self.host.call(call)),
+                    recv(self.network) -> event => {
+                        event.into_iter().for_each(|event| self.take_event(event));
+                        true
+                    }
+                    recv(self.written) -> input => {
+                        input.into_iter().for_each(|input| self.host.input(input));
+                        true
+                    }
+                    default(wait) => true,
+                }
+            };
+            if !open || !self.take_all() {
+                break;
+            }
+            self.watch_disk();
+            let work = self.host.step();
+            wake_at = work.wake_at;
+            if !work.messages.is_empty() {
+                self.transport.send(work.messages);
+            }
+            for op in work.disk {
+                self.disk.submit(op);
+            }
+        }
+        // Its handles get their answers before the threads below are joined.
+        self.host.close();
+        let Driver { host, transport, disk, .. } = self;
+        drop(transport);
+        drop(disk);
+        drop(host);
+    }
+
+    /// Takes in what has gathered; `false` once the coordinator is closed.
+    fn take_all(&mut self) -> bool {
+        for _ in 0..TAKEN_MAX {
+            let Ok(input) = self.written.try_recv() else { break };
+            self.host.input(input);
+        }
+        for _ in 0..TAKEN_MAX {
+            let Ok(event) = self.network.try_recv() else { break };
+            self.take_event(event);
+        }
+        for _ in 0..TAKEN_MAX {
+            let Ok(call) = self.calls.try_recv() else { break };
+            if !self.host.call(call) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_event(&mut self, event: TransportEvent) {
+        self.host.input(match event {
+            TransportEvent::Received { from, message } => Input::Peer { from, message },
+            TransportEvent::Connected { peer } => Input::Connected { peer },
+            TransportEvent::Unreachable { peer, reason, .. } => {
+                Input::Unreachable { peer, reason }
+            }
+        });
+    }
+
+    /// A disk that hangs reports nothing, so somebody else has to look.
+    fn watch_disk(&mut self) {
+        let busy = self.disk.busy_for(self.clock.now());
+        if busy > DISK_DEAD {
+            let reason = format!("a write has been under way for {busy:?}");
+            self.host.input(Input::StorageFailed { reason });
+        } else if busy > DISK_SLOW {
+            if !self.resigned {
+                tracing::warn!(?busy, "the disk is slow; handing over leadership, if it is ours");
+                self.host.input(Input::Resign);
+            }
+            self.resigned = true;
+        } else {
+            self.resigned = false;
+        }
+    }
+}

@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
-use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::machine::snapshot::ChunkWriter;
+use crate::node::NodeConfig;
 use crate::node::io::Now;
-use crate::node::{Node, NodeConfig};
 use crate::peers::{Founding, Peers, check_address};
 use crate::runtime::clock::Clock;
-use crate::runtime::driver;
-use crate::runtime::entropy;
-use crate::storage::sled::SledStore;
-use crate::storage::{Boot, Identity, LogStore};
+use crate::runtime::{boot, driver, entropy};
+use crate::storage::{Identity, LogStore, SledOptions, SledStore};
 use crate::transport::{LocalPeer, RemotePeer};
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
@@ -163,7 +161,7 @@ impl Builder {
 
         let founding = peers.founding()?;
         let in_dir = |error: crate::storage::StorageError| error.into_error(dir.clone());
-        let mut store = SledStore::open(&dir).map_err(in_dir)?;
+        let mut store = SledStore::open(&dir, SledOptions::default()).map_err(in_dir)?;
         let identity = match store.identity() {
             Some(identity) => {
                 check_identity(identity, &founding, &address, &dir)?;
@@ -174,12 +172,6 @@ impl Builder {
                 found(&mut store, &founding, &address).map_err(in_dir)?
             }
         };
-        let mut reader = ChunkReader::new();
-        let boot = store.load(&mut |chunk| reader.push(chunk)).map_err(in_dir)?;
-        let corrupt = |reason| Error::Corrupt { dir: dir.clone(), reason };
-        let machine =
-            reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
-
         let clock = Clock::real();
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = NodeConfig {
@@ -187,9 +179,7 @@ impl Builder {
             tick: self.tick,
             seed: entropy::number()?,
         };
-        check_member(&boot, &identity, &dir)?;
-        let node =
-            Node::new(config, identity.node, boot, machine, now).map_err(corrupt)?;
+        let node = boot(&mut store, config, now).map_err(in_dir)?;
         let remote = founding.members.iter().filter(|member| member.node != identity.node);
         let remote = remote
             .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
@@ -291,14 +281,4 @@ fn check_identity(
         return mismatch("its cluster was founded by another list of peers".to_owned());
     }
     Ok(())
-}
-
-/// A node can only run where the checkpoint's configuration has it.
-fn check_member(boot: &Boot, identity: &Identity, dir: &Path) -> Result<()> {
-    let voting = &boot.checkpoint.voting;
-    if voting.voters.contains(&identity.node) || voting.learners.contains(&identity.node) {
-        return Ok(());
-    }
-    let reason = "this member is not in the cluster's configuration".to_owned();
-    Err(Error::DataDirMismatch { dir: dir.to_owned(), reason })
 }

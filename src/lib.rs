@@ -1,17 +1,79 @@
-//! skeleton
-#![allow(dead_code, missing_docs)]
+//! ZooKeeper's coordination model inside your own process: znodes, sessions, watches and locks over
+//! an embedded Raft cluster. The instances of your application are the cluster; there are no servers
+//! to run.
+//!
+//! ```
+//! use quorate::{CreateMode, testing::Cluster};
+//!
+//! // In an application: Coordinator::join(["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"])?
+//! // In its unit tests, and here: a cluster in memory.
+//! let cluster = Cluster::new(3);
+//! let session = cluster.node(0).session();
+//!
+//! session.create("/config", b"v1", CreateMode::Persistent)?;
+//! let (data, _, watch) = session.get_and_watch("/config")?;
+//! assert_eq!(&data[..], b"v1");
+//! session.set("/config", b"v2")?;
+//! assert!(watch.recv().is_some());
+//!
+//! let guard = session.lock("/locks/nightly")?.acquire()?;
+//! println!("fencing token {}", guard.fencing_token());
+//! # Ok::<(), quorate::Error>(())
+//! ```
+//!
+//! - [`Coordinator`] is this instance's membership: join, status, close.
+//! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
+//!   blocking.
+//! - [`recipes`] are built on top: [`recipes::Lock`].
+//! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
+//!
+//! # Guarantees
+//!
+//! Writes are linearizable, durable on a majority before they are answered, and executed exactly
+//! once. A session's requests take effect in order. Reads come from this instance's replica: a
+//! consistent state, which may lag; after [`Session::sync`] it does not. A watch's event is in its
+//! channel before the change can be read. An ephemeral znode exists as long as its session.
+//!
+//! # Caveats
+//!
+//! Members trust each other and their network: what they say is neither authenticated nor encrypted
+//! yet. The members are those of the list that founded the cluster. A panic inside the engine stops
+//! the node, not the process, unless the process is built to abort on panics.
 
+#![deny(missing_docs)]
+
+mod builder;
+mod coordinator;
 mod error;
+#[cfg(fuzzing)]
+#[allow(missing_docs, reason = "for the fuzz targets only")]
+pub mod fuzzing;
 mod machine;
+mod multi;
 mod node;
 mod path;
+mod peers;
+mod pending;
+pub mod recipes;
+mod runtime;
 mod session;
 mod storage;
+pub mod testing;
 mod transport;
 mod watch;
 mod znode;
 
+pub use builder::Builder;
+pub use coordinator::{Coordinator, MemberStatus, Status};
 pub use error::{Error, Result};
-pub use session::SessionState;
-pub use watch::{EventKind, WatchEvent, WatchMode};
+pub use multi::Multi;
+pub use pending::Pending;
+pub use recipes::{Lock, LockGuard, LockLost};
+pub use session::{NonBlocking, Session, SessionState};
+pub use watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};
 pub use znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+
+/// The README's examples are tested with the library's own.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,8 +1,40 @@
-//! skeleton: to be completed by the handles
+//! Sessions: what users read and write through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use crossbeam_channel::Receiver;
+
+use crate::coordinator::Owner;
+use crate::error::{Error, Result};
+use crate::machine::DATA_BYTES_MAX;
+use crate::machine::command::Op;
+use crate::machine::tree::Znode;
+use crate::multi::Multi;
+use crate::node::io::{Answer, ClientRequest, Read, RequestId, Write};
+use crate::path;
+use crate::pending::Pending;
+use crate::recipes::Lock;
+use crate::runtime::entropy;
+use crate::runtime::host::{SessionShared, Shared, expect};
+use crate::watch::{Watch, WatchMode, watch};
+use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// Where a session stands.
 ///
 /// `Expired`, `Moved` and `Closed` are final.
+///
+/// ```
+/// use quorate::SessionState;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.sync()?;
+/// assert_eq!(session.state(), SessionState::Connected);
+/// session.close()?;
+/// assert_eq!(session.state(), SessionState::Closed);
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SessionState {
@@ -10,12 +42,562 @@ pub enum SessionState {
     Connecting,
     /// The cluster knows it and was heard of recently.
     Connected,
-    /// The quorum is out of reach: the session lives on for now, its locks hold until its deadline.
+    /// The quorum is out of reach: the session lives on for now, and its locks hold until its
+    /// deadline.
     Suspended,
-    /// It is over, by the cluster's word or because its local deadline has passed.
+    /// It is over, by the cluster's word, because its local deadline has passed, or because its
+    /// node has stopped.
     Expired,
     /// Another holder resumed it.
     Moved,
     /// It was closed through a handle.
     Closed,
+}
+
+impl SessionState {
+    /// Whether the session is over for its handles, for good.
+    pub fn is_final(self) -> bool {
+        matches!(self, SessionState::Expired | SessionState::Moved | SessionState::Closed)
+    }
+}
+
+/// A session of this instance with the cluster: what ephemeral znodes, watches and locks belong to.
+///
+/// It is opened in the background; calls may be made at once. It lives as long as this instance is
+/// heard of by the cluster. When that fails for the session's timeout, the cluster deletes its
+/// ephemeral znodes, and this instance counts it as lost a little earlier. It is closed by
+/// [`Session::close`] or when its last handle is dropped. Handles are clones; any thread may use
+/// them.
+///
+/// **Blocking calls** wait for their answer, at most for the request timeout. Reads do not wait:
+/// they are answered by this instance's replica as it is, whether or not there is a quorum. **Calls
+/// of [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
+/// reads included.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(3).node(0).session();
+/// session.create("/greeting", b"hello", CreateMode::Persistent)?;
+/// let (data, stat) = session.get("/greeting")?;
+/// assert_eq!((&data[..], stat.version), (&b"hello"[..], 0));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    session: Arc<SessionShared>,
+    shared: Arc<Shared>,
+    /// Keeps the node running.
+    _owner: Arc<Owner>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.session.state().is_final() {
+            self.session.set_state(SessionState::Closed);
+            // Nobody waits for the answer.
+            self.shared.tell(ClientRequest::Write {
+                request: RequestId(0),
+                session: self.session.id,
+                command: Write::Close,
+            });
+        }
+    }
+}
+
+impl Session {
+    /// A new session, and the answer to its opening.
+    pub(crate) fn open(
+        owner: &Arc<Owner>,
+        timeout: Duration,
+        resume: Option<(SessionId, [u8; 16])>,
+    ) -> Result<(Session, Pending<()>)> {
+        let shared = Arc::clone(&owner.shared);
+        let holder = entropy::number()?;
+        let (id, secret) = match resume {
+            Some(known) => known,
+            None => (SessionId(entropy::number()?), entropy::bytes()?),
+        };
+        let session = Arc::new(SessionShared::new(id, secret, timeout));
+        let opened = Arc::clone(&session);
+        let pending = shared.ask(
+            |request| {
+                let (session, resumes) = (id, resume.is_some());
+                if resumes {
+                    ClientRequest::Resume { request, session, holder, secret, timeout }
+                } else {
+                    ClientRequest::Open { request, session, holder, secret, timeout }
+                }
+            },
+            None,
+            Some(Arc::clone(&session)),
+            move |answer| {
+                let timeout_ms = expect::opened(answer)?;
+                opened.set_timeout(Duration::from_millis(u64::from(timeout_ms)));
+                Ok(())
+            },
+        );
+        let inner = Inner { session, shared, _owner: Arc::clone(owner) };
+        Ok((Session { inner: Arc::new(inner) }, pending))
+    }
+
+    /// The session's id, to be resumed by.
+    pub fn id(&self) -> SessionId {
+        self.inner.session.id
+    }
+
+    /// The session's password, to be resumed by. Whoever has it can take the session over.
+    pub fn password(&self) -> [u8; 16] {
+        self.inner.session.secret
+    }
+
+    /// The session's timeout, as asked for until it is open and then as negotiated.
+    pub fn timeout(&self) -> Duration {
+        self.inner.session.timeout()
+    }
+
+    /// Where the session stands.
+    pub fn state(&self) -> SessionState {
+        self.inner.session.state()
+    }
+
+    /// A channel of the session's states, beginning with the present one. It closes after a final
+    /// one. A reader that falls far behind misses old ones, never the latest. Each call gives a
+    /// channel of its own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{SessionState, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.sync()?;
+    /// let states = session.states();
+    /// cluster.isolate(0);
+    /// cluster.advance(Duration::from_secs(60));
+    /// let seen: Vec<SessionState> = states.iter().collect();
+    /// assert_eq!(
+    ///     seen,
+    ///     [SessionState::Connected, SessionState::Suspended, SessionState::Expired]
+    /// );
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn states(&self) -> Receiver<SessionState> {
+        self.inner.session.states()
+    }
+
+    /// Whether the session is surely alive now: the cluster has not given away what belongs to it,
+    /// and will not before this turns false. It does not block and asks nobody.
+    ///
+    /// Clocks of different machines may run at rates that differ by up to a tenth.
+    pub fn is_alive(&self) -> bool {
+        self.inner.session.is_alive(&self.inner.shared.clock)
+    }
+
+    /// The same calls, which return at once.
+    pub fn nonblocking(&self) -> NonBlocking<'_> {
+        NonBlocking { session: self }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Waits for an answer as blocking calls do.
+    pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
+        self.inner.shared.settle(operation, path, pending)
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        let session = self.id();
+        match self.state() {
+            SessionState::Expired => match self.inner.shared.stopped() {
+                Some(reason) => Err(Error::Stopped { reason: reason.to_owned() }),
+                None => Err(Error::SessionExpired { session }),
+            },
+            SessionState::Moved => Err(Error::SessionMoved { session }),
+            SessionState::Closed => Err(Error::SessionClosed { session }),
+            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => Ok(()),
+        }
+    }
+
+    /// Creates a znode. For sequential modes, the parent's next number is appended to the path, as
+    /// ten digits or more.
+    ///
+    /// Blocks until a majority has it on disk and this replica shows it.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if the parent is missing; [`Error::NodeExists`];
+    /// [`Error::NoChildrenForEphemerals`]; [`Error::InvalidPath`]; [`Error::TooLarge`] for more than
+    /// 1 MiB of data; [`Error::Timeout`] if no answer came in time, and then the znode may exist;
+    /// the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// Source: ZooKeeper, `create`.
+    pub fn create(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Result<Created> {
+        self.settle("create", path, self.nonblocking().create(path, data, mode))
+    }
+
+    /// Replaces the data of a znode, whatever its version. Blocks and fails as
+    /// [`Session::create`], with [`Error::NoNode`] if it is missing.
+    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Result<Stat> {
+        self.settle("set", path, self.nonblocking().set(path, data))
+    }
+
+    /// Replaces the data of a znode if its version is `version`; otherwise it fails with
+    /// [`Error::BadVersion`] and changes nothing.
+    pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Result<Stat> {
+        self.settle("set", path, self.nonblocking().set_if(path, data, version))
+    }
+
+    /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], with
+    /// [`Error::NoNode`] if it is missing and [`Error::NotEmpty`] if it has children.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        self.settle("delete", path, self.nonblocking().delete(path))
+    }
+
+    /// Deletes a znode if its version is `version`; otherwise it fails with [`Error::BadVersion`]
+    /// and changes nothing.
+    pub fn delete_if(&self, path: &str, version: u64) -> Result<()> {
+        self.settle("delete", path, self.nonblocking().delete_if(path, version))
+    }
+
+    fn read<T>(&self, path: &str, read: impl FnOnce(Option<&Znode>) -> Result<T>) -> Result<T> {
+        self.check_alive()?;
+        path::validate(path)?;
+        read(self.inner.shared.tree().get(path))
+    }
+
+    /// The data and the stat of a znode, as this replica has them. Does not block; see
+    /// [`Session::sync`] for reading what others have just written.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
+    pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        self.read(path, |znode| match znode {
+            Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
+    pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
+        self.read(path, |znode| Ok(znode.map(Znode::stat)))
+    }
+
+    /// The names of a znode's children, sorted, as this replica has them. Does not block.
+    pub fn children(&self, path: &str) -> Result<Vec<String>> {
+        self.read(path, |znode| match znode {
+            Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// As [`Session::get`], with a watch set in the same instant that tells of the next change of
+    /// the data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
+    /// have their answers.
+    pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
+        self.settle("get", path, self.nonblocking().get_and_watch(path))
+    }
+
+    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]; it is set on a znode
+    /// that does not exist too, and then tells of its creation.
+    pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
+        self.settle("exists", path, self.nonblocking().exists_and_watch(path))
+    }
+
+    /// As [`Session::children`], with a watch that tells of the next child created or deleted, or
+    /// the znode's deletion, and is then over.
+    pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
+        self.settle("children", path, self.nonblocking().children_and_watch(path))
+    }
+
+    /// Watches a path, whether or not there is a znode, until the watch is dropped.
+    pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch(path, mode))
+    }
+
+    /// Several operations, all or none: see [`Multi`].
+    pub fn multi(&self) -> Multi<'_> {
+        Multi::new(self)
+    }
+
+    /// Brings this replica up to date: it then has every write that was completed, by anybody,
+    /// before this call. Blocks for a round trip to a majority, as [`Session::create`] does, and
+    /// returns the replica's last zxid.
+    ///
+    /// A read after it is linearizable. (ZooKeeper's `sync` asks its leader alone and is not.)
+    /// Source: Raft thesis, section 6.4.
+    pub fn sync(&self) -> Result<Zxid> {
+        self.settle("sync", "/", self.nonblocking().sync())
+    }
+
+    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. A
+    /// session that is over already is no error.
+    pub fn close(&self) -> Result<()> {
+        self.settle("close", "/", self.nonblocking().close())
+    }
+
+    /// The lock at this path: see [`Lock`]. Its parents are made when they are missing.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn lock(&self, path: &str) -> Result<Lock> {
+        Lock::new(self.clone(), path)
+    }
+}
+
+/// The calls of a [`Session`], returning at once with a [`Pending`] answer.
+///
+/// They take effect in the order in which they are made, and reads see the writes made before them.
+/// The errors are those of the blocking calls, but for [`Error::Timeout`].
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let calls = session.nonblocking();
+/// let _created = calls.create("/a", b"1", CreateMode::Persistent);
+/// let read = calls.get("/a");
+/// assert_eq!(&read.wait()?.0[..], b"1");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct NonBlocking<'a> {
+    session: &'a Session,
+}
+
+impl NonBlocking<'_> {
+    fn ask<T>(
+        &self,
+        checked: Result<()>,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let shared = &self.session.inner.shared;
+        match checked.and_then(|()| self.session.check_alive()) {
+            Ok(()) => shared.ask(request, None, None, convert),
+            Err(error) => Pending::failed(error, shared.clock.clone()),
+        }
+    }
+
+    fn write<T>(
+        &self,
+        checked: Result<()>,
+        op: impl FnOnce() -> Op,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let session = self.session.id();
+        let request = |request| {
+            ClientRequest::Write { request, session, command: Write::Op(op()) }
+        };
+        self.ask(checked, request, convert)
+    }
+
+    /// See [`Session::create`].
+    pub fn create(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Pending<Created> {
+        let data = data.as_ref();
+        let op = || create_op(path, data, mode);
+        self.write(check_create(path, data, mode), op, expect::created)
+    }
+
+    /// See [`Session::set`].
+    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Pending<Stat> {
+        self.set_version(path, data.as_ref(), None)
+    }
+
+    /// See [`Session::set_if`].
+    pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Pending<Stat> {
+        self.set_version(path, data.as_ref(), Some(version))
+    }
+
+    fn set_version(&self, path: &str, data: &[u8], version: Option<u64>) -> Pending<Stat> {
+        let checked = path::validate(path).and_then(|()| check_data(path, data.len()));
+        self.write(checked, || set_op(path, data, version), expect::set)
+    }
+
+    /// See [`Session::delete`].
+    pub fn delete(&self, path: &str) -> Pending<()> {
+        self.delete_version(path, None)
+    }
+
+    /// See [`Session::delete_if`].
+    pub fn delete_if(&self, path: &str, version: u64) -> Pending<()> {
+        self.delete_version(path, Some(version))
+    }
+
+    fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
+        let op = || Op::Delete { path: path.to_owned(), version };
+        self.write(path::validate(path), op, expect::done)
+    }
+
+    pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
+        let session = self.session.id();
+        let request = |request| {
+            ClientRequest::Write { request, session, command: Write::Multi(ops) }
+        };
+        self.ask(checked, request, expect::multi)
+    }
+
+    fn read<T>(
+        &self,
+        path: &str,
+        read: impl FnOnce(String) -> Read,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let session = self.session.id();
+        let owned = path.to_owned();
+        let request = |request| ClientRequest::Read {
+            request,
+            session,
+            read: read(owned),
+            watch: None,
+        };
+        self.ask(path::validate(path), request, convert)
+    }
+
+    /// See [`Session::get`]; this one sees the session's earlier writes.
+    pub fn get(&self, path: &str) -> Pending<(Arc<[u8]>, Stat)> {
+        self.read(path, |path| Read::Get { path }, expect::data)
+    }
+
+    /// See [`Session::exists`]; this one sees the session's earlier writes.
+    pub fn exists(&self, path: &str) -> Pending<Option<Stat>> {
+        self.read(path, |path| Read::Exists { path }, expect::exists)
+    }
+
+    /// See [`Session::children`]; this one sees the session's earlier writes.
+    pub fn children(&self, path: &str) -> Pending<Vec<String>> {
+        self.read(path, |path| Read::Children { path }, expect::children)
+    }
+
+    /// Makes a request that sets a watch.
+    fn watching<T>(
+        &self,
+        path: &str,
+        request: impl FnOnce(RequestId, crate::node::io::WatchId, String) -> ClientRequest,
+        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let shared = &self.session.inner.shared;
+        if let Err(error) = path::validate(path).and_then(|()| self.session.check_alive()) {
+            return Pending::failed(error, shared.clock.clone());
+        }
+        let id = shared.next_watch();
+        let (sender, watch) = watch(id, path, shared);
+        let path = path.to_owned();
+        let request = |number| request(number, id, path);
+        shared.ask(request, Some((id, sender)), None, |answer| convert(answer, watch))
+    }
+
+    /// See [`Session::get_and_watch`].
+    pub fn get_and_watch(&self, path: &str) -> Pending<(Arc<[u8]>, Stat, Watch)> {
+        let session = self.session.id();
+        self.watching(
+            path,
+            |request, watch, path| ClientRequest::Read {
+                request,
+                session,
+                read: Read::Get { path },
+                watch: Some(watch),
+            },
+            |answer, watch| expect::data(answer).map(|(data, stat)| (data, stat, watch)),
+        )
+    }
+
+    /// See [`Session::exists_and_watch`].
+    pub fn exists_and_watch(&self, path: &str) -> Pending<(Option<Stat>, Watch)> {
+        let session = self.session.id();
+        self.watching(
+            path,
+            |request, watch, path| ClientRequest::Read {
+                request,
+                session,
+                read: Read::Exists { path },
+                watch: Some(watch),
+            },
+            |answer, watch| expect::exists(answer).map(|stat| (stat, watch)),
+        )
+    }
+
+    /// See [`Session::children_and_watch`].
+    pub fn children_and_watch(&self, path: &str) -> Pending<(Vec<String>, Watch)> {
+        let session = self.session.id();
+        self.watching(
+            path,
+            |request, watch, path| ClientRequest::Read {
+                request,
+                session,
+                read: Read::Children { path },
+                watch: Some(watch),
+            },
+            |answer, watch| expect::children(answer).map(|children| (children, watch)),
+        )
+    }
+
+    /// See [`Session::watch`].
+    pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
+        let session = self.session.id();
+        self.watching(
+            path,
+            |request, watch, path| ClientRequest::Watch { request, session, watch, path, mode },
+            |answer, watch| expect::done(answer).map(|()| watch),
+        )
+    }
+
+    /// See [`Session::sync`].
+    pub fn sync(&self) -> Pending<Zxid> {
+        let session = self.session.id();
+        self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
+    }
+
+    /// See [`Session::close`].
+    pub fn close(&self) -> Pending<()> {
+        let session = self.session.id();
+        let shared = &self.session.inner.shared;
+        let request =
+            |request| ClientRequest::Write { request, session, command: Write::Close };
+        shared.ask(request, None, None, expect::done)
+    }
+}
+
+pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
+    Op::Create { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
+}
+
+pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
+    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(data), version }
+}
+
+pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
+    if mode.is_sequential() {
+        path::validate_sequential(path)?;
+    } else {
+        path::validate(path)?;
+    }
+    check_data(path, data.len())
+}
+
+pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {
+    if size <= DATA_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::TooLarge {
+        path: path.to_owned(),
+        size: size as u64,
+        limit: DATA_BYTES_MAX as u64,
+    })
 }

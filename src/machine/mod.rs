@@ -112,6 +112,10 @@ impl Machine {
         self.sessions.iter()
     }
 
+    pub(crate) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
     /// The whole state, to be written down elsewhere while this one moves on.
     pub(crate) fn state(&self) -> State {
         State {

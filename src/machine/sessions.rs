@@ -111,6 +111,10 @@ impl Sessions {
         self.records.get(&id).map(|record| &**record)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.records.size()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         self.records.iter().map(|(id, record)| (*id, &**record))
     }

@@ -98,7 +98,7 @@ impl LocalSession {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        is_final(self.state)
+        self.state.is_final()
     }
 
     /// Whether its open (or resume) was answered.
@@ -136,13 +136,6 @@ impl LocalSession {
             && (self.sent.is_none_or(|sent| sent < self.issued))
             && (self.opening.is_some() || !self.writes.is_empty())
     }
-}
-
-pub(crate) fn is_final(state: SessionState) -> bool {
-    matches!(
-        state,
-        SessionState::Expired | SessionState::Moved | SessionState::Closed
-    )
 }
 
 #[derive(Debug, Default)]

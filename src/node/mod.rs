@@ -326,7 +326,7 @@ impl Node {
             hash: self.machine.hash(),
             voters: self.raw.store().conf_state().voters.clone(),
             fresh_at: self.fresh_at,
-            sessions: self.machine.sessions().count(),
+            sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
             peers: self.unreachable.clone(),
         }
@@ -416,6 +416,11 @@ impl Node {
                 }
             }
             Input::StorageFailed { reason } => return Err(format!("the disk failed: {reason}")),
+            Input::Expire { session } => {
+                if self.serving {
+                    self.expire(session);
+                }
+            }
             Input::Resign => self.resign(),
         }
         Ok(())
@@ -669,27 +674,21 @@ impl Node {
     }
 
     fn expire_sessions(&mut self) {
-        let now = self.now.mono;
-        let term = self.raw.raft.term;
-        for session in self.expiry.take_expired(now) {
-            let Some(record) = self.machine.session(session) else {
-                continue;
-            };
-            let holder = record.holder();
-            // In case it comes to nothing (it was resumed in the same moment).
-            let timeout = Duration::from_millis(u64::from(record.timeout_ms()));
-            self.expiry.touch(session, timeout, now);
-            self.expiring.insert(session);
-            let command = Command::Expire { term };
-            let request = Request {
-                session,
-                holder,
-                seq: 0,
-                acked: 0,
-                command,
-            };
-            self.admission.admit(request, &self.machine);
+        for session in self.expiry.take_expired(self.now.mono) {
+            self.expire(session);
         }
+    }
+
+    fn expire(&mut self, session: SessionId) {
+        let Some(record) = self.machine.session(session) else { return };
+        let holder = record.holder();
+        // In case it comes to nothing (it was resumed in the same moment).
+        let timeout = Duration::from_millis(u64::from(record.timeout_ms()));
+        self.expiry.touch(session, timeout, self.now.mono);
+        self.expiring.insert(session);
+        let command = Command::Expire { term: self.raw.raft.term };
+        let request = Request { session, holder, seq: 0, acked: 0, command };
+        self.admission.admit(request, &self.machine);
     }
 
     /// Runs Raft until it wants nothing more.

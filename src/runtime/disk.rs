@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 
-use crate::machine::snapshot::{ChunkWriter, State};
+use crate::machine::snapshot::{ChunkWriter, Dirty, State};
 use crate::node::io::{DiskOp, Input};
 use crate::runtime::clock::Clock;
 use crate::storage::{
@@ -134,14 +134,13 @@ impl Writer {
             match op {
                 DiskOp::Write { number, write } => next = self.write(number, write)?,
                 DiskOp::Install { number, hard_state, meta, state } => {
-                    self.install(hard_state, &meta, state)?;
+                    // It replaces everything, a checkpoint under way included.
+                    self.checkpoint = None;
+                    install(&mut *self.store, hard_state, &meta, state)?;
                     self.tell(Input::Written { number });
                 }
                 DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
-                    let chunks = match self.store.begin_checkpoint(false)? {
-                        CheckpointKind::Full => ChunkWriter::full(state),
-                        CheckpointKind::Delta => ChunkWriter::delta(state, dirty),
-                    };
+                    let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
                     self.checkpoint = Some(Checkpoint { chunks, meta, keep_from });
                 }
             }
@@ -173,21 +172,6 @@ impl Writer {
         Ok(next)
     }
 
-    fn install(
-        &mut self,
-        hard_state: HardState,
-        meta: &SnapshotMeta,
-        state: State,
-    ) -> Result<(), StorageError> {
-        // It replaces everything, a checkpoint under way included.
-        self.checkpoint = None;
-        self.store.begin_checkpoint(true)?;
-        for chunk in ChunkWriter::full(state) {
-            self.store.put_chunk(&chunk)?;
-        }
-        self.store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
-    }
-
     fn checkpoint_chunk(&mut self) -> Result<(), StorageError> {
         let Some(checkpoint) = &mut self.checkpoint else { return Ok(()) };
         if let Some(chunk) = checkpoint.chunks.next() {
@@ -205,6 +189,51 @@ impl Writer {
         // The node may be gone already; then nobody waits for this.
         let _ = self.done.send(input);
     }
+}
+
+/// Performs one operation at once, for a store that needs no thread.
+pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input, StorageError> {
+    match op {
+        DiskOp::Write { number, write } => {
+            store.append(&write)?;
+            Ok(Input::Written { number })
+        }
+        DiskOp::Install { number, hard_state, meta, state } => {
+            install(store, hard_state, &meta, state)?;
+            Ok(Input::Written { number })
+        }
+        DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
+            for chunk in begin_checkpoint(store, state, dirty)? {
+                store.put_chunk(&chunk)?;
+            }
+            store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
+            Ok(Input::CheckpointDone { index: meta.index })
+        }
+    }
+}
+
+fn begin_checkpoint(
+    store: &mut dyn LogStore,
+    state: State,
+    dirty: Dirty,
+) -> Result<ChunkWriter, StorageError> {
+    Ok(match store.begin_checkpoint(false)? {
+        CheckpointKind::Full => ChunkWriter::full(state),
+        CheckpointKind::Delta => ChunkWriter::delta(state, dirty),
+    })
+}
+
+fn install(
+    store: &mut dyn LogStore,
+    hard_state: HardState,
+    meta: &SnapshotMeta,
+    state: State,
+) -> Result<(), StorageError> {
+    store.begin_checkpoint(true)?;
+    for chunk in ChunkWriter::full(state) {
+        store.put_chunk(&chunk)?;
+    }
+    store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
 }
 
 /// Adds a later write to an earlier one: its entries replace those from its first index on.

@@ -113,6 +113,9 @@ impl Driver {
             }
             self.watch_disk();
             let work = self.host.step();
+            if self.host.is_closed() {
+                break;
+            }
             wake_at = work.wake_at;
             if !work.messages.is_empty() {
                 self.transport.send(work.messages);

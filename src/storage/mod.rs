@@ -15,12 +15,32 @@
 //!   a failed sync is never tried again on the same data.
 //! - One thread calls it.
 
+mod directory;
+mod generation;
+mod log_index;
+mod memory;
+mod record;
+mod replay;
+mod rules;
+mod sled;
+mod witness;
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod model;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::NodeId;
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
+
+pub(crate) use self::memory::{MemoryDisk, MemoryStore};
+pub(crate) use self::sled::{SledOptions, SledStore};
 
 /// Who the node of this store is. Written once, before anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

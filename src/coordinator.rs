@@ -1,0 +1,332 @@
+//! A member of the cluster, as its process holds it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::builder::Builder;
+use crate::error::{Error, Result};
+use crate::runtime::host::Shared;
+use crate::session::Session;
+use crate::testing;
+use crate::znode::{SessionId, Zxid};
+
+/// This process's membership in the cluster: its replica, its vote and its sessions.
+///
+/// It runs until [`Coordinator::close`], or until the last handle is dropped, those of its sessions
+/// included. Handles are clones. Several coordinators may run in one process, each with a data
+/// directory and an address of its own.
+///
+/// ```no_run
+/// use quorate::Coordinator;
+///
+/// let coordinator = Coordinator::join(["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"])?;
+/// let session = coordinator.session();
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    owner: Arc<Owner>,
+    /// The instance's own session, once somebody has asked for it.
+    session: Mutex<Option<Session>>,
+}
+
+/// Keeps a node running; what is dropped last stops it.
+pub(crate) struct Owner {
+    pub(crate) shared: Arc<Shared>,
+    runs: Runs,
+}
+
+/// Who runs the node.
+enum Runs {
+    Thread(Mutex<Option<JoinHandle<()>>>),
+    /// An in-memory cluster, which ends with the last of its users.
+    Cluster { _cluster: Arc<testing::Running> },
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner").field("node", &self.shared.node).finish_non_exhaustive()
+    }
+}
+
+impl Owner {
+    fn close(&self) {
+        let Runs::Thread(thread) = &self.runs else { return };
+        self.shared.close();
+        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The node's own thread may hold the last handle for a moment. It cannot wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Coordinator {
+    /// Joins the cluster of these peers, `host:port` each: all the instances of the application,
+    /// this one included.
+    ///
+    /// Every instance gives the same list, in any order and on every start; each takes the first
+    /// address of it that is its host's own and free, and keeps its data below
+    /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] sets either.
+    ///
+    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them.
+    ///
+    /// # Errors
+    /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
+    /// [`Error::UnresolvedPeer`], [`Error::NotAPeer`] when none of it is this process. For the data
+    /// directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
+    /// [`Error::Corrupt`]. [`Error::System`].
+    pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
+        Builder::default().join(peers)
+    }
+
+    /// The settings for joining.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn owning(shared: Arc<Shared>, thread: JoinHandle<()>) -> Coordinator {
+        Coordinator::run_by(shared, Runs::Thread(Mutex::new(Some(thread))))
+    }
+
+    pub(crate) fn of_cluster(shared: Arc<Shared>, cluster: Arc<testing::Running>) -> Coordinator {
+        Coordinator::run_by(shared, Runs::Cluster { _cluster: cluster })
+    }
+
+    fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
+        let owner = Arc::new(Owner { shared, runs });
+        Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.inner.owner.shared
+    }
+
+    /// This instance's own session: the same one at every call, and a new one when that is over.
+    ///
+    /// Does not block: the session is opened in the background.
+    ///
+    /// # Panics
+    /// If the operating system has no random numbers to give.
+    pub fn session(&self) -> Session {
+        let mut own = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*own {
+            Some(session) if !session.state().is_final() => session.clone(),
+            _ => {
+                let session = match self.open_session() {
+                    Ok(session) => session,
+                    Err(error) => panic!("{error}"),
+                };
+                *own = Some(session.clone());
+                session
+            }
+        }
+    }
+
+    /// Opens another session, with the coordinator's session timeout. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn open_session(&self) -> Result<Session> {
+        self.open_session_with(self.shared().limits.session_timeout)
+    }
+
+    /// Opens another session with a timeout of its own, which is brought between 2 and 20 ticks.
+    /// Does not block.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
+        // Whether it could be opened shows in its state and in its calls.
+        Session::open(&self.inner.owner, timeout, None).map(|(session, _)| session)
+    }
+
+    /// Takes over a session that was opened here or elsewhere: its ephemeral znodes and locks stay
+    /// its own, its watches do not come along, and its former holder gets
+    /// [`Error::SessionMoved`]. Blocks as [`Session::create`].
+    ///
+    /// # Errors
+    /// [`Error::SessionExpired`] if the cluster does not know the session (any more);
+    /// [`Error::WrongPassword`]; otherwise as [`Session::create`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, Error, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let old = cluster.node(0).session();
+    /// old.create("/mine", b"", CreateMode::Ephemeral)?;
+    /// let new = cluster.node(1).resume(old.id(), old.password())?;
+    /// assert!(matches!(old.set("/mine", b"1"), Err(Error::SessionMoved { .. })));
+    /// new.set("/mine", b"2")?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn resume(&self, session: SessionId, password: [u8; 16]) -> Result<Session> {
+        let timeout = self.shared().limits.session_timeout;
+        let known = Some((session, password));
+        let (resumed, opened) = Session::open(&self.inner.owner, timeout, known)?;
+        self.shared().settle("resume session", &session.to_string(), opened)?;
+        // What the old holder may still see is what this one has seen: nothing older.
+        Ok(resumed)
+    }
+
+    /// Blocks until this instance has a session and its replica has caught up with the cluster, at
+    /// most for `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] says what it was waiting for: which peers do not answer, and why.
+    pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
+        let mut synced = self.session().nonblocking().sync();
+        synced.wait_timeout(timeout).map_or_else(
+            || {
+                Err(Error::Timeout {
+                    operation: "joining the cluster".to_owned(),
+                    waited: timeout,
+                    reason: self.shared().waiting_for(),
+                })
+            },
+            |synced| synced.map(drop),
+        )
+    }
+
+    /// The address that the peers know this instance by.
+    pub fn address(&self) -> &str {
+        self.shared().address(self.shared().node).unwrap_or_default()
+    }
+
+    /// How this instance and its cluster are.
+    pub fn status(&self) -> Status {
+        let shared = self.shared();
+        let status = shared.status();
+        let now = shared.clock.now();
+        let members = shared.members.iter().map(|member| {
+            let problem = status.peers.iter().find(|(peer, _)| *peer == member.node);
+            MemberStatus {
+                address: member.address.clone(),
+                is_self: member.node == shared.node,
+                unreachable: problem.and_then(|(_, problem)| problem.clone()),
+            }
+        });
+        Status {
+            address: self.address().to_owned(),
+            leader: status.leader.and_then(|leader| shared.address(leader)).map(str::to_owned),
+            is_leader: status.is_leader,
+            term: status.term,
+            zxid: status.zxid,
+            state_hash: status.hash,
+            stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
+            sessions: status.sessions,
+            znodes: status.znodes,
+            members: members.collect(),
+            stopped: shared.stopped().map(str::to_owned),
+        }
+    }
+
+    /// Stops this instance: closes its sessions, hands over leadership, and ends its threads.
+    ///
+    /// Takes a second at most, unless its disk hangs. It stays a member and may join again. Calls on
+    /// handles that are left fail with [`Error::Stopped`].
+    pub fn close(&self) {
+        drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.inner.owner.close();
+    }
+}
+
+/// How an instance and its cluster are, as the instance sees it: [`Coordinator::status`].
+///
+/// ```
+/// let cluster = quorate::testing::Cluster::new(3);
+/// let coordinator = cluster.node(0);
+/// coordinator.session().sync()?;
+/// let status = coordinator.status();
+/// assert_eq!(status.members.len(), 3);
+/// println!("{status}");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The address of this instance.
+    pub address: String,
+    /// The address of the leader, if one is known.
+    pub leader: Option<String>,
+    /// Whether it is this instance.
+    pub is_leader: bool,
+    /// Raft's term.
+    pub term: u64,
+    /// The last write that this replica has.
+    pub zxid: Zxid,
+    /// The hash of this replica's state: equal on all replicas of the same zxid.
+    pub state_hash: u64,
+    /// How old this replica's state may be, at most: it has every write completed before that.
+    /// About a second where all is well. `None` before it has once heard of a leader.
+    pub stale_by: Option<Duration>,
+    /// How many sessions the cluster has.
+    pub sessions: usize,
+    /// How many znodes there are.
+    pub znodes: usize,
+    /// All members.
+    pub members: Vec<MemberStatus>,
+    /// Why this node has stopped, if it has.
+    pub stopped: Option<String>,
+}
+
+/// A member, as another one sees it: see [`Status`].
+///
+/// ```
+/// let cluster = quorate::testing::Cluster::new(3);
+/// let members = cluster.node(0).status().members;
+/// assert_eq!(members.iter().filter(|member| member.is_self).count(), 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberStatus {
+    /// Its address.
+    pub address: String,
+    /// Whether it is the one that says so.
+    pub is_self: bool,
+    /// Why it cannot be reached, if it cannot.
+    pub unreachable: Option<String>,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(reason) = &self.stopped {
+            return write!(f, "{} has stopped: {reason}", self.address);
+        }
+        match &self.leader {
+            _ if self.is_leader => write!(f, "{} leads", self.address)?,
+            Some(leader) => write!(f, "{} follows {leader}", self.address)?,
+            None => write!(f, "{} knows of no leader", self.address)?,
+        }
+        write!(
+            f,
+            " in term {}; zxid {}, {} znodes, {} sessions",
+            self.term, self.zxid, self.znodes, self.sessions
+        )?;
+        match self.stale_by {
+            Some(stale) => write!(f, "; reads are at most {stale:.1?} old")?,
+            None => write!(f, "; it is not known how old reads are")?,
+        }
+        for member in &self.members {
+            if let Some(reason) = &member.unreachable {
+                write!(f, "; {} is unreachable: {reason}", member.address)?;
+            }
+        }
+        Ok(())
+    }
+}

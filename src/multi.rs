@@ -1,0 +1,112 @@
+//! Several operations, all or none.
+
+use crate::error::Result;
+use crate::machine::command::Op;
+use crate::path;
+use crate::pending::Pending;
+use crate::session::{Session, check_create, check_data, create_op, set_op};
+use crate::znode::{CreateMode, OpResult};
+
+/// Operations that are done all together, as one write with one zxid, or not at all.
+///
+/// Each sees what those before it did. Nobody ever sees some of them done and others not. Their data
+/// together may be 1 MiB.
+///
+/// Source: ZooKeeper, `multi`.
+///
+/// ```
+/// use quorate::{CreateMode, Error};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/a", b"", CreateMode::Persistent)?;
+/// let failed = session.multi().set("/a", b"1").delete("/missing").commit();
+/// match failed {
+///     Err(Error::Multi { index: 1, error }) => {
+///         assert_eq!(*error, Error::NoNode { path: "/missing".into() });
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// assert!(session.get("/a")?.0.is_empty());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is done before `commit`"]
+pub struct Multi<'a> {
+    session: &'a Session,
+    ops: Vec<Op>,
+    bytes: usize,
+    checked: Result<()>,
+}
+
+impl<'a> Multi<'a> {
+    pub(crate) fn new(session: &'a Session) -> Multi<'a> {
+        Multi { session, ops: Vec::new(), bytes: 0, checked: Ok(()) }
+    }
+
+    fn push(mut self, checked: Result<()>, bytes: usize, op: impl FnOnce() -> Op) -> Multi<'a> {
+        self.bytes += bytes;
+        let index = self.ops.len();
+        let op = op();
+        if self.checked.is_ok() {
+            self.checked =
+                checked.and_then(|()| check_data(op.path(), self.bytes)).map_err(|error| {
+                    crate::error::Error::Multi { index, error: Box::new(error) }
+                });
+        }
+        self.ops.push(op);
+        self
+    }
+
+    /// Requires the znode to have this version.
+    pub fn check(self, path: &str, version: u64) -> Multi<'a> {
+        let op = || Op::Check { path: path.to_owned(), version: Some(version) };
+        self.push(path::validate(path), 0, op)
+    }
+
+    /// Creates a znode: see [`Session::create`].
+    pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
+        let data = data.as_ref();
+        let op = || create_op(path, data, mode);
+        self.push(check_create(path, data, mode), data.len(), op)
+    }
+
+    /// Replaces the data of a znode: see [`Session::set`].
+    pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(path::validate(path), data.len(), || set_op(path, data, None))
+    }
+
+    /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(path::validate(path), data.len(), || set_op(path, data, Some(version)))
+    }
+
+    /// Deletes a znode: see [`Session::delete`].
+    pub fn delete(self, path: &str) -> Multi<'a> {
+        self.push(path::validate(path), 0, || Op::Delete { path: path.to_owned(), version: None })
+    }
+
+    /// Deletes a znode of this version: see [`Session::delete_if`].
+    pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
+        let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
+        self.push(path::validate(path), 0, op)
+    }
+
+    /// Does all of them, or none. Blocks as [`Session::create`].
+    ///
+    /// # Errors
+    /// [`Error::Multi`](crate::Error::Multi) says which operation failed and why; otherwise as
+    /// [`Session::create`].
+    pub fn commit(self) -> Result<Vec<OpResult>> {
+        let session = self.session;
+        let path = self.ops.first().map_or("/", |op| op.path()).to_owned();
+        let pending = self.submit();
+        session.settle("multi", &path, pending)
+    }
+
+    /// Does all of them, or none, without blocking.
+    pub fn submit(self) -> Pending<Vec<OpResult>> {
+        self.session.nonblocking().commit(self.checked, self.ops)
+    }
+}

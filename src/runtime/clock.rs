@@ -1,0 +1,114 @@
+//! The clocks: the only place that reads them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Monotonic time since some moment before the clock was made, and the wall clock.
+///
+/// A clock for tests runs as the real one does and can be moved on by hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    manual: Option<Arc<Manual>>,
+}
+
+#[derive(Debug, Default)]
+struct Manual {
+    state: Mutex<ManualState>,
+}
+
+#[derive(Debug, Default)]
+struct ManualState {
+    ahead: Duration,
+    /// Threads that wait for a time to come: they must look again when it is moved.
+    parked: Vec<Thread>,
+}
+
+/// What the clock shows at its start: room for what happened "before".
+const BASE: Duration = Duration::from_secs(3600);
+
+impl Clock {
+    pub(crate) fn real() -> Clock {
+        Clock { start: now(), manual: None }
+    }
+
+    pub(crate) fn manual() -> Clock {
+        Clock { start: now(), manual: Some(Arc::default()) }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        BASE + self.start.elapsed() + self.ahead()
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from((since + self.ahead()).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn ahead(&self) -> Duration {
+        let Some(manual) = &self.manual else { return Duration::ZERO };
+        manual.state.lock().unwrap_or_else(PoisonError::into_inner).ahead
+    }
+
+    /// Moves a clock for tests on. A real one takes no notice.
+    pub(crate) fn advance(&self, by: Duration) {
+        let Some(manual) = &self.manual else { return };
+        let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.ahead += by;
+        for thread in &state.parked {
+            thread.unpark();
+        }
+    }
+
+    /// Parks this thread until it is unparked or the time has come, whichever is first, or for no
+    /// reason at all: the caller looks again.
+    pub(crate) fn park_until(&self, deadline: Option<Duration>) {
+        let Some(deadline) = deadline else {
+            std::thread::park();
+            return;
+        };
+        let Some(manual) = &self.manual else {
+            std::thread::park_timeout(deadline.saturating_sub(self.now()));
+            return;
+        };
+        let this = std::thread::current();
+        {
+            let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.parked.push(this.clone());
+        }
+        std::thread::park_timeout(deadline.saturating_sub(self.now()));
+        let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = state.parked.iter().position(|parked| parked.id() == this.id()) {
+            state.parked.swap_remove(place);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_when_told_and_wakes_who_waits() {
+        let clock = Clock::manual();
+        let deadline = clock.now() + Duration::from_secs(3600);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                while clock.now() < deadline {
+                    clock.park_until(Some(deadline));
+                }
+            });
+            clock.advance(Duration::from_secs(3600));
+            waiter.join().unwrap();
+        });
+        assert!(clock.now() >= deadline);
+    }
+}

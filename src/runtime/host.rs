@@ -1,0 +1,600 @@
+//! A node and all that its effects reach: the handles of its users.
+//!
+//! Not a thread: whoever owns a [`Host`] feeds it calls and inputs and steps it.
+//! What handles share with it is [`Shared`]: an inbox, the published tree, and
+//! for each session its state and its lease.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+
+use crate::error::{Error, Result};
+use crate::machine::command::{NodeId, Reply};
+use crate::machine::tree::Tree;
+use crate::node::Node;
+use crate::node::io::{
+    Answer, ClientRequest, DiskOp, Input, NodeStatus, Now, RequestId, Time, WatchId, Write,
+};
+use crate::node::message::PeerMessage;
+use crate::peers::Member;
+use crate::pending::{Pending, Slot};
+use crate::runtime::clock::Clock;
+use crate::session::SessionState;
+use crate::watch::WatchSender;
+use crate::znode::SessionId;
+
+/// How many changes of a session's state wait for a reader; of more, the oldest are dropped.
+const STATES_CAPACITY: usize = 64;
+/// How often the status is brought up to date, at most, while nothing important changes.
+const STATUS_EVERY: Duration = Duration::from_millis(20);
+/// How long a closing node takes to close its sessions and to hand over.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// What a handle wants of the host.
+pub(crate) enum Call {
+    Request(Request),
+    /// The coordinator is to stop, in good order.
+    Close,
+    /// It is to stop at once, as if the process had been killed.
+    Abandon,
+}
+
+pub(crate) struct Request {
+    request: Option<ClientRequest>,
+    /// Who waits for the answer, if anybody.
+    slot: Option<(RequestId, Arc<Slot>)>,
+    /// The watch that comes with it.
+    watch: Option<(WatchId, WatchSender)>,
+    /// The session that it opens.
+    session: Option<Arc<SessionShared>>,
+}
+
+/// What a host lets its users do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) pending_requests_max: usize,
+    pub(crate) request_timeout: Duration,
+    pub(crate) session_timeout: Duration,
+}
+
+/// What the handles of one node share.
+pub(crate) struct Shared {
+    /// Handles -> node. Not bounded by itself: `waiting` counts what is in it and behind it.
+    calls: Sender<Call>,
+    waiting: AtomicUsize,
+    next_id: AtomicU64,
+    tree: ArcSwap<Tree>,
+    status: Mutex<NodeStatus>,
+    stopped: OnceLock<String>,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Limits,
+    pub(crate) node: NodeId,
+    pub(crate) members: Vec<Member>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// This replica's tree, as of now.
+    pub(crate) fn tree(&self) -> arc_swap::Guard<Arc<Tree>> {
+        self.tree.load()
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why the node has stopped, if it has.
+    pub(crate) fn stopped(&self) -> Option<&str> {
+        self.stopped.get().map(String::as_str)
+    }
+
+    pub(crate) fn next_watch(&self) -> WatchId {
+        WatchId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes a request; the answer is converted for its user.
+    pub(crate) fn ask<T>(
+        &self,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        watch: Option<(WatchId, WatchSender)>,
+        session: Option<Arc<SessionShared>>,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        if let Some(reason) = self.stopped() {
+            let error = Error::Stopped { reason: reason.to_owned() };
+            return Pending::failed(error, self.clock.clone());
+        }
+        let limit = self.limits.pending_requests_max;
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= limit {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Pending::failed(Error::Busy { limit }, self.clock.clone());
+        }
+        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let slot = Arc::new(Slot::default());
+        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
+        let slot = Some((id, slot));
+        let request = Request { request: Some(request(id)), slot, watch, session };
+        // If the host is gone, the dropped request answers itself.
+        let _ = self.calls.send(Call::Request(request));
+        pending
+    }
+
+    /// Makes a request that nobody waits for.
+    pub(crate) fn tell(&self, request: ClientRequest) {
+        // A node that is gone needs no telling.
+        let _ = self.calls.send(Call::Request(Request {
+            request: Some(request),
+            slot: None,
+            watch: None,
+            session: None,
+        }));
+    }
+
+    pub(crate) fn close(&self) {
+        let _ = self.calls.send(Call::Close);
+    }
+
+    pub(crate) fn abandon(&self) {
+        let _ = self.calls.send(Call::Abandon);
+    }
+
+    /// Waits for an answer as blocking calls do: at most for the request timeout.
+    pub(crate) fn settle<T>(
+        &self,
+        operation: &str,
+        path: &str,
+        mut pending: Pending<T>,
+    ) -> Result<T> {
+        let waited = self.limits.request_timeout;
+        pending.wait_timeout(waited).unwrap_or_else(|| {
+            Err(Error::Timeout {
+                operation: format!("{operation} {path}"),
+                waited,
+                reason: self.waiting_for(),
+            })
+        })
+    }
+
+    fn stopped_error(&self) -> Error {
+        let reason = self.stopped().unwrap_or("it was closed").to_owned();
+        Error::Stopped { reason }
+    }
+
+    pub(crate) fn address(&self, node: NodeId) -> Option<&str> {
+        let member = self.members.iter().find(|member| member.node == node)?;
+        Some(&member.address)
+    }
+
+    /// What this node is waiting for, in words.
+    pub(crate) fn waiting_for(&self) -> String {
+        if let Some(reason) = self.stopped() {
+            return format!("the node has stopped: {reason}");
+        }
+        let status = self.status();
+        let unreachable: Vec<String> = status
+            .peers
+            .iter()
+            .filter_map(|(peer, problem)| {
+                let address = self.address(*peer).unwrap_or("a peer");
+                problem.as_ref().map(|problem| format!("{address}: {problem}"))
+            })
+            .collect();
+        let peers = match unreachable.len() {
+            0 => "all peers are connected".to_owned(),
+            count => format!(
+                "{count} of {} peers unreachable: {}",
+                status.peers.len(),
+                unreachable.join(", ")
+            ),
+        };
+        match status.leader.and_then(|leader| self.address(leader)) {
+            Some(leader) => format!("the leader is {leader}; {peers}"),
+            None => format!("there is no leader; {peers}"),
+        }
+    }
+}
+
+/// What a session's handles share with the host.
+pub(crate) struct SessionShared {
+    pub(crate) id: SessionId,
+    pub(crate) secret: [u8; 16],
+    state: Mutex<States>,
+    /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
+    lease: AtomicU64,
+}
+
+struct States {
+    now: SessionState,
+    timeout: Duration,
+    told: Vec<(Sender<SessionState>, Receiver<SessionState>)>,
+}
+
+impl fmt::Debug for SessionShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret is not for logs.
+        f.debug_struct("SessionShared").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SessionShared {
+    pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
+        let state = States { now: SessionState::Connecting, timeout, told: Vec::new() };
+        SessionShared { id, secret, state: Mutex::new(state), lease: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, States> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn state(&self) -> SessionState {
+        self.lock().now
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.lock().timeout
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        self.lock().timeout = timeout;
+    }
+
+    pub(crate) fn set_state(&self, state: SessionState) {
+        let mut states = self.lock();
+        if states.now == state || states.now.is_final() {
+            return;
+        }
+        states.now = state;
+        states.told.retain(|(sender, own)| {
+            let mut state = state;
+            // Whoever does not read loses the oldest, never the latest.
+            while let Err(TrySendError::Full(again)) = sender.try_send(state) {
+                let _ = own.try_recv();
+                state = again;
+            }
+            !state.is_final()
+        });
+    }
+
+    /// A channel of states that begins with the present one, and closes after the final one.
+    pub(crate) fn states(&self) -> Receiver<SessionState> {
+        let (sender, receiver) = bounded(STATES_CAPACITY);
+        let mut states = self.lock();
+        let _ = sender.try_send(states.now);
+        if !states.now.is_final() {
+            states.told.push((sender, receiver.clone()));
+        }
+        receiver
+    }
+
+    /// Whether the session is surely alive at this moment.
+    pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
+        let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
+        clock.now() < lease && !self.state().is_final()
+    }
+
+    fn set_lease(&self, until: Time) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.lease.store(until, Ordering::Release);
+    }
+}
+
+/// What a step wants done outside of the process's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) messages: Vec<(NodeId, PeerMessage)>,
+    pub(crate) disk: Vec<DiskOp>,
+    pub(crate) wake_at: Time,
+}
+
+pub(crate) struct Host {
+    node: Node,
+    shared: Arc<Shared>,
+    calls: Receiver<Call>,
+    inputs: Vec<Input>,
+    slots: BTreeMap<RequestId, Arc<Slot>>,
+    watches: BTreeMap<WatchId, WatchSender>,
+    sessions: BTreeMap<SessionId, Weak<SessionShared>>,
+    status_at: Time,
+    /// Until when it takes its time to close.
+    closing: Option<Time>,
+}
+
+impl Host {
+    pub(crate) fn new(
+        node: Node,
+        clock: Clock,
+        limits: Limits,
+        members: Vec<Member>,
+    ) -> (Host, Arc<Shared>) {
+        let (sender, calls) = unbounded();
+        let shared = Arc::new(Shared {
+            calls: sender,
+            waiting: AtomicUsize::new(0),
+            next_id: AtomicU64::new(1),
+            tree: ArcSwap::from_pointee(node.machine().tree()),
+            status: Mutex::new(node.status()),
+            stopped: OnceLock::new(),
+            clock,
+            limits,
+            node: node.id(),
+            members,
+        });
+        let host = Host {
+            node,
+            shared: Arc::clone(&shared),
+            calls,
+            inputs: Vec::new(),
+            slots: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            status_at: Time::ZERO,
+            closing: None,
+        };
+        (host, shared)
+    }
+
+    /// The inbox, for whoever waits for calls.
+    pub(crate) fn calls(&self) -> Receiver<Call> {
+        self.calls.clone()
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) fn input(&mut self, input: Input) {
+        self.inputs.push(input);
+    }
+
+    /// Whether there is anything to step for now.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.inputs.is_empty() && self.calls.is_empty()
+    }
+
+    /// Takes a call; `false` when the host is to be dropped now.
+    pub(crate) fn call(&mut self, call: Call) -> bool {
+        match call {
+            Call::Request(request) => {
+                self.request(request);
+                true
+            }
+            Call::Abandon => false,
+            Call::Close => {
+                // Sessions closed in the log free their locks now and not after their timeout.
+                for session in self.sessions.keys() {
+                    let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+                    self.inputs.push(Input::Client(ClientRequest::Write {
+                        request,
+                        session: *session,
+                        command: Write::Close,
+                    }));
+                }
+                self.closing = Some(self.shared.clock.now() + CLOSE_TIME);
+                self.node.status().leader.is_some()
+            }
+        }
+    }
+
+    fn request(&mut self, mut call: Request) {
+        let Some(request) = call.request.take() else { return };
+        if let Some((id, slot)) = call.slot.take() {
+            self.slots.insert(id, slot);
+        }
+        if let Some((id, sender)) = call.watch.take() {
+            self.watches.insert(id, sender);
+        }
+        if let ClientRequest::Unwatch { watch } = request {
+            self.watches.remove(&watch);
+        }
+        if let Some(session) = call.session.take() {
+            // Resumed by the very node that holds it: the former handle has lost it.
+            let former = self.sessions.insert(session.id, Arc::downgrade(&session));
+            if let Some(former) = former.and_then(|former| former.upgrade()) {
+                former.set_state(SessionState::Moved);
+            }
+        }
+        self.inputs.push(Input::Client(request));
+    }
+
+    /// Steps the node with all that has come in, and hands its effects to whom they concern.
+    pub(crate) fn step(&mut self) -> Work {
+        let clock = &self.shared.clock;
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        if self.closing.is_some() && self.sessions_closed() {
+            self.inputs.push(Input::Resign);
+        }
+        let effects = self.node.step(now, self.inputs.drain(..));
+        let mut unsettled = Vec::new();
+        for (id, event) in effects.events {
+            if let Some(watch) = self.watches.get_mut(&id)
+                && watch.deliver(event)
+            {
+                unsettled.push(id);
+            }
+        }
+        if let Some(tree) = effects.tree {
+            self.shared.tree.store(Arc::new(tree));
+        }
+        for id in unsettled {
+            if let Some(watch) = self.watches.get_mut(&id) {
+                watch.settle();
+            }
+        }
+        for id in effects.ended {
+            self.watches.remove(&id);
+        }
+        if let Some(reason) = &effects.stopped {
+            let _ = self.shared.stopped.set(reason.clone());
+            self.watches.clear();
+        }
+        for (session, until) in effects.leases {
+            if let Some(session) = self.session(session) {
+                session.set_lease(until);
+            }
+        }
+        for (id, state) in effects.sessions {
+            if let Some(session) = self.session(id) {
+                session.set_state(state);
+            }
+            if state.is_final() {
+                self.sessions.remove(&id);
+            }
+        }
+        for (request, answer) in effects.replies {
+            if let Some(slot) = self.slots.remove(&request) {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                slot.complete(answer);
+            }
+        }
+        self.publish_status(now.mono, effects.stopped.is_some());
+        Work { messages: effects.messages, disk: effects.disk, wake_at: effects.wake_at }
+    }
+
+    fn session(&self, id: SessionId) -> Option<Arc<SessionShared>> {
+        self.sessions.get(&id)?.upgrade()
+    }
+
+    fn sessions_closed(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Whether a host that was told to close has done what it can, and may be dropped.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closing.is_some_and(|until| {
+            self.shared.clock.now() >= until
+                || self.shared.stopped().is_some()
+                || (self.sessions_closed() && !self.hands_over())
+        })
+    }
+
+    /// Whether it leads still, with somebody there to lead instead.
+    fn hands_over(&self) -> bool {
+        let status = self.node.status();
+        status.is_leader && status.peers.iter().any(|(_, problem)| problem.is_none())
+    }
+
+    fn publish_status(&mut self, now: Time, at_once: bool) {
+        if !at_once && now < self.status_at + STATUS_EVERY {
+            return;
+        }
+        self.status_at = now;
+        let status = self.node.status();
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// Answers everybody for the last time.
+    pub(crate) fn close(&mut self) {
+        let _ = self.shared.stopped.set("it was closed".to_owned());
+        let error = self.shared.stopped_error();
+        for (_, slot) in std::mem::take(&mut self.slots) {
+            slot.complete(Err(error.clone()));
+        }
+        // A call may still come in between; its sender sees the channel closed at the latest
+        // when this host is dropped.
+        while let Ok(call) = self.calls.try_recv() {
+            drop(call);
+        }
+        self.watches.clear();
+        for (_, session) in std::mem::take(&mut self.sessions) {
+            if let Some(session) = session.upgrade() {
+                session.set_state(SessionState::Expired);
+            }
+        }
+        let mut status = self.node.status();
+        (status.leader, status.is_leader) = (None, false);
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        // A request that was never taken in: its inbox was dropped with the host.
+        if let Some((_, slot)) = self.slot.take() {
+            slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
+        }
+    }
+}
+
+/// The answers of the node, for those who asked.
+pub(crate) mod expect {
+    use super::{Answer, Error, Reply, Result};
+    use crate::znode::{Created, OpResult, Stat};
+
+    /// The node answers each request in kind, so this is never seen.
+    fn unexpected<T>(answer: &Answer) -> Result<T> {
+        Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
+    }
+
+    pub(crate) fn done(answer: Answer) -> Result<()> {
+        match answer {
+            Answer::Reply(Reply::Done) | Answer::Watching => Ok(()),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn created(answer: Answer) -> Result<Created> {
+        match answer {
+            Answer::Reply(Reply::Created(created)) => Ok(created),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn set(answer: Answer) -> Result<Stat> {
+        match answer {
+            Answer::Reply(Reply::Set(stat)) => Ok(stat),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn multi(answer: Answer) -> Result<Vec<OpResult>> {
+        match answer {
+            Answer::Reply(Reply::Multi(results)) => Ok(results),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn data(answer: Answer) -> Result<(std::sync::Arc<[u8]>, Stat)> {
+        match answer {
+            Answer::Data(data, stat) => Ok((data, stat)),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
+        match answer {
+            Answer::Exists(stat) => Ok(stat),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
+        match answer {
+            Answer::Children(children) => Ok(children),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn synced(answer: Answer) -> Result<u64> {
+        match answer {
+            Answer::Synced(zxid) => Ok(zxid),
+            other => unexpected(&other),
+        }
+    }
+
+    pub(crate) fn opened(answer: Answer) -> Result<u32> {
+        match answer {
+            Answer::Reply(Reply::Session { timeout_ms }) => Ok(timeout_ms),
+            other => unexpected(&other),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Everything that is not deterministic: threads, clocks, random numbers, and
+//! the start of a node from its disk.
+
+pub(crate) mod clock;
+pub(crate) mod disk;
+pub(crate) mod driver;
+pub(crate) mod entropy;
+pub(crate) mod host;
+
+use crate::machine::snapshot::ChunkReader;
+use crate::node::io::Now;
+use crate::node::{Node, NodeConfig};
+use crate::storage::{LogStore, StorageError};
+
+/// Starts a node from what its store holds.
+pub(crate) fn boot(
+    store: &mut dyn LogStore,
+    config: NodeConfig,
+    now: Now,
+) -> Result<Node, StorageError> {
+    let corrupt = |what: String| StorageError::Corrupt { what };
+    let Some(id) = store.identity().map(|identity| identity.node) else {
+        return Err(corrupt("no identity".to_owned()));
+    };
+    let mut reader = ChunkReader::new();
+    let boot = store.load(&mut |chunk| reader.push(chunk))?;
+    let machine =
+        reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
+    let voting = &boot.checkpoint.voting;
+    if !voting.voters.contains(&id) && !voting.learners.contains(&id) {
+        return Err(corrupt("the cluster's configuration is without this member".to_owned()));
+    }
+    Node::new(config, id, boot, machine, now).map_err(corrupt)
+}

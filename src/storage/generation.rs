@@ -1,0 +1,394 @@
+//! One generation: a sled database that is written durably and opened suspiciously.
+//!
+//! sled 0.34.7 ends its `flush` in `sync_file_range`, which is no barrier on
+//! Linux, and its only true syncs come from a background thread that swallows
+//! their errors. So that thread is off, and after each flush the database file
+//! is synced through a handle of our own, which also reports any write error
+//! that happened since it was opened.
+//!
+//! Invariants:
+//! - Less than a segment is written between two syncs, but for a single record
+//!   that is larger: sled reuses segments by what it believes to be durable.
+//! - No value is large enough for a blob, a file that sled never syncs.
+//! - Every write is one batch of one tree, the only unit that sled keeps whole.
+
+use std::any::Any;
+use std::fs::{self, File};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sled::{Batch, Db, IVec, Mode};
+
+use super::StorageError;
+use super::directory::{create_directory, io_error, sync_directory};
+use super::record::{Encoded, Kind, Reader, Record, RecordId, corrupt};
+use super::witness::{Testimony, Witness};
+
+/// Bytes of chunks written between two syncs.
+const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
+/// How long the lock that sled takes may outlive its last user: threads of sled hold it.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+/// What sled calls the files and directories of a database.
+const DB: &str = "db";
+const CONF: &str = "conf";
+const BLOBS: &str = "blobs";
+
+/// What of sled can be set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning {
+    pub(super) cache_bytes: u64,
+    pub(super) segment_bytes: usize,
+}
+
+/// An open generation.
+#[derive(Debug)]
+pub(super) struct Generation {
+    number: u64,
+    path: PathBuf,
+    /// `None` only while it is being closed.
+    db: Option<Db>,
+    /// Our own handle of the database file.
+    file: File,
+    witness: Option<Witness>,
+    unsynced_bytes: u64,
+}
+
+/// What a generation's entries are read as.
+pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec), StorageError>>>;
+
+impl Generation {
+    /// Makes an empty generation. It has no witness yet, and nothing names it.
+    pub(super) fn create(
+        path: PathBuf,
+        number: u64,
+        tuning: &Tuning,
+    ) -> Result<Generation, StorageError> {
+        let io = |error| io_error("creating a generation", &error);
+        if path.exists() {
+            // Left over from a crash: nothing names it, or it would not be created again.
+            fs::remove_dir_all(&path).map_err(io)?;
+        }
+        create_directory(&path).map_err(io)?;
+        let db = open_sled(&path, tuning)?;
+        let file = open_file(&path.join(DB)).map_err(io)?;
+        let mut generation = Generation {
+            number,
+            path,
+            db: Some(db),
+            file,
+            witness: None,
+            unsynced_bytes: 0,
+        };
+        generation.sync_everything()?;
+        Ok(generation)
+    }
+
+    /// Opens a generation that was made before.
+    pub(super) fn open(
+        path: PathBuf,
+        number: u64,
+        tuning: &Tuning,
+    ) -> Result<(Generation, Testimony), StorageError> {
+        let io = |error| io_error("opening a generation", &error);
+        // sled takes a missing file for a new database.
+        for name in [DB, CONF] {
+            if !path.join(name).try_exists().map_err(io)? {
+                return corrupt(format!("generation {number} has no file {name}"));
+            }
+        }
+        let (witness, last) = Witness::open(&path.join(Witness::FILE))?;
+        remove_torn_snapshots(&path).map_err(io)?;
+        // Before sled opens the file, so that write errors of its recovery are ours to see.
+        let file = open_file(&path.join(DB)).map_err(io)?;
+        let db = open_sled(&path, tuning)?;
+        let mut generation = Generation {
+            number,
+            path,
+            db: Some(db),
+            file,
+            witness: Some(witness),
+            unsynced_bytes: 0,
+        };
+        let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
+        if blobs.next().is_some() {
+            return corrupt("there is a blob file, and none is ever made".to_owned());
+        }
+        // sled's recovery writes too.
+        generation.sync_everything()?;
+        Ok((generation, last))
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The length of the database file.
+    pub(super) fn file_bytes(&self) -> Result<u64, StorageError> {
+        match self.file.metadata() {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) => Err(io_error("reading the length of the database", &error)),
+        }
+    }
+
+    /// Writes a record and removes others, all or nothing; durable after the next sync.
+    pub(super) fn write(
+        &mut self,
+        record: &Encoded,
+        remove: impl Iterator<Item = (RecordId, u32)>,
+    ) -> Result<(), StorageError> {
+        let mut batch = Batch::default();
+        for (key, value) in &record.parts {
+            batch.insert(key, value.as_slice());
+        }
+        for (id, parts) in remove {
+            for part in 0..parts {
+                batch.remove(&id.key(part));
+            }
+        }
+        self.unsynced_bytes += record.bytes;
+        let written = self.db()?.apply_batch(batch);
+        written.map_err(|error| sled_error("writing", &error))
+    }
+
+    /// Writes a record of which no crash may be told a part: one that nothing counts yet.
+    pub(super) fn write_piecemeal(&mut self, record: &Encoded) -> Result<(), StorageError> {
+        for (key, value) in &record.parts {
+            let inserted = self.db()?.insert(key, value.as_slice());
+            inserted.map_err(|error| sled_error("writing", &error))?;
+            self.unsynced_bytes += (key.len() + value.len()) as u64;
+            self.sync_if_due()?;
+        }
+        Ok(())
+    }
+
+    /// Removes all records of a group.
+    pub(super) fn remove_group(&mut self, kind: Kind, group: u64) -> Result<(), StorageError> {
+        let prefix = RecordId {
+            kind,
+            group,
+            number: 0,
+        };
+        let keys = self.db()?.scan_prefix(&prefix.prefix()[..9]).keys();
+        for key in keys {
+            let key = key.map_err(|error| sled_error("reading", &error))?;
+            let removed = self.db()?.remove(&key);
+            removed.map_err(|error| sled_error("removing", &error))?;
+            self.unsynced_bytes += key.len() as u64;
+            self.sync_if_due()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    pub(super) fn sync(&mut self) -> Result<(), StorageError> {
+        let flushed = self.db()?.flush();
+        flushed.map_err(|error| sled_error("flushing", &error))?;
+        self.file
+            .sync_data()
+            .map_err(|error| io_error("syncing the database", &error))?;
+        self.unsynced_bytes = 0;
+        Ok(())
+    }
+
+    /// Syncs if so much was written that the next write may go into another segment.
+    pub(super) fn sync_if_due(&mut self) -> Result<(), StorageError> {
+        if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable, and has the witness say that it is.
+    pub(super) fn commit(&mut self, testimony: &Testimony) -> Result<(), StorageError> {
+        self.sync()?;
+        match &mut self.witness {
+            Some(witness) => witness
+                .write(testimony)
+                .map_err(|error| io_error("writing the witness", &error)),
+            None => {
+                self.witness = Some(Witness::create(&self.path.join(Witness::FILE), testimony)?);
+                sync_directory(&self.path).map_err(|error| io_error("syncing a generation", &error))
+            }
+        }
+    }
+
+    /// The records of a kind, in order.
+    pub(super) fn records(&self, kind: Kind) -> Result<Reader<Parts>, StorageError> {
+        self.scan(&[kind.tag()])
+    }
+
+    /// One record.
+    pub(super) fn record(&self, id: RecordId) -> Result<Record, StorageError> {
+        match self.scan(&id.prefix())?.next()? {
+            Some(record) => Ok(record),
+            None => corrupt(format!("{id} is missing")),
+        }
+    }
+
+    /// The chunks of a checkpoint, in order.
+    pub(super) fn chunks(&self, checkpoint: u64) -> Result<Reader<Parts>, StorageError> {
+        self.scan(&RecordId::chunk(checkpoint, 0).prefix()[..9])
+    }
+
+    /// The ids of all checkpoints that have chunks.
+    pub(super) fn chunk_groups(&self) -> Result<Vec<u64>, StorageError> {
+        let mut groups = Vec::new();
+        let mut from = RecordId::chunk(0, 0).key(0);
+        let end = [Kind::Chunk.tag() + 1];
+        // One look for each group, not for each chunk.
+        while let Some(found) = self.db()?.range(&from[..]..&end[..]).next() {
+            let (key, _) = found.map_err(|error| sled_error("reading", &error))?;
+            let Some((id, _)) = RecordId::parse(&key) else {
+                return corrupt(format!("a key that is none of ours: {key:02x?}"));
+            };
+            groups.push(id.group);
+            match id.group.checked_add(1) {
+                Some(next) => from = RecordId::chunk(next, 0).key(0),
+                None => break,
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Closes the database, with all that was written on disk.
+    pub(super) fn close(mut self) -> Result<(), StorageError> {
+        let synced = self.sync();
+        self.shut();
+        synced
+    }
+
+    fn shut(&mut self) {
+        let db = self.db.take();
+        // sled's destructors do I/O and may panic: not in a `drop` of ours.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+    }
+
+    fn scan(&self, prefix: &[u8]) -> Result<Reader<Parts>, StorageError> {
+        let parts = self.db()?.scan_prefix(prefix);
+        Ok(Reader::new(Box::new(parts.map(|part| {
+            part.map_err(|error| sled_error("reading", &error))
+        }))))
+    }
+
+    fn sync_everything(&mut self) -> Result<(), StorageError> {
+        self.sync()?;
+        let sync = || -> io::Result<()> {
+            self.file.sync_all()?;
+            open_file(&self.path.join(CONF))?.sync_all()?;
+            sync_directory(&self.path.join(BLOBS))?;
+            sync_directory(&self.path)
+        };
+        sync().map_err(|error| io_error("syncing a generation", &error))
+    }
+
+    fn db(&self) -> Result<&Db, StorageError> {
+        match &self.db {
+            Some(db) => Ok(db),
+            None => Err(StorageError::Poisoned {
+                reason: "the database is closed".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+/// sled takes a snapshot file that it had not finished for a damaged one, on every later open.
+fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
+    let config = sled::Config::new()
+        .path(path)
+        .mode(Mode::LowSpace)
+        .cache_capacity(tuning.cache_bytes)
+        .segment_size(tuning.segment_bytes)
+        .flush_every_ms(None);
+    let begun = Instant::now();
+    loop {
+        // Damaged files make sled panic as often as fail.
+        let error = match catch_unwind(AssertUnwindSafe(|| config.open())) {
+            Ok(Ok(db)) => return Ok(db),
+            Ok(Err(error)) => error,
+            Err(panic) => return corrupt(format!("the database: {}", panic_text(&*panic))),
+        };
+        match &error {
+            // sled's words are all that tells this from another error.
+            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
+                if begun.elapsed() >= LOCK_WAIT {
+                    return Err(StorageError::InUse);
+                }
+                thread::sleep(LOCK_POLL);
+            }
+            sled::Error::ReportableBug(what) | sled::Error::Unsupported(what) => {
+                return corrupt(format!("the database: {what}"));
+            }
+            _ => return Err(sled_error("opening", &error)),
+        }
+    }
+}
+
+fn sled_error(what: &str, error: &sled::Error) -> StorageError {
+    let what = format!("{what} the database");
+    match error {
+        // What sled's own checks of its files report comes as one of these kinds.
+        sled::Error::Io(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            corrupt_error(&what, &error.to_string())
+        }
+        sled::Error::Io(error) => io_error(&what, error),
+        sled::Error::Corruption { .. } | sled::Error::CollectionNotFound(_) => {
+            corrupt_error(&what, &error.to_string())
+        }
+        sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => StorageError::Io {
+            what,
+            reason: error.to_string(),
+        },
+    }
+}
+
+fn corrupt_error(what: &str, reason: &str) -> StorageError {
+    StorageError::Corrupt {
+        what: format!("{what}: {reason}"),
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic without words".to_owned()
+    }
+}

@@ -1,0 +1,107 @@
+//! Which records of a generation hold which entries of the log.
+//!
+//! A record is one append and replaces the log from its first entry on, so the
+//! log is what is left of each record after those behind it. Records go from
+//! the front only, and only when no entry of theirs is needed: then what is
+//! kept still makes the same log.
+
+use std::collections::VecDeque;
+
+/// One log record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) seq: u64,
+    /// The first of its entries, and the index after the last that still counts.
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) parts: u32,
+    pub(super) bytes: u64,
+}
+
+/// The records, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct LogIndex {
+    spans: VecDeque<Span>,
+    bytes: u64,
+}
+
+impl LogIndex {
+    /// Adds the newest record; one without entries has `first == end`.
+    pub(super) fn push(&mut self, span: Span) {
+        if span.first < span.end {
+            for older in self.spans.iter_mut().rev() {
+                if older.first < older.end {
+                    if older.end <= span.first {
+                        break;
+                    }
+                    older.end = older.first.max(span.first);
+                }
+            }
+        }
+        self.bytes += span.bytes;
+        self.spans.push_back(span);
+    }
+
+    /// The records that can go when entries below `from` do not count any more.
+    pub(super) fn droppable(&self, from: u64) -> usize {
+        self.spans
+            .iter()
+            .take_while(|span| span.first >= span.end || span.end <= from)
+            .count()
+    }
+
+    /// Forgets that many of the oldest records.
+    pub(super) fn drop_oldest(&mut self, count: usize) {
+        for span in self.spans.drain(..count) {
+            self.bytes -= span.bytes;
+        }
+    }
+
+    /// All records, oldest first.
+    pub(super) fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.spans.iter()
+    }
+
+    /// What the records take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(ranges: &[(u64, u64)]) -> LogIndex {
+        let mut index = LogIndex::default();
+        for (seq, &(first, end)) in ranges.iter().enumerate() {
+            index.push(Span {
+                seq: seq as u64,
+                first,
+                end,
+                parts: 1,
+                bytes: 10,
+            });
+        }
+        index
+    }
+
+    #[test]
+    fn log_index_drops_what_no_entry_needs() {
+        assert_eq!(index(&[(1, 11), (11, 12)]).droppable(11), 1);
+        assert_eq!(index(&[(1, 11), (11, 12)]).droppable(10), 0);
+        // The second record cut the first short, so index 7 needs neither.
+        assert_eq!(index(&[(1, 11), (5, 7), (7, 9)]).droppable(7), 2);
+        assert_eq!(index(&[(1, 11), (5, 7), (7, 9)]).droppable(6), 1);
+        // The middle one was overwritten whole, and one holds a hard state only.
+        assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(3), 3);
+        assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(2), 0);
+    }
+
+    #[test]
+    fn log_index_counts_bytes() {
+        let mut index = index(&[(1, 11), (11, 12), (12, 13)]);
+        index.drop_oldest(2);
+        assert_eq!((index.bytes(), index.spans().count()), (10, 1));
+    }
+}

@@ -1,0 +1,233 @@
+//! A store in memory, for clusters that live and die with their process.
+//!
+//! A [`MemoryDisk`] is what stays when a node stops: clones of it are the same
+//! disk, and a node that is started again on it finds what it had stored. Only
+//! the store that was opened last may write, so that a node that was thought
+//! stopped cannot write behind the back of its successor.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::rules::{Bounds, refuse};
+use super::{
+    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
+    SnapshotMeta, StorageError,
+};
+
+/// A disk of one node; a clone is the same disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MemoryDisk {
+    shared: Arc<Mutex<Disk>>,
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    /// Counts the opens: only the store that made the last one may write.
+    opened: u64,
+    image: Option<Image>,
+}
+
+/// What a founded store holds.
+#[derive(Clone, Debug)]
+struct Image {
+    identity: Identity,
+    hard_state: HardState,
+    checkpoint: SnapshotMeta,
+    /// The chunks of the full checkpoint and of each delta after it.
+    checkpoints: Vec<Vec<Vec<u8>>>,
+    bounds: Bounds,
+    entries: Vec<LogEntry>,
+}
+
+impl MemoryDisk {
+    /// A blank disk.
+    pub(crate) fn new() -> MemoryDisk {
+        MemoryDisk::default()
+    }
+
+    /// Opens the disk, and shuts out every store opened on it before.
+    pub(crate) fn open(&self) -> MemoryStore {
+        let mut disk = lock(&self.shared);
+        disk.opened += 1;
+        MemoryStore {
+            shared: Arc::clone(&self.shared),
+            opened: disk.opened,
+            identity: disk.image.as_ref().map(|image| image.identity.clone()),
+            pending: None,
+            failed: None,
+        }
+    }
+}
+
+/// No code of ours panics while it holds the lock, and every change to the disk is a single
+/// assignment of a finished value; a lock that is poisoned all the same guards a sound disk.
+fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A node's store on a [`MemoryDisk`].
+#[derive(Debug)]
+pub(crate) struct MemoryStore {
+    shared: Arc<Mutex<Disk>>,
+    opened: u64,
+    /// A copy, so that it can be lent without the lock.
+    identity: Option<Identity>,
+    /// The checkpoint begun and not yet committed.
+    pending: Option<(CheckpointKind, Vec<Vec<u8>>)>,
+    failed: Option<String>,
+}
+
+/// More deltas than this behind one full checkpoint, and the next is full.
+const DELTAS_MAX: usize = 16;
+
+impl MemoryStore {
+    /// Runs one call on the disk, unless this store has failed or been shut out before.
+    fn call<T>(
+        &mut self,
+        call: impl FnOnce(&mut MemoryStore, &mut Disk) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        if let Some(reason) = &self.failed {
+            let reason = reason.clone();
+            return Err(StorageError::Poisoned { reason });
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut disk = lock(&shared);
+        let result = if disk.opened == self.opened {
+            call(self, &mut disk)
+        } else {
+            Err(StorageError::InUse)
+        };
+        if let Err(error) = &result {
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+}
+
+/// The image of a disk that must have been founded.
+fn founded(disk: &mut Disk) -> Result<&mut Image, StorageError> {
+    match disk.image.as_mut() {
+        Some(image) => Ok(image),
+        None => refuse("the store is blank".to_owned()),
+    }
+}
+
+impl LogStore for MemoryStore {
+    fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        // The iterator is the caller's code: it runs without the lock.
+        let chunks: Vec<Vec<u8>> = chunks.collect();
+        self.call(|store, disk| {
+            if disk.image.is_some() {
+                return refuse("the store is founded already".to_owned());
+            }
+            let before = Bounds::empty(meta.index);
+            let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
+            disk.image = Some(Image {
+                identity: identity.clone(),
+                hard_state,
+                checkpoint: meta.clone(),
+                checkpoints: vec![chunks],
+                bounds,
+                entries: Vec::new(),
+            });
+            store.identity = Some(identity.clone());
+            Ok(())
+        })
+    }
+
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+        let image = self.call(|_, disk| founded(disk).cloned())?;
+        for chunk in image.checkpoints.iter().flatten() {
+            if let Err(reason) = sink(chunk) {
+                return self.call(|_, _| {
+                    Err(StorageError::Corrupt {
+                        what: format!("a chunk of the checkpoint: {reason}"),
+                    })
+                });
+            }
+        }
+        Ok(Boot {
+            hard_state: image.hard_state,
+            checkpoint: image.checkpoint,
+            entries: image.entries,
+        })
+    }
+
+    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+        self.call(|_, disk| {
+            let image = founded(disk)?;
+            image.bounds = image.bounds.after_append(write)?;
+            if let Some(first) = write.entries.first() {
+                let kept = image
+                    .entries
+                    .partition_point(|entry| entry.index < first.index);
+                image.entries.truncate(kept);
+                image.entries.extend_from_slice(&write.entries);
+            }
+            if let Some(hard_state) = write.hard_state {
+                image.hard_state = hard_state;
+            }
+            Ok(())
+        })
+    }
+
+    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        self.call(|store, disk| {
+            let image = founded(disk)?;
+            let kind = if full || image.checkpoints.len() > DELTAS_MAX {
+                CheckpointKind::Full
+            } else {
+                CheckpointKind::Delta
+            };
+            store.pending = Some((kind, Vec::new()));
+            Ok(kind)
+        })
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        self.call(|store, _| match &mut store.pending {
+            Some((_, chunks)) => {
+                chunks.push(chunk.to_vec());
+                Ok(())
+            }
+            None => refuse("a chunk, and no checkpoint was begun".to_owned()),
+        })
+    }
+
+    fn commit_checkpoint(
+        &mut self,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+    ) -> Result<(), StorageError> {
+        self.call(|store, disk| {
+            let Some((kind, chunks)) = store.pending.take() else {
+                return refuse("a commit, and no checkpoint was begun".to_owned());
+            };
+            let image = founded(disk)?;
+            let full = kind == CheckpointKind::Full;
+            image.bounds = image.bounds.after_checkpoint(meta, log, full)?;
+            if full {
+                image.checkpoints.clear();
+            }
+            image.checkpoints.push(chunks);
+            image.checkpoint = meta.clone();
+            match log {
+                LogAfter::From(from) => image.entries.retain(|entry| entry.index >= from),
+                LogAfter::Reset(hard_state) => {
+                    image.entries.clear();
+                    image.hard_state = hard_state;
+                }
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,332 @@
+//! What a store ought to hold, said as plainly as it can be, and a source of operations.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    Boot, CheckpointKind, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
+    SnapshotMeta, StorageError,
+};
+use crate::node::message::{EntryKind, Voting};
+
+/// One change to a store, as its caller sees it.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Append(LogWrite),
+    Checkpoint {
+        full: bool,
+        chunks: Vec<Vec<u8>>,
+        /// Appended after the first chunk was put.
+        between: Option<LogWrite>,
+        meta: SnapshotMeta,
+        log: LogAfter,
+    },
+    /// A checkpoint that is begun and given up.
+    Abandon {
+        full: bool,
+        chunks: Vec<Vec<u8>>,
+    },
+}
+
+/// The contents of a store.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Model {
+    pub(super) boot: Boot,
+    pub(super) chunks: Vec<Vec<u8>>,
+}
+
+/// Short: every piece of data by its length and hash.
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Boot {
+            hard_state,
+            checkpoint,
+            entries,
+        } = &self.boot;
+        write!(f, "{hard_state:?} checkpoint {checkpoint:?} entries")?;
+        for entry in entries {
+            let hash = xxh3_64(&entry.data) as u16;
+            write!(
+                f,
+                " {}/{}:{}#{hash:x}",
+                entry.index,
+                entry.term,
+                entry.data.len()
+            )?;
+        }
+        write!(f, " chunks")?;
+        for chunk in &self.chunks {
+            write!(f, " {}#{:x}", chunk.len(), xxh3_64(chunk))?;
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    pub(super) fn founded(hard_state: HardState, meta: &SnapshotMeta, chunks: &[Vec<u8>]) -> Model {
+        Model {
+            boot: Boot {
+                hard_state,
+                checkpoint: meta.clone(),
+                entries: Vec::new(),
+            },
+            chunks: chunks.to_vec(),
+        }
+    }
+
+    /// Loads a store.
+    pub(super) fn of(store: &mut dyn LogStore) -> Result<Model, StorageError> {
+        let mut chunks = Vec::new();
+        let boot = store.load(&mut |chunk| {
+            chunks.push(chunk.to_vec());
+            Ok(())
+        })?;
+        Ok(Model { boot, chunks })
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        let last = self.boot.entries.last().map_or(0, |entry| entry.index);
+        last.max(self.boot.checkpoint.index)
+    }
+
+    /// Something to compare the contents by.
+    pub(super) fn digest(&self) -> u64 {
+        xxh3_64(format!("{self:?}").as_bytes())
+    }
+
+    pub(super) fn append(&mut self, write: &LogWrite) {
+        if let Some(first) = write.entries.first() {
+            self.boot.entries.retain(|entry| entry.index < first.index);
+            self.boot.entries.extend(write.entries.iter().cloned());
+        }
+        if let Some(hard_state) = write.hard_state {
+            self.boot.hard_state = hard_state;
+        }
+    }
+
+    /// Does to the model what `apply` does to a store that answers `kind` to a checkpoint.
+    pub(super) fn apply(&mut self, op: &Op, kind: CheckpointKind) {
+        match op {
+            Op::Append(write) => self.append(write),
+            Op::Abandon { .. } => {}
+            Op::Checkpoint {
+                chunks,
+                between,
+                meta,
+                log,
+                ..
+            } => {
+                if let Some(write) = between {
+                    self.append(write);
+                }
+                if kind == CheckpointKind::Full {
+                    self.chunks.clear();
+                }
+                self.chunks.extend(chunks.iter().cloned());
+                self.boot.checkpoint = meta.clone();
+                match log {
+                    LogAfter::From(from) => self.boot.entries.retain(|entry| entry.index >= *from),
+                    LogAfter::Reset(hard_state) => {
+                        self.boot.entries.clear();
+                        self.boot.hard_state = *hard_state;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Does an operation on a store, and says which kind of checkpoint it was.
+pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind, StorageError> {
+    match op {
+        Op::Append(write) => store.append(write).map(|()| CheckpointKind::Delta),
+        Op::Abandon { full, chunks } => {
+            let kind = store.begin_checkpoint(*full)?;
+            for chunk in chunks {
+                store.put_chunk(chunk)?;
+            }
+            Ok(kind)
+        }
+        Op::Checkpoint {
+            full,
+            chunks,
+            between,
+            meta,
+            log,
+        } => {
+            let kind = store.begin_checkpoint(*full)?;
+            let mut between = between.as_ref();
+            for chunk in chunks {
+                store.put_chunk(chunk)?;
+                if let Some(write) = between.take() {
+                    store.append(write)?;
+                }
+            }
+            if let Some(write) = between {
+                store.append(write)?;
+            }
+            store.commit_checkpoint(meta, *log)?;
+            Ok(kind)
+        }
+    }
+}
+
+/// A small generator of numbers (splitmix64): the same seed gives the same numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(super) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(length + 8);
+        while bytes.len() < length {
+            bytes.extend_from_slice(&self.next().to_le_bytes());
+        }
+        bytes.truncate(length);
+        bytes
+    }
+}
+
+pub(super) fn identity() -> Identity {
+    Identity {
+        cluster: 11,
+        node: 2,
+        incarnation: 33,
+        address: "10.0.0.2:7000".to_owned(),
+    }
+}
+
+pub(super) fn meta(index: u64) -> SnapshotMeta {
+    SnapshotMeta {
+        index,
+        term: 1,
+        zxid: index,
+        hash: index.wrapping_mul(77),
+        voting: Voting {
+            voters: vec![1, 2, 3],
+            ..Voting::default()
+        },
+    }
+}
+
+pub(super) fn entry(index: u64, term: u64, data: &[u8]) -> LogEntry {
+    LogEntry {
+        index,
+        term,
+        kind: EntryKind::Normal,
+        data: Bytes::copy_from_slice(data),
+    }
+}
+
+pub(super) fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
+    HardState { term, vote, commit }
+}
+
+/// Founds a store with the contents that every test begins with.
+pub(super) fn found(store: &mut dyn LogStore) -> Result<Model, StorageError> {
+    let chunks = vec![b"genesis".to_vec(), Vec::new(), vec![7; 100_000]];
+    let state = hard_state(1, 0, 0);
+    store.found(
+        &identity(),
+        state,
+        &meta(0),
+        &mut chunks.clone().into_iter(),
+    )?;
+    Ok(Model::founded(state, &meta(0), &chunks))
+}
+
+/// Draws the next operation that the model's contents allow.
+pub(super) fn draw(random: &mut Random, model: &Model, checkpoint_percent: u64) -> Op {
+    if !random.chance(checkpoint_percent) {
+        return Op::Append(draw_write(random, model));
+    }
+    let full = random.chance(40);
+    let chunks: Vec<Vec<u8>> = (0..random.below(4))
+        .map(|_| {
+            let length = if random.chance(15) { 150_000 } else { 3_000 };
+            let length = random.below(length) as usize;
+            random.bytes(length)
+        })
+        .collect();
+    match random.below(10) {
+        0 => Op::Abandon { full, chunks },
+        1 | 2 => {
+            let index = model.last() + random.below(20);
+            let term = model.boot.hard_state.term;
+            Op::Checkpoint {
+                full: true,
+                chunks,
+                between: None,
+                meta: meta(index),
+                log: LogAfter::Reset(hard_state(term, 1, index)),
+            }
+        }
+        _ => {
+            let between = random.chance(50).then(|| draw_write(random, model));
+            // What comes between must not take away what the checkpoint covers.
+            let first = between.as_ref().and_then(|write| write.entries.first());
+            let last = first.map_or(model.last(), |entry| entry.index - 1);
+            let covered = model.boot.checkpoint.index;
+            let index = covered + random.below(last.saturating_sub(covered) + 1);
+            Op::Checkpoint {
+                full,
+                chunks,
+                between,
+                meta: meta(index),
+                log: LogAfter::From((index + 1).saturating_sub(random.below(5))),
+            }
+        }
+    }
+}
+
+fn draw_write(random: &mut Random, model: &Model) -> LogWrite {
+    let last = model.last();
+    // Raft never overwrites what is applied.
+    let overwritable = last - model.boot.checkpoint.index;
+    let overwritten = if random.chance(20) {
+        random.below(overwritable + 1)
+    } else {
+        0
+    };
+    let first = last + 1 - overwritten;
+    let term = model.boot.hard_state.term + u64::from(overwritten > 0);
+    let count = random.below(6);
+    let entries: Vec<LogEntry> = (first..first + count)
+        .map(|index| {
+            let length = if random.chance(2) { 200_000 } else { 400 };
+            let length = random.below(length) as usize;
+            entry(index, term, &random.bytes(length))
+        })
+        .collect();
+    let end = entries.last().map_or(last, |entry| entry.index);
+    // An overwrite may leave the commit index after the end: then it comes with a hard state.
+    let commit_is_out = model.boot.hard_state.commit > end;
+    let hard_state = (commit_is_out || random.chance(40)).then(|| {
+        let commit = model.boot.checkpoint.index.min(end);
+        hard_state(
+            term,
+            random.below(4),
+            commit + random.below(end - commit + 1),
+        )
+    });
+    LogWrite {
+        hard_state,
+        entries,
+    }
+}

@@ -1,0 +1,468 @@
+//! The records of the store, byte by byte.
+//!
+//! A record is one log write, one chunk of a checkpoint, or the manifest that
+//! makes a checkpoint count. It is kept as one or more parts, each a key and a
+//! value in sled, small enough that sled never moves one to a file of its own
+//! (it would not sync that file).
+//!
+//! Key, 17 bytes, big endian, so that sled's order is the order of writing:
+//!
+//! | offset | bytes | meaning                                                        |
+//! |--------|-------|----------------------------------------------------------------|
+//! | 0      | 1     | kind: `C` chunk, `L` log write, `M` manifest                   |
+//! | 1      | 8     | group: the checkpoint's id (`C`), the sequence number (`L`, `M`) |
+//! | 9      | 4     | number: the chunk's place in its checkpoint; 0 for `L` and `M` |
+//! | 13     | 4     | part, from 0                                                   |
+//!
+//! Value, little endian:
+//!
+//! | offset | bytes | meaning                                                  |
+//! |--------|-------|----------------------------------------------------------|
+//! | 0      | 1     | format, [`FORMAT`]                                       |
+//! | 1      | 4     | how many parts the record has                            |
+//! | 5      | 8     | the chain before this record                             |
+//! | 13     | n     | this part of the body                                    |
+//! | 13 + n | 8     | XXH3 of the key and of everything before                 |
+//!
+//! The chain after a record is the XXH3 of its parts' checksums. Each part
+//! holds the chain before it, so a record vouches for all those before it, and
+//! a record that was lost, doubled, moved or brought back is found out. Chunks
+//! have a chain of their own for each checkpoint, which the manifest ends.
+//!
+//! Bodies are postcard: [`LogBody`], [`Manifest`], or the chunk itself.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::{CheckpointKind, HardState, LogEntry, SnapshotMeta, StorageError};
+
+/// The format of the records that this version writes and the only one that it reads.
+pub(super) const FORMAT: u8 = 1;
+
+/// The most bytes in one value. In segments of 8 MiB sled made no blob of values up to 60 KB.
+pub(super) const VALUE_BYTES_MAX: usize = 60_000;
+
+const HEADER_BYTES: usize = 13;
+const CHECKSUM_BYTES: usize = 8;
+const BODY_BYTES_MAX: usize = VALUE_BYTES_MAX - HEADER_BYTES - CHECKSUM_BYTES;
+const KEY_BYTES: usize = 17;
+
+/// A key in sled.
+pub(super) type Key = [u8; KEY_BYTES];
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Chunk,
+    Log,
+    Manifest,
+}
+
+impl Kind {
+    /// The first byte of the key.
+    pub(super) fn tag(self) -> u8 {
+        match self {
+            Kind::Chunk => b'C',
+            Kind::Log => b'L',
+            Kind::Manifest => b'M',
+        }
+    }
+}
+
+/// The name of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordId {
+    pub(super) kind: Kind,
+    pub(super) group: u64,
+    pub(super) number: u32,
+}
+
+impl RecordId {
+    /// The log write of this sequence number.
+    pub(super) fn log(seq: u64) -> RecordId {
+        RecordId {
+            kind: Kind::Log,
+            group: seq,
+            number: 0,
+        }
+    }
+
+    /// The manifest of this sequence number.
+    pub(super) fn manifest(seq: u64) -> RecordId {
+        RecordId {
+            kind: Kind::Manifest,
+            group: seq,
+            number: 0,
+        }
+    }
+
+    /// A chunk of the checkpoint with this id.
+    pub(super) fn chunk(checkpoint: u64, number: u32) -> RecordId {
+        RecordId {
+            kind: Kind::Chunk,
+            group: checkpoint,
+            number,
+        }
+    }
+
+    /// The key of one part.
+    pub(super) fn key(&self, part: u32) -> Key {
+        let mut key = [0; KEY_BYTES];
+        key[0] = self.kind.tag();
+        key[1..9].copy_from_slice(&self.group.to_be_bytes());
+        key[9..13].copy_from_slice(&self.number.to_be_bytes());
+        key[13..].copy_from_slice(&part.to_be_bytes());
+        key
+    }
+
+    /// What the keys of all parts begin with.
+    pub(super) fn prefix(&self) -> [u8; 13] {
+        let mut prefix = [0; 13];
+        prefix.copy_from_slice(&self.key(0)[..13]);
+        prefix
+    }
+
+    /// The record and the part that a key names.
+    pub(super) fn parse(key: &[u8]) -> Option<(RecordId, u32)> {
+        let key: &Key = key.try_into().ok()?;
+        let kind = match key[0] {
+            b'C' => Kind::Chunk,
+            b'L' => Kind::Log,
+            b'M' => Kind::Manifest,
+            _ => return None,
+        };
+        let id = RecordId {
+            kind,
+            group: u64::from_be_bytes(array(&key[1..9])?),
+            number: u32::from_be_bytes(array(&key[9..13])?),
+        };
+        Some((id, u32::from_be_bytes(array(&key[13..])?)))
+    }
+}
+
+impl std::fmt::Display for RecordId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = self.kind.tag() as char;
+        write!(f, "record {kind}{}.{}", self.group, self.number)
+    }
+}
+
+/// The body of a log record: one append.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LogBody {
+    /// The hard state after the write, whether the write changed it or not.
+    pub(super) hard_state: HardState,
+    pub(super) entries: Vec<LogEntry>,
+}
+
+/// The body of a manifest: a checkpoint that counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    /// The whole state, or what changed since the manifest before.
+    pub(super) full: bool,
+    /// The group of the chunks.
+    pub(super) checkpoint: u64,
+    /// How many chunks there are, how long they are together, and the chain after the last.
+    pub(super) chunks: u32,
+    pub(super) bytes: u64,
+    pub(super) chunk_chain: u64,
+    pub(super) meta: SnapshotMeta,
+    /// The hard state at the commit.
+    pub(super) hard_state: HardState,
+    /// Entries below this index do not count any more.
+    pub(super) log_from: u64,
+    /// Every record from this sequence number on is kept.
+    pub(super) kept_from: u64,
+    /// The sequence number of the manifest before, and the chain after it; none for a full one.
+    pub(super) previous: Option<(u64, u64)>,
+}
+
+impl Manifest {
+    pub(super) fn kind(&self) -> CheckpointKind {
+        if self.full {
+            CheckpointKind::Full
+        } else {
+            CheckpointKind::Delta
+        }
+    }
+}
+
+/// A record ready to be stored.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    pub(super) parts: Vec<(Key, Vec<u8>)>,
+    /// The chain after the record.
+    pub(super) chain: u64,
+    /// Keys and values together.
+    pub(super) bytes: u64,
+}
+
+/// Splits a body into parts and seals them.
+pub(super) fn encode(id: RecordId, previous: u64, body: &[u8]) -> Encoded {
+    let count = body.len().div_ceil(BODY_BYTES_MAX).max(1);
+    let parts_declared = u32::try_from(count)
+        .expect("2^32 parts would be a body of 250 TB, and it is in memory in one piece");
+    let mut parts = Vec::with_capacity(count);
+    let mut chain = Xxh3::new();
+    let mut bytes = 0;
+    for part in 0..parts_declared {
+        let start = part as usize * BODY_BYTES_MAX;
+        let piece = &body[start..body.len().min(start + BODY_BYTES_MAX)];
+        let key = id.key(part);
+        let mut value = Vec::with_capacity(HEADER_BYTES + piece.len() + CHECKSUM_BYTES);
+        value.push(FORMAT);
+        value.extend_from_slice(&parts_declared.to_le_bytes());
+        value.extend_from_slice(&previous.to_le_bytes());
+        value.extend_from_slice(piece);
+        let checksum = seal(&key, &value).to_le_bytes();
+        value.extend_from_slice(&checksum);
+        chain.update(&checksum);
+        bytes += (key.len() + value.len()) as u64;
+        parts.push((key, value));
+    }
+    Encoded {
+        parts,
+        chain: chain.digest(),
+        bytes,
+    }
+}
+
+/// A record as it was read back, its checksums and parts verified, its chain not yet.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) id: RecordId,
+    /// The chain before the record and after it.
+    pub(super) previous: u64,
+    pub(super) chain: u64,
+    pub(super) parts: u32,
+    pub(super) bytes: u64,
+    pub(super) body: Vec<u8>,
+}
+
+impl Record {
+    /// Decodes the body, all of it.
+    pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, StorageError> {
+        match postcard::take_from_bytes(&self.body) {
+            Ok((value, [])) => Ok(value),
+            Ok((_, rest)) => corrupt(format!("{}: {} bytes too many", self.id, rest.len())),
+            Err(error) => corrupt(format!("{}: {error}", self.id)),
+        }
+    }
+}
+
+/// Puts records together from parts in the order of their keys.
+#[derive(Debug)]
+pub(super) struct Reader<I> {
+    parts: I,
+}
+
+impl<I, K, V> Reader<I>
+where
+    I: Iterator<Item = Result<(K, V), StorageError>>,
+    K: AsRef<[u8]>,
+    V: AsRef<[u8]>,
+{
+    pub(super) fn new(parts: I) -> Reader<I> {
+        Reader { parts }
+    }
+
+    /// The next record; after an error the reader must not be asked again.
+    pub(super) fn next(&mut self) -> Result<Option<Record>, StorageError> {
+        let Some(first) = self.parts.next() else {
+            return Ok(None);
+        };
+        let (key, value) = first?;
+        let (id, part) = parse_key(key.as_ref())?;
+        let opened = open(id, part, value.as_ref())?;
+        if part != 0 {
+            return corrupt(format!("{id}: begins with part {part}"));
+        }
+        let mut chain = Xxh3::new();
+        chain.update(&opened.checksum.to_le_bytes());
+        let mut record = Record {
+            id,
+            previous: opened.previous,
+            chain: 0,
+            parts: opened.parts,
+            bytes: (key.as_ref().len() + value.as_ref().len()) as u64,
+            body: opened.piece.to_vec(),
+        };
+        for part in 1..record.parts {
+            let Some(next) = self.parts.next() else {
+                return corrupt(format!("{id}: part {part} is missing"));
+            };
+            let (key, value) = next?;
+            if key.as_ref() != id.key(part).as_slice() {
+                return corrupt(format!("{id}: part {part} is missing"));
+            }
+            let opened = open(id, part, value.as_ref())?;
+            if opened.parts != record.parts || opened.previous != record.previous {
+                return corrupt(format!("{id}: part {part} is of another record"));
+            }
+            chain.update(&opened.checksum.to_le_bytes());
+            record.bytes += (key.as_ref().len() + value.as_ref().len()) as u64;
+            record.body.extend_from_slice(opened.piece);
+        }
+        record.chain = chain.digest();
+        Ok(Some(record))
+    }
+}
+
+fn parse_key(key: &[u8]) -> Result<(RecordId, u32), StorageError> {
+    match RecordId::parse(key) {
+        Some(parsed) => Ok(parsed),
+        None => corrupt(format!("a key that is none of ours: {key:02x?}")),
+    }
+}
+
+/// A verified value.
+struct Opened<'a> {
+    parts: u32,
+    previous: u64,
+    piece: &'a [u8],
+    checksum: u64,
+}
+
+fn open(id: RecordId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError> {
+    let short = || StorageError::Corrupt {
+        what: format!("{id}: part {part} is cut short"),
+    };
+    let (sealed, checksum) = value
+        .split_last_chunk::<CHECKSUM_BYTES>()
+        .ok_or_else(short)?;
+    let (header, piece) = sealed
+        .split_first_chunk::<HEADER_BYTES>()
+        .ok_or_else(short)?;
+    let checksum = u64::from_le_bytes(*checksum);
+    if seal(&id.key(part), sealed) != checksum {
+        return corrupt(format!("{id}: part {part} has a wrong checksum"));
+    }
+    // After the checksum: a version that is not ours is then a version, and not damage.
+    if header[0] != FORMAT {
+        return Err(StorageError::Version {
+            what: format!(
+                "records of format {}, this version reads {FORMAT}",
+                header[0]
+            ),
+        });
+    }
+    Ok(Opened {
+        parts: u32::from_le_bytes(array(&header[1..5]).ok_or_else(short)?),
+        previous: u64::from_le_bytes(array(&header[5..]).ok_or_else(short)?),
+        piece,
+        checksum,
+    })
+}
+
+fn seal(key: &Key, value: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(key);
+    hash.update(value);
+    hash.digest()
+}
+
+/// The chain that the records of one generation of one store begin with, so that a file which
+/// strayed in from another store or another generation does not fit.
+pub(super) fn first_chain(identity: &super::Identity, generation: u64) -> u64 {
+    let mut bytes = encode_body(identity);
+    bytes.extend_from_slice(&generation.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// The chain that the chunks of a checkpoint begin with.
+pub(super) fn first_chunk_chain(first_chain: u64, checkpoint: u64) -> u64 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first_chain.to_le_bytes());
+    bytes[8..].copy_from_slice(&checkpoint.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// The body of a record.
+pub(super) fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
+    postcard::to_allocvec(body)
+        .expect("encoding to a Vec fails only for types that have no length, and none is used")
+}
+
+/// An array of a slice of that length.
+pub(super) fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+    bytes.try_into().ok()
+}
+
+/// The error for bytes that are not what was written.
+pub(super) fn corrupt<T>(what: String) -> Result<T, StorageError> {
+    Err(StorageError::Corrupt { what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Record>, StorageError> {
+        Reader::new(parts.iter().map(|(k, v)| Ok((k.to_vec(), v.clone())))).next()
+    }
+
+    #[test]
+    fn record_round_trip_in_parts() {
+        for length in [
+            0,
+            1,
+            BODY_BYTES_MAX,
+            BODY_BYTES_MAX + 1,
+            3 * BODY_BYTES_MAX + 7,
+        ] {
+            let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            let encoded = encode(RecordId::log(7), 99, &body);
+            assert!(
+                encoded
+                    .parts
+                    .iter()
+                    .all(|(_, v)| v.len() <= VALUE_BYTES_MAX)
+            );
+            let record = read(&encoded.parts).unwrap().unwrap();
+            assert_eq!(record.body, body);
+            assert_eq!(record.previous, 99);
+            assert_eq!((record.chain, record.bytes), (encoded.chain, encoded.bytes));
+        }
+    }
+
+    #[test]
+    fn record_refuses_every_flipped_bit() {
+        let encoded = encode(RecordId::log(7), 99, b"some body");
+        let (key, value) = &encoded.parts[0];
+        for bit in 0..(key.len() + value.len()) * 8 {
+            let (mut key, mut value) = (*key, value.clone());
+            match key.get_mut(bit / 8) {
+                Some(byte) => *byte ^= 1 << (bit % 8),
+                None => value[bit / 8 - key.len()] ^= 1 << (bit % 8),
+            }
+            let error = read(&[(key, value)]).unwrap_err();
+            assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn record_refuses_missing_and_foreign_parts() {
+        let body = vec![1; 3 * BODY_BYTES_MAX];
+        let encoded = encode(RecordId::log(7), 99, &body);
+        for missing in 0..3 {
+            let mut parts = encoded.parts.clone();
+            parts.remove(missing);
+            assert!(read(&parts).is_err());
+        }
+        let other = encode(RecordId::log(7), 98, &body);
+        let mixed = [&encoded.parts[..2], &other.parts[2..]].concat();
+        assert!(read(&mixed).is_err());
+    }
+
+    #[test]
+    fn record_of_another_format_is_a_version() {
+        let encoded = encode(RecordId::log(7), 99, b"body");
+        let (key, mut value) = encoded.parts[0].clone();
+        value.truncate(value.len() - CHECKSUM_BYTES);
+        value[0] = FORMAT + 1;
+        let checksum = seal(&key, &value);
+        value.extend_from_slice(&checksum.to_le_bytes());
+        let error = read(&[(key, value)]).unwrap_err();
+        assert!(matches!(error, StorageError::Version { .. }), "{error}");
+    }
+}

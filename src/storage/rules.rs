@@ -1,0 +1,128 @@
+//! What a store's caller must keep to, checked before anything is written.
+//!
+//! A write that breaks these rules would leave a store that its own verified
+//! open refuses. It is better refused while the log on disk is still sound.
+//! The rules are in one place so that every store refuses the same.
+
+use super::{HardState, LogAfter, LogWrite, SnapshotMeta, StorageError};
+
+/// Where the log of a store begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// The index of the checkpoint.
+    pub(super) checkpoint: u64,
+    /// The index of the first entry; equal to `next` when there is none.
+    pub(super) first: u64,
+    /// The index after the last entry.
+    pub(super) next: u64,
+}
+
+impl Bounds {
+    /// The bounds of a store that holds a checkpoint and no log.
+    pub(super) fn empty(checkpoint: u64) -> Bounds {
+        Bounds {
+            checkpoint,
+            first: checkpoint.saturating_add(1),
+            next: checkpoint.saturating_add(1),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first == self.next
+    }
+
+    /// The last index that the store knows of, in the log or under the checkpoint.
+    pub(super) fn last(&self) -> u64 {
+        (self.next - 1).max(self.checkpoint)
+    }
+
+    /// The bounds after `write`, or why it must not be made.
+    pub(super) fn after_append(mut self, write: &LogWrite) -> Result<Bounds, StorageError> {
+        if let Some(first) = write.entries.first() {
+            if first.index == 0 || first.index > self.next {
+                return refuse(format!(
+                    "entries from index {} do not follow a log that ends before {}",
+                    first.index, self.next
+                ));
+            }
+            let mut index = first.index;
+            for entry in &write.entries {
+                if entry.index != index || index == u64::MAX {
+                    return refuse(format!("entry {} where {index} was due", entry.index));
+                }
+                index += 1;
+            }
+            if self.is_empty() {
+                self.first = first.index;
+            }
+            self.first = self.first.min(first.index);
+            self.next = index;
+        }
+        self.check_commit(write.hard_state.as_ref())?;
+        Ok(self)
+    }
+
+    /// The bounds after a checkpoint is committed, or why it must not be.
+    pub(super) fn after_checkpoint(
+        mut self,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+        full: bool,
+    ) -> Result<Bounds, StorageError> {
+        if meta.index == u64::MAX {
+            return refuse("a checkpoint at the last index that there is".to_owned());
+        }
+        match log {
+            LogAfter::From(from) => {
+                if meta.index < self.checkpoint || meta.index > self.last() {
+                    return refuse(format!(
+                        "a checkpoint at {} in a store from {} to {}",
+                        meta.index,
+                        self.checkpoint,
+                        self.last()
+                    ));
+                }
+                if from > meta.index + 1 {
+                    return refuse(format!(
+                        "a log from {from} after a checkpoint at {}",
+                        meta.index
+                    ));
+                }
+                self.checkpoint = meta.index;
+                self.first = self.first.max(from);
+                if self.first >= self.next {
+                    self = Bounds::empty(meta.index);
+                }
+                Ok(self)
+            }
+            LogAfter::Reset(hard_state) => {
+                if !full {
+                    return refuse("a reset with a delta".to_owned());
+                }
+                let bounds = Bounds::empty(meta.index);
+                bounds.check_commit(Some(&hard_state))?;
+                Ok(bounds)
+            }
+        }
+    }
+
+    /// Raft panics on a commit index past the end of the log, so none is ever stored.
+    pub(super) fn check_commit(&self, hard_state: Option<&HardState>) -> Result<(), StorageError> {
+        match hard_state {
+            Some(state) if state.commit > self.last() => refuse(format!(
+                "commit index {} after the last index {}",
+                state.commit,
+                self.last()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The error for a call that the contract does not allow.
+pub(super) fn refuse<T>(reason: String) -> Result<T, StorageError> {
+    Err(StorageError::Io {
+        what: "a write against the store's contract".to_owned(),
+        reason,
+    })
+}

@@ -1,0 +1,215 @@
+//! How far the log of a generation must reach.
+//!
+//! Damage to sled's files can make it drop the end of what it held without a
+//! word. The witness is a small file beside them that says, synced after every
+//! write, which record was the last. A store whose records end before that has
+//! lost something acknowledged; one whose records end after it was only cut
+//! between the two syncs.
+//!
+//! Two slots of one sector each are written in turn and in place, so a write
+//! that a power cut tears leaves the other. Each slot, little endian:
+//!
+//! | offset | bytes | meaning                                          |
+//! |--------|-------|--------------------------------------------------|
+//! | 0      | 8     | `qrwitnes`                                       |
+//! | 8      | 4     | format, [`FORMAT`]                               |
+//! | 12     | 8     | the generation's first chain                     |
+//! | 20     | 8     | sequence number of the last record               |
+//! | 28     | 8     | chain after it                                   |
+//! | 36     | 8     | last index of the log, or of the checkpoint      |
+//! | 44     | 24    | hard state: term, vote, commit                   |
+//! | 68     | 436   | zero                                             |
+//! | 504    | 8     | XXH3 of everything before                        |
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::directory::{create_file, io_error};
+use super::record::{array, corrupt};
+use super::{HardState, StorageError};
+
+const MAGIC: &[u8; 8] = b"qrwitnes";
+const FORMAT: u32 = 1;
+const SLOT_BYTES: usize = 512;
+const SEALED_BYTES: usize = SLOT_BYTES - 8;
+
+/// The end of the log at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Testimony {
+    pub(super) first_chain: u64,
+    pub(super) seq: u64,
+    pub(super) chain: u64,
+    pub(super) last_index: u64,
+    pub(super) hard_state: HardState,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Witness {
+    file: File,
+}
+
+impl Witness {
+    /// The name of the file in the directory of its generation.
+    pub(super) const FILE: &'static str = "witness";
+
+    /// Makes the file and syncs it. Its directory is synced by the caller.
+    pub(super) fn create(path: &Path, first: &Testimony) -> Result<Witness, StorageError> {
+        let mut file = create_file(path)?;
+        let slot = encode(first);
+        // Both slots hold the first testimony: one of them may be torn by the first write.
+        file.write_all(&[slot, slot].concat())
+            .and_then(|()| file.sync_all())
+            .map_err(|error| io_error("creating the witness", &error))?;
+        Ok(Witness { file })
+    }
+
+    /// Opens the file and reads its last testimony.
+    pub(super) fn open(path: &Path) -> Result<(Witness, Testimony), StorageError> {
+        let mut file = match File::options().read(true).write(true).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return corrupt("the witness is missing".to_owned());
+            }
+            Err(error) => return Err(io_error("opening the witness", &error)),
+        };
+        let mut bytes = Vec::with_capacity(2 * SLOT_BYTES);
+        (&mut file)
+            .take(2 * SLOT_BYTES as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| io_error("reading the witness", &error))?;
+        if bytes.len() != 2 * SLOT_BYTES {
+            return corrupt("the witness has a wrong length".to_owned());
+        }
+        let (left, right) = bytes.split_at(SLOT_BYTES);
+        let last = match (decode(left)?, decode(right)?) {
+            (Some(left), Some(right)) => {
+                if left.first_chain != right.first_chain {
+                    return corrupt("the witness is of two generations".to_owned());
+                }
+                if left.seq > right.seq { left } else { right }
+            }
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => return corrupt("the witness is damaged".to_owned()),
+        };
+        Ok((Witness { file }, last))
+    }
+
+    /// Writes a testimony and syncs it.
+    pub(super) fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
+        let slot = testimony.seq % 2 * SLOT_BYTES as u64;
+        self.file.seek(SeekFrom::Start(slot))?;
+        self.file.write_all(&encode(testimony))?;
+        self.file.sync_data()
+    }
+}
+
+fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
+    let mut slot = [0; SLOT_BYTES];
+    slot[..8].copy_from_slice(MAGIC);
+    slot[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    let fields = [
+        testimony.first_chain,
+        testimony.seq,
+        testimony.chain,
+        testimony.last_index,
+        testimony.hard_state.term,
+        testimony.hard_state.vote,
+        testimony.hard_state.commit,
+    ];
+    for (number, field) in fields.iter().enumerate() {
+        let start = 12 + 8 * number;
+        slot[start..start + 8].copy_from_slice(&field.to_le_bytes());
+    }
+    let checksum = xxh3_64(&slot[..SEALED_BYTES]);
+    slot[SEALED_BYTES..].copy_from_slice(&checksum.to_le_bytes());
+    slot
+}
+
+/// `None` for a slot that is torn.
+fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
+    let field = |start: usize| -> u64 {
+        slot.get(start..start + 8)
+            .and_then(array)
+            .map_or(0, u64::from_le_bytes)
+    };
+    let sealed = &slot[..SEALED_BYTES];
+    if xxh3_64(sealed) != field(SEALED_BYTES) || !sealed.starts_with(MAGIC) {
+        return Ok(None);
+    }
+    let format = field(8) as u32;
+    if format != FORMAT {
+        return Err(StorageError::Version {
+            what: format!("a witness of format {format}, this version reads {FORMAT}"),
+        });
+    }
+    Ok(Some(Testimony {
+        first_chain: field(12),
+        seq: field(20),
+        chain: field(28),
+        last_index: field(36),
+        hard_state: HardState {
+            term: field(44),
+            vote: field(52),
+            commit: field(60),
+        },
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn testimony(seq: u64) -> Testimony {
+        Testimony {
+            first_chain: 5,
+            seq,
+            chain: seq * 31,
+            last_index: seq + 100,
+            hard_state: HardState {
+                term: 1,
+                vote: 2,
+                commit: 3,
+            },
+        }
+    }
+
+    #[test]
+    fn witness_keeps_the_last_testimony() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(Witness::FILE);
+        let mut witness = Witness::create(&path, &testimony(1)).unwrap();
+        for seq in 2..6 {
+            witness.write(&testimony(seq)).unwrap();
+            let (_, last) = Witness::open(&path).unwrap();
+            assert_eq!(last, testimony(seq));
+        }
+    }
+
+    #[test]
+    fn witness_outlives_one_torn_slot_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(Witness::FILE);
+        let mut witness = Witness::create(&path, &testimony(1)).unwrap();
+        witness.write(&testimony(2)).unwrap();
+        let sound = std::fs::read(&path).unwrap();
+        for (start, expected) in [(0, 1), (SLOT_BYTES, 2)] {
+            let mut torn = sound.clone();
+            torn[start + 200] ^= 1;
+            std::fs::write(&path, &torn).unwrap();
+            let (_, last) = Witness::open(&path).unwrap();
+            assert_eq!(last, testimony(expected));
+        }
+        let mut torn = sound.clone();
+        torn[0] ^= 1;
+        torn[1000] ^= 1;
+        std::fs::write(&path, &torn).unwrap();
+        let error = Witness::open(&path).unwrap_err();
+        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+        std::fs::write(&path, &sound[..1023]).unwrap();
+        assert!(Witness::open(&path).is_err());
+    }
+}

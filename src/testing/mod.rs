@@ -1,0 +1,292 @@
+//! A whole cluster in memory, for your unit tests.
+//!
+//! The same engine as in production, without ports and files: [`Cluster::new`] takes
+//! milliseconds, and faults are methods. See [`Cluster`].
+
+mod seats;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use crate::builder::Builder;
+use crate::coordinator::Coordinator;
+use crate::runtime::clock::Clock;
+use crate::runtime::host::Shared;
+use crate::session::Session;
+use crate::znode::SessionId;
+use seats::Seats;
+
+/// A cluster in memory.
+///
+/// Its nodes share one thread and one clock. The clock runs as time does, and
+/// [`Cluster::advance`] moves it on by hand, so that a timeout of half a minute is tested in
+/// milliseconds; timeouts of blocking calls go by it too. What a node "wrote to disk" survives its
+/// [`Cluster::stop`] and is there after [`Cluster::restart`].
+///
+/// The cluster ends when it and all handles of its nodes have been dropped.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::{CreateMode, SessionState, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
+/// one.create("/here", b"", CreateMode::Ephemeral)?;
+/// two.sync()?;
+/// assert!(two.exists("/here")?.is_some());
+///
+/// cluster.isolate(0);
+/// cluster.advance(Duration::from_secs(30));
+/// assert_eq!(one.state(), SessionState::Expired);
+/// assert!(two.exists("/here")?.is_none());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Cluster {
+    running: Arc<Running>,
+    nodes: Mutex<Vec<Coordinator>>,
+}
+
+/// The cluster's thread, which ends with the last of its users.
+#[derive(Debug)]
+pub(crate) struct Running {
+    control: Sender<Control>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.control.send(Control::End);
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the cluster's thread is told.
+pub(crate) enum Control {
+    /// Only nodes of the same group reach each other.
+    Groups(Vec<usize>, Sender<()>),
+    Stop(usize, Sender<()>),
+    Restart(usize, Sender<Arc<Shared>>),
+    Expire(SessionId, Sender<()>),
+    Advance(Duration, Sender<()>),
+    Leader(Sender<Option<usize>>),
+    End,
+}
+
+/// The settings of an in-memory [`Cluster`]: those of
+/// [`Coordinator::builder`](crate::Coordinator::builder) that matter in memory.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::builder().session_timeout(Duration::from_secs(5)).start(3);
+/// assert_eq!(cluster.node(0).session().timeout(), Duration::from_secs(5));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ClusterBuilder {
+    settings: Builder,
+}
+
+impl ClusterBuilder {
+    /// See [`Builder::session_timeout`].
+    #[must_use]
+    pub fn session_timeout(mut self, timeout: Duration) -> ClusterBuilder {
+        self.settings = self.settings.session_timeout(timeout);
+        self
+    }
+
+    /// See [`Builder::request_timeout`].
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> ClusterBuilder {
+        self.settings = self.settings.request_timeout(timeout);
+        self
+    }
+
+    /// See [`Builder::tick`].
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> ClusterBuilder {
+        self.settings = self.settings.tick(tick);
+        self
+    }
+
+    /// See [`Builder::pending_requests_max`].
+    #[must_use]
+    pub fn pending_requests_max(mut self, requests: usize) -> ClusterBuilder {
+        self.settings = self.settings.pending_requests_max(requests);
+        self
+    }
+
+    /// Starts a cluster of so many nodes.
+    ///
+    /// # Panics
+    /// If a setting is out of its range, if there are no nodes, or if the operating system refuses
+    /// a thread.
+    pub fn start(self, nodes: usize) -> Cluster {
+        Cluster::start(nodes, self.settings)
+    }
+}
+
+impl Cluster {
+    /// Starts a cluster of so many nodes, with the default settings; it has a leader when this
+    /// returns.
+    ///
+    /// # Panics
+    /// As [`ClusterBuilder::start`].
+    pub fn new(nodes: usize) -> Cluster {
+        Cluster::builder().start(nodes)
+    }
+
+    /// The settings, to be changed before the start.
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder::default()
+    }
+
+    fn start(nodes: usize, settings: Builder) -> Cluster {
+        assert!(nodes > 0, "a cluster has at least one node");
+        if let Err(error) = settings.validate() {
+            panic!("{error}");
+        }
+        let (control, orders): (_, Receiver<Control>) = unbounded();
+        let (seats, shared) = Seats::new(nodes, settings, Clock::manual());
+        let thread = std::thread::Builder::new()
+            .name("quorate-test".to_owned())
+            .spawn(move || seats.run(&orders))
+            .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
+        let running = Arc::new(Running { control, thread: Mutex::new(Some(thread)) });
+        let coordinators = shared
+            .into_iter()
+            .map(|shared| Coordinator::of_cluster(shared, Arc::clone(&running)));
+        let nodes = Mutex::new(coordinators.collect());
+        let cluster = Cluster { running, nodes };
+        cluster.elect();
+        cluster
+    }
+
+    /// Turns the clock until somebody leads.
+    fn elect(&self) {
+        for _ in 0..1000 {
+            if self.leader().is_some() {
+                return;
+            }
+            self.advance(Duration::from_millis(50));
+        }
+        panic!("no leader was elected in 50 seconds");
+    }
+
+    fn order<T>(&self, order: impl FnOnce(Sender<T>) -> Control) -> T {
+        let (sender, receiver) = bounded(1);
+        let _ = self.running.control.send(order(sender));
+        // The thread runs as long as this cluster is here, unless it has panicked.
+        receiver.recv().expect("the cluster's thread has panicked")
+    }
+
+    /// How many nodes there are, stopped ones included.
+    pub fn len(&self) -> usize {
+        self.lock_nodes().len()
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock_nodes(&self) -> std::sync::MutexGuard<'_, Vec<Coordinator>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node at this place, counted from 0.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn node(&self, node: usize) -> Coordinator {
+        self.lock_nodes()[node].clone()
+    }
+
+    /// The place of the node that leads, if one does: of several that think so, the one of the
+    /// highest term.
+    pub fn leader(&self) -> Option<usize> {
+        self.order(Control::Leader)
+    }
+
+    /// Lets nodes reach each other only within their group. A node in no group is alone.
+    ///
+    /// ```
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(5);
+    /// cluster.partition(&[&[0, 1], &[2, 3, 4]]);
+    /// cluster.advance(std::time::Duration::from_secs(5));
+    /// assert!(cluster.leader().is_some_and(|leader| leader >= 2));
+    /// cluster.heal();
+    /// ```
+    pub fn partition(&self, groups: &[&[usize]]) {
+        let count = self.len();
+        // A group of its own for each that is named nowhere.
+        let mut of: Vec<usize> = (groups.len()..groups.len() + count).collect();
+        for (group, nodes) in groups.iter().enumerate() {
+            for node in *nodes {
+                of[*node] = group;
+            }
+        }
+        self.order(|done| Control::Groups(of, done));
+    }
+
+    /// Cuts one node off from all others.
+    pub fn isolate(&self, node: usize) {
+        let others: Vec<usize> = (0..self.len()).filter(|other| *other != node).collect();
+        self.partition(&[&[node], &others]);
+    }
+
+    /// Ends all partitions.
+    pub fn heal(&self) {
+        let all: Vec<usize> = (0..self.len()).collect();
+        self.partition(&[&all]);
+    }
+
+    /// Stops a node at once, as if its process had been killed. Its handles fail from now on.
+    pub fn stop(&self, node: usize) {
+        self.order(|done| Control::Stop(node, done));
+    }
+
+    /// Starts a stopped node again, from what it had "on disk"; one that runs is stopped first.
+    /// [`Cluster::node`] gives the new one.
+    pub fn restart(&self, node: usize) {
+        let shared = self.order(|done| Control::Restart(node, done));
+        self.lock_nodes()[node] = Coordinator::of_cluster(shared, Arc::clone(&self.running));
+    }
+
+    /// Expires a session, as if its node had not been heard of for its timeout.
+    ///
+    /// ```
+    /// use quorate::{SessionState, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.sync()?;
+    /// cluster.expire(&session);
+    /// assert_eq!(session.state(), SessionState::Expired);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is no quorum to decide it.
+    pub fn expire(&self, session: &Session) {
+        self.elect();
+        self.order(|done| Control::Expire(session.id(), done));
+    }
+
+    /// Moves the clock on, in steps as small as a heartbeat, and lets everything that follows from
+    /// it happen: when it returns, no message is under way and no timeout overdue.
+    pub fn advance(&self, time: Duration) {
+        self.order(|done| Control::Advance(time, done));
+    }
+}

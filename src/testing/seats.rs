@@ -1,0 +1,259 @@
+//! The thread of an in-memory cluster: it hosts all nodes and carries their
+//! messages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Select};
+
+use super::Control;
+use crate::builder::Builder;
+use crate::machine::snapshot::ChunkWriter;
+use crate::node::NodeConfig;
+use crate::node::io::{Input, Now, Time};
+use crate::peers::{Founding, Member};
+use crate::runtime::clock::Clock;
+use crate::runtime::disk::perform_now;
+use crate::runtime::host::{Call, Host, Limits, Shared};
+use crate::runtime::{boot, entropy};
+use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
+
+pub(crate) struct Seats {
+    seats: Vec<Seat>,
+    settings: Builder,
+    clock: Clock,
+    members: Vec<Member>,
+}
+
+/// A place for a node.
+struct Seat {
+    disk: MemoryDisk,
+    running: Option<Running>,
+    /// Nodes of one group reach each other.
+    group: usize,
+}
+
+struct Running {
+    host: Host,
+    store: MemoryStore,
+    calls: Receiver<Call>,
+    wake_at: Time,
+}
+
+impl Seats {
+    pub(crate) fn new(
+        nodes: usize,
+        settings: Builder,
+        clock: Clock,
+    ) -> (Seats, Vec<Arc<Shared>>) {
+        let members: Vec<Member> = (1..=nodes as u64)
+            .map(|node| Member { node, address: format!("node-{}", node - 1) })
+            .collect();
+        let founding = Founding { cluster: 1, members: members.clone() };
+        let mut seats = Seats { seats: Vec::new(), settings, clock, members };
+        for member in &founding.members {
+            let disk = MemoryDisk::new();
+            let identity = Identity {
+                cluster: founding.cluster,
+                node: member.node,
+                incarnation: member.node,
+                address: member.address.clone(),
+            };
+            let (hard_state, meta, state) = founding.genesis();
+            disk.open()
+                .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
+                .expect("a new store in memory takes its founding");
+            seats.seats.push(Seat { disk, running: None, group: 0 });
+        }
+        let shared = (0..nodes).map(|node| seats.start(node)).collect();
+        (seats, shared)
+    }
+
+    fn start(&mut self, node: usize) -> Arc<Shared> {
+        let mut store = self.seats[node].disk.open();
+        let config = NodeConfig {
+            heartbeat: self.settings.heartbeat,
+            tick: self.settings.tick,
+            seed: entropy::number().unwrap_or(node as u64),
+        };
+        let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
+        let booted = boot(&mut store, config, now).expect("a store in memory keeps what it was given");
+        let limits = Limits {
+            pending_requests_max: self.settings.pending_requests_max,
+            request_timeout: self.settings.request_timeout,
+            session_timeout: self.settings.session_timeout,
+        };
+        let (host, shared) = Host::new(booted, self.clock.clone(), limits, self.members.clone());
+        let calls = host.calls();
+        self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
+        for other in 0..self.seats.len() {
+            self.meet(node, other);
+            self.meet(other, node);
+        }
+        shared
+    }
+
+    fn stop(&mut self, node: usize) {
+        if let Some(mut running) = self.seats[node].running.take() {
+            running.host.close();
+        }
+        for other in 0..self.seats.len() {
+            self.meet(other, node);
+        }
+    }
+
+    fn reaches(&self, one: usize, other: usize) -> bool {
+        self.seats[one].group == self.seats[other].group && self.seats[other].running.is_some()
+    }
+
+    /// Tells a node whether it reaches another.
+    fn meet(&mut self, node: usize, other: usize) {
+        if node == other {
+            return;
+        }
+        let reaches = self.reaches(node, other);
+        let peer = self.members[other].node;
+        let Some(running) = &mut self.seats[node].running else { return };
+        running.host.input(if reaches {
+            Input::Connected { peer }
+        } else {
+            Input::Unreachable { peer, reason: "cut off".to_owned() }
+        });
+    }
+
+    /// Until the last user of the cluster is gone.
+    pub(crate) fn run(mut self, orders: &Receiver<Control>) {
+        loop {
+            self.wait(orders);
+            while let Ok(order) = orders.try_recv() {
+                if matches!(order, Control::End) {
+                    for node in 0..self.seats.len() {
+                        self.stop(node);
+                    }
+                    return;
+                }
+                self.obey(order);
+            }
+            self.settle();
+        }
+    }
+
+    fn wait(&self, orders: &Receiver<Control>) {
+        let running = || self.seats.iter().filter_map(|seat| seat.running.as_ref());
+        let mut select = Select::new();
+        select.recv(orders);
+        for running in running() {
+            select.recv(&running.calls);
+        }
+        let wake_at = running().map(|running| running.wake_at).min().unwrap_or(Time::MAX);
+        let wait = wake_at.saturating_sub(self.clock.now()).min(Duration::from_secs(3600));
+        let _ = select.ready_timeout(wait);
+    }
+
+    fn obey(&mut self, order: Control) {
+        match order {
+            Control::Groups(groups, done) => {
+                for (seat, group) in self.seats.iter_mut().zip(groups) {
+                    seat.group = group;
+                }
+                for node in 0..self.seats.len() {
+                    for other in 0..self.seats.len() {
+                        self.meet(node, other);
+                    }
+                }
+                self.settle();
+                let _ = done.send(());
+            }
+            Control::Stop(node, done) => {
+                self.stop(node);
+                self.settle();
+                let _ = done.send(());
+            }
+            Control::Restart(node, done) => {
+                self.stop(node);
+                let _ = done.send(self.start(node));
+            }
+            Control::Expire(session, done) => {
+                self.settle();
+                for seat in &mut self.seats {
+                    if let Some(running) = &mut seat.running {
+                        running.host.input(Input::Expire { session });
+                    }
+                }
+                self.settle();
+                let _ = done.send(());
+            }
+            Control::Advance(time, done) => {
+                self.settle();
+                let step = self.settings.heartbeat;
+                let mut left = time;
+                while !left.is_zero() {
+                    let by = step.min(left);
+                    self.clock.advance(by);
+                    left -= by;
+                    self.settle();
+                }
+                let _ = done.send(());
+            }
+            Control::Leader(answer) => {
+                self.settle();
+                let _ = answer.send(self.leader());
+            }
+            Control::End => {}
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let nodes = self.seats.iter().enumerate();
+        let status = nodes
+            .filter_map(|(node, seat)| Some((node, seat.running.as_ref()?.host.node().status())));
+        status
+            .filter(|(_, status)| status.is_leader)
+            .max_by_key(|(_, status)| status.term)
+            .map(|(node, _)| node)
+    }
+
+    /// Runs everybody until nothing is under way.
+    fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for node in 0..self.seats.len() {
+                moved |= self.step(node);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, node: usize) -> bool {
+        let from = self.members[node].node;
+        let Some(running) = &mut self.seats[node].running else { return false };
+        while let Ok(call) = running.calls.try_recv() {
+            let wants_on = running.host.call(call);
+            if !wants_on || running.host.is_closed() {
+                self.stop(node);
+                return true;
+            }
+        }
+        if running.host.is_idle() && self.clock.now() < running.wake_at {
+            return false;
+        }
+        let work = running.host.step();
+        running.wake_at = work.wake_at;
+        for op in work.disk {
+            let done = perform_now(&mut running.store, op);
+            running.host.input(done.unwrap_or_else(|error| Input::StorageFailed {
+                reason: error.to_string(),
+            }));
+        }
+        for (to, message) in work.messages {
+            let other = self.members.iter().position(|member| member.node == to);
+            let Some(other) = other.filter(|other| self.reaches(node, *other)) else { continue };
+            if let Some(running) = &mut self.seats[other].running {
+                running.host.input(Input::Peer { from, message });
+            }
+        }
+        true
+    }
+}

@@ -14,7 +14,11 @@ fn main() -> Result<()> {
     // Set the watch first, then read: nothing can happen in between unnoticed.
     let changes = service.watch("/config", WatchMode::PersistentRecursive)?;
     let (value, stat) = service.get("/config/limit")?;
-    println!("limit {} (version {})", String::from_utf8_lossy(&value), stat.version);
+    println!(
+        "limit {} (version {})",
+        String::from_utf8_lossy(&value),
+        stat.version
+    );
 
     for limit in ["20", "30", "40"] {
         operator.set("/config/limit", limit)?;

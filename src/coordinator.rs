@@ -47,18 +47,24 @@ pub(crate) struct Owner {
 enum Runs {
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
-    Cluster { _cluster: Arc<testing::Running> },
+    Cluster {
+        _cluster: Arc<testing::Running>,
+    },
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner").field("node", &self.shared.node).finish_non_exhaustive()
+        f.debug_struct("Owner")
+            .field("node", &self.shared.node)
+            .finish_non_exhaustive()
     }
 }
 
 impl Owner {
     fn close(&self) {
-        let Runs::Thread(thread) = &self.runs else { return };
+        let Runs::Thread(thread) = &self.runs else {
+            return;
+        };
         self.shared.close();
         let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The node's own thread may hold the last handle for a moment. It cannot wait for itself.
@@ -110,7 +116,12 @@ impl Coordinator {
 
     fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
         let owner = Arc::new(Owner { shared, runs });
-        Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
+        Coordinator {
+            inner: Arc::new(Inner {
+                owner,
+                session: Mutex::new(None),
+            }),
+        }
     }
 
     fn shared(&self) -> &Shared {
@@ -124,7 +135,11 @@ impl Coordinator {
     /// # Panics
     /// If the operating system has no random numbers to give.
     pub fn session(&self) -> Session {
-        let mut own = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self
+            .inner
+            .session
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match &*own {
             Some(session) if !session.state().is_final() => session.clone(),
             _ => {
@@ -179,7 +194,8 @@ impl Coordinator {
         let timeout = self.shared().limits.session_timeout;
         let known = Some((session, password));
         let (resumed, opened) = Session::open(&self.inner.owner, timeout, known)?;
-        self.shared().settle("resume session", &session.to_string(), opened)?;
+        self.shared()
+            .settle("resume session", &session.to_string(), opened)?;
         // What the old holder may still see is what this one has seen: nothing older.
         Ok(resumed)
     }
@@ -205,7 +221,9 @@ impl Coordinator {
 
     /// The address that the peers know this instance by.
     pub fn address(&self) -> &str {
-        self.shared().address(self.shared().node).unwrap_or_default()
+        self.shared()
+            .address(self.shared().node)
+            .unwrap_or_default()
     }
 
     /// How this instance and its cluster are.
@@ -223,7 +241,10 @@ impl Coordinator {
         });
         Status {
             address: self.address().to_owned(),
-            leader: status.leader.and_then(|leader| shared.address(leader)).map(str::to_owned),
+            leader: status
+                .leader
+                .and_then(|leader| shared.address(leader))
+                .map(str::to_owned),
             is_leader: status.is_leader,
             term: status.term,
             zxid: status.zxid,
@@ -241,7 +262,13 @@ impl Coordinator {
     /// Takes a second at most, unless its disk hangs. It stays a member and may join again. Calls on
     /// handles that are left fail with [`Error::Stopped`].
     pub fn close(&self) {
-        drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.inner
+                .session
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
         self.inner.owner.close();
     }
 }

@@ -8,10 +8,7 @@
 use crate::error::{Error, Result};
 
 /// The longest path, in bytes.
-const PATH_BYTES_MAX: usize = 4096;
-
-/// The most components. ZooKeeper has no such limit; here it bounds every recursion over the tree.
-const COMPONENTS_MAX: usize = 256;
+pub(crate) const PATH_BYTES_MAX: usize = 4096;
 
 /// Checks a complete path.
 pub(crate) fn validate(path: &str) -> Result<()> {
@@ -103,13 +100,6 @@ pub(crate) fn join(parent: &str, child: &str) -> String {
     }
 }
 
-/// The components of a valid path, from the top; none for the root.
-pub(crate) fn components(path: &str) -> impl Iterator<Item = &str> {
-    path[1..]
-        .split('/')
-        .filter(|component| !component.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,8 +141,6 @@ mod tests {
             );
         }
         assert!(validate(&format!("/{}", "x".repeat(PATH_BYTES_MAX))).is_err());
-        assert!(validate(&"/x".repeat(COMPONENTS_MAX)).is_ok());
-        assert!(validate(&"/x".repeat(COMPONENTS_MAX + 1)).is_err());
     }
 
     #[test]
@@ -173,7 +161,5 @@ mod tests {
         assert_eq!(name("/"), "");
         assert_eq!(join("/", "a"), "/a");
         assert_eq!(join("/a", "b"), "/a/b");
-        assert_eq!(components("/").count(), 0);
-        assert_eq!(components("/a/b").collect::<Vec<_>>(), ["a", "b"]);
     }
 }

@@ -9,8 +9,8 @@ use crossbeam_channel::Receiver;
 use crate::coordinator::Owner;
 use crate::error::{Error, Result};
 use crate::machine::DATA_BYTES_MAX;
+use crate::machine::Znode;
 use crate::machine::command::Op;
-use crate::machine::tree::Znode;
 use crate::multi::Multi;
 use crate::node::io::{Answer, ClientRequest, Read, RequestId, Write};
 use crate::path;
@@ -57,7 +57,10 @@ pub enum SessionState {
 impl SessionState {
     /// Whether the session is over for its handles, for good.
     pub fn is_final(self) -> bool {
-        matches!(self, SessionState::Expired | SessionState::Moved | SessionState::Closed)
+        matches!(
+            self,
+            SessionState::Expired | SessionState::Moved | SessionState::Closed
+        )
     }
 }
 
@@ -129,9 +132,21 @@ impl Session {
             |request| {
                 let (session, resumes) = (id, resume.is_some());
                 if resumes {
-                    ClientRequest::Resume { request, session, holder, secret, timeout }
+                    ClientRequest::Resume {
+                        request,
+                        session,
+                        holder,
+                        secret,
+                        timeout,
+                    }
                 } else {
-                    ClientRequest::Open { request, session, holder, secret, timeout }
+                    ClientRequest::Open {
+                        request,
+                        session,
+                        holder,
+                        secret,
+                        timeout,
+                    }
                 }
             },
             None,
@@ -142,8 +157,17 @@ impl Session {
                 Ok(())
             },
         );
-        let inner = Inner { session, shared, _owner: Arc::clone(owner) };
-        Ok((Session { inner: Arc::new(inner) }, pending))
+        let inner = Inner {
+            session,
+            shared,
+            _owner: Arc::clone(owner),
+        };
+        Ok((
+            Session {
+                inner: Arc::new(inner),
+            },
+            pending,
+        ))
     }
 
     /// The session's id, to be resumed by.
@@ -217,7 +241,9 @@ impl Session {
         let session = self.id();
         match self.state() {
             SessionState::Expired => match self.inner.shared.stopped() {
-                Some(reason) => Err(Error::Stopped { reason: reason.to_owned() }),
+                Some(reason) => Err(Error::Stopped {
+                    reason: reason.to_owned(),
+                }),
                 None => Err(Error::SessionExpired { session }),
             },
             SessionState::Moved => Err(Error::SessionMoved { session }),
@@ -238,12 +264,7 @@ impl Session {
     /// the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
     ///
     /// Source: ZooKeeper, `create`.
-    pub fn create(
-        &self,
-        path: &str,
-        data: impl AsRef<[u8]>,
-        mode: CreateMode,
-    ) -> Result<Created> {
+    pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Result<Created> {
         self.settle("create", path, self.nonblocking().create(path, data, mode))
     }
 
@@ -285,7 +306,9 @@ impl Session {
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         self.read(path, |znode| match znode {
             Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
-            None => Err(Error::NoNode { path: path.to_owned() }),
+            None => Err(Error::NoNode {
+                path: path.to_owned(),
+            }),
         })
     }
 
@@ -298,7 +321,9 @@ impl Session {
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         self.read(path, |znode| match znode {
             Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
-            None => Err(Error::NoNode { path: path.to_owned() }),
+            None => Err(Error::NoNode {
+                path: path.to_owned(),
+            }),
         })
     }
 
@@ -318,7 +343,11 @@ impl Session {
     /// As [`Session::children`], with a watch that tells of the next child created or deleted, or
     /// the znode's deletion, and is then over.
     pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
-        self.settle("children", path, self.nonblocking().children_and_watch(path))
+        self.settle(
+            "children",
+            path,
+            self.nonblocking().children_and_watch(path),
+        )
     }
 
     /// Watches a path, whether or not there is a znode, until the watch is dropped.
@@ -397,19 +426,16 @@ impl NonBlocking<'_> {
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let session = self.session.id();
-        let request = |request| {
-            ClientRequest::Write { request, session, command: Write::Op(op()) }
+        let request = |request| ClientRequest::Write {
+            request,
+            session,
+            command: Write::Op(op()),
         };
         self.ask(checked, request, convert)
     }
 
     /// See [`Session::create`].
-    pub fn create(
-        &self,
-        path: &str,
-        data: impl AsRef<[u8]>,
-        mode: CreateMode,
-    ) -> Pending<Created> {
+    pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
         let data = data.as_ref();
         let op = || create_op(path, data, mode);
         self.write(check_create(path, data, mode), op, expect::created)
@@ -441,14 +467,19 @@ impl NonBlocking<'_> {
     }
 
     fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
-        let op = || Op::Delete { path: path.to_owned(), version };
+        let op = || Op::Delete {
+            path: path.to_owned(),
+            version,
+        };
         self.write(path::validate(path), op, expect::done)
     }
 
     pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
         let session = self.session.id();
-        let request = |request| {
-            ClientRequest::Write { request, session, command: Write::Multi(ops) }
+        let request = |request| ClientRequest::Write {
+            request,
+            session,
+            command: Write::Multi(ops),
         };
         self.ask(checked, request, expect::multi)
     }
@@ -500,7 +531,9 @@ impl NonBlocking<'_> {
         let (sender, watch) = watch(id, path, shared);
         let path = path.to_owned();
         let request = |number| request(number, id, path);
-        shared.ask(request, Some((id, sender)), None, |answer| convert(answer, watch))
+        shared.ask(request, Some((id, sender)), None, |answer| {
+            convert(answer, watch)
+        })
     }
 
     /// See [`Session::get_and_watch`].
@@ -553,7 +586,13 @@ impl NonBlocking<'_> {
         let session = self.session.id();
         self.watching(
             path,
-            |request, watch, path| ClientRequest::Watch { request, session, watch, path, mode },
+            |request, watch, path| ClientRequest::Watch {
+                request,
+                session,
+                watch,
+                path,
+                mode,
+            },
             |answer, watch| expect::done(answer).map(|()| watch),
         )
     }
@@ -561,25 +600,40 @@ impl NonBlocking<'_> {
     /// See [`Session::sync`].
     pub fn sync(&self) -> Pending<Zxid> {
         let session = self.session.id();
-        self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
+        self.ask(
+            Ok(()),
+            |request| ClientRequest::Sync { request, session },
+            expect::synced,
+        )
     }
 
     /// See [`Session::close`].
     pub fn close(&self) -> Pending<()> {
         let session = self.session.id();
         let shared = &self.session.inner.shared;
-        let request =
-            |request| ClientRequest::Write { request, session, command: Write::Close };
+        let request = |request| ClientRequest::Write {
+            request,
+            session,
+            command: Write::Close,
+        };
         shared.ask(request, None, None, expect::done)
     }
 }
 
 pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
+    Op::Create {
+        path: path.to_owned(),
+        data: Bytes::copy_from_slice(data),
+        mode,
+    }
 }
 
 pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
-    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(data), version }
+    Op::Set {
+        path: path.to_owned(),
+        data: Bytes::copy_from_slice(data),
+        version,
+    }
 }
 
 pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {

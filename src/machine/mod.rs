@@ -1,141 +1,146 @@
-//! The state machine that all replicas run: the tree, the sessions, and what
-//! each command does to them.
+//! The replicated state machine: znodes and sessions, changed only by the log.
 //!
-//! It is deterministic: a command carries all that it needs (the leader's clock,
-//! the session's secret, an expiry's grounds), and nothing here reads a clock,
-//! draws a number or depends on an order that differs between replicas. It is
-//! total: any command that decodes gets an answer, if only an error.
+//! [`Machine::apply`] takes one batch after the other and says what came of
+//! each request, what changed in the tree and which sessions came and went.
+//! Readers get a [`Tree`] published after each batch and never meet a writer.
 //!
-//! | command | what it does |
+//! Determinism. Replicas that applied the same batches are equal, and so have
+//! the same [`Machine::hash`]. Hence nothing below reads a clock (time comes with the
+//! batch), draws a random number, uses a float, or looks at the order of an
+//! unordered map; and nothing refuses a request for a reason that is not in
+//! the state or in the request. `apply` is total: it answers any batch that
+//! decodes and never panics.
+//!
+//! | command | effect, when it succeeds | zxid |
+//! | --- | --- | --- |
+//! | `Open` | a new session; sent again by the same holder: the same answer | one |
+//! | `Resume` | the session has a new holder, whose requests start at 1; sent again: the same answer | one |
+//! | `Close` | the session's ephemerals are deleted, in the order of their paths, then the session | one |
+//! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
+//! | `Op` create, set, delete | one change of the tree | one |
+//! | `Op` check | nothing | none |
+//! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
+//!
+//! A request that fails, and one that is answered from memory, takes no zxid.
+//!
+//! Invariants ([`Machine::check_invariants`]): those of `tree` and `sessions`,
+//! and: a session's ephemerals are exactly the znodes that it owns, and each
+//! ephemeral's owner is there.
+//!
+//! | where | what |
 //! | --- | --- |
-//! | `Open` | adds the session; the same request again is answered again |
-//! | `Resume` | hands the session to a new holder, whose requests count from 1 again |
-//! | `Close`, `Expire` | deletes the session's ephemerals, by path, and the session |
-//! | `Op` | one create, set, delete or check |
-//! | `Multi` | several of them, all or none |
+//! | `command` | requests and replies, and how they are encoded |
+//! | `ops` | what each operation does, and the order of its errors |
+//! | `tree` | the persistent tree |
+//! | `sessions` | holders, exactly-once, ephemerals |
+//! | `snapshot` | the state as chunks, whole or what changed |
 //!
-//! Rules:
-//! - What changes something takes the next zxid; what fails, is only a check, or
-//!   was executed before takes none.
-//! - A session's requests are executed in the order of their numbers, each once.
-//!   One that comes again gets its first answer; one that comes too early does
-//!   nothing and gets `OutOfOrder`. Answers are kept until the session says that
-//!   it has them.
-//! - Conditions are checked here and nowhere before, in ZooKeeper's order.
-//!
-//! Caveats: a path is checked as a whole before its parent is looked for, where
-//! ZooKeeper's server does it after; its client library does as we do.
+//! Caveats:
+//! - [`Machine::hash`] covers requests that took no zxid too (what is
+//!   remembered of them, and the time), so two replicas at the same zxid may
+//!   differ in it until they have applied the same entries. [`Tree::hash`] is a
+//!   function of the zxid alone.
+//! - A sequential create whose name was taken by a plain create fails with
+//!   `NodeExists`, as with ZooKeeper, until the next create moves the number on.
 
 pub(crate) mod command;
+mod ops;
 mod sessions;
 pub(crate) mod snapshot;
-pub(crate) mod tree;
+mod tree;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use crate::error::Error;
-use crate::path;
-use crate::znode::{Created, OpResult, SessionId, Zxid};
-use command::{
-    Applied, Batch, Change, ChangeKind, Command, Op, OpError, Outcome, Reply, Request,
+use self::command::{
+    Applied, Batch, ChangeKind, Command, NodeId, Op, OpError, Outcome, Reply, Request,
     SessionChange,
 };
-pub(crate) use sessions::SessionRecord;
-use sessions::{Sessions, same_secret};
-use snapshot::{Dirty, State};
-use tree::{Creation, Tree};
+use self::ops::Write;
+use self::sessions::{Admission, Sessions};
+use self::tree::hash_words;
+use crate::path;
+use crate::znode::{OpResult, SessionId, Zxid};
 
-/// The most data that one request may carry, in bytes: 1 MiB. For a `multi`, all of its
-/// operations together.
-pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
+pub(crate) use self::ops::DATA_BYTES_MAX;
+pub(crate) use self::sessions::SessionRecord;
+pub(crate) use self::tree::{Tree, Znode};
 
-#[derive(Clone, Debug)]
+/// The state, and what has changed of it since it was last saved.
+#[derive(Debug)]
 pub(crate) struct Machine {
-    tree: Tree,
-    sessions: Sessions,
-    /// The time of the last batch, which never goes back.
-    time: u64,
+    state: State,
     dirty: Dirty,
 }
 
-/// What the operations of one request did, to be kept only if all of them succeed.
-#[derive(Default)]
-struct Effects {
-    changes: Vec<Change>,
-    /// Ephemerals that came (`true`) and went.
-    ephemerals: Vec<(SessionId, String, bool)>,
+/// All of the state at one moment: a cheap clone to encode while the machine goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    tree: Tree,
+    sessions: Sessions,
+    time: u64,
 }
 
-impl Machine {
-    /// The state that every replica of a new cluster starts from.
-    pub(crate) fn new() -> Machine {
-        Machine {
-            tree: Tree::new(),
-            sessions: Sessions::new(),
-            time: 0,
-            dirty: Dirty::default(),
+/// The paths and sessions that changed between two moments, those that are gone included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dirty {
+    paths: BTreeSet<String>,
+    sessions: BTreeSet<SessionId>,
+}
+
+impl Dirty {
+    /// How many znodes and sessions there are to save.
+    pub(crate) fn len(&self) -> usize {
+        self.paths.len() + self.sessions.len()
+    }
+
+    fn add_path(&mut self, path: &str) {
+        // Most writes hit what was written before: then nothing is allocated.
+        if !self.paths.contains(path) {
+            self.paths.insert(path.to_owned());
         }
     }
+}
 
-    pub(crate) fn tree(&self) -> Tree {
-        self.tree.clone()
-    }
-
+impl State {
     pub(crate) fn zxid(&self) -> Zxid {
         self.tree.zxid()
     }
 
-    /// Equal on all replicas that applied the same entries.
+    /// The hash of everything: znodes, sessions and counters.
     pub(crate) fn hash(&self) -> u64 {
-        let parts = [
-            self.tree.hash(),
-            self.sessions.hash(),
-            self.tree.zxid(),
-            self.time,
-        ];
-        let mut bytes = [0; 32];
-        for (place, part) in bytes.chunks_exact_mut(8).zip(parts) {
-            place.copy_from_slice(&part.to_le_bytes());
-        }
-        xxh3_64(&bytes)
+        hash_words(&[self.tree.zxid(), self.time])
+            .wrapping_add(self.tree.hash())
+            .wrapping_add(self.sessions.hash())
+    }
+}
+
+impl Machine {
+    /// The state of a new cluster, the same for every replica.
+    pub(crate) fn new() -> Machine {
+        Machine::from_state(State {
+            tree: Tree::genesis(),
+            sessions: Sessions::new(),
+            time: 0,
+        })
     }
 
-    pub(crate) fn session(&self, session: SessionId) -> Option<&SessionRecord> {
-        self.sessions.get(session)
-    }
-
-    /// All sessions, by id.
-    pub(crate) fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
-        self.sessions.iter()
-    }
-
-    pub(crate) fn session_count(&self) -> usize {
-        self.sessions.len()
-    }
-
-    /// The whole state, to be written down elsewhere while this one moves on.
-    pub(crate) fn state(&self) -> State {
-        State {
-            tree: self.tree.clone(),
-            sessions: self.sessions.clone(),
-            time: self.time,
+    fn from_state(state: State) -> Machine {
+        Machine {
+            state,
+            dirty: Dirty::default(),
         }
     }
 
-    /// What has changed since the last call.
-    pub(crate) fn take_dirty(&mut self) -> Dirty {
-        std::mem::take(&mut self.dirty)
-    }
-
-    /// Applies one entry of the log, written in `term`.
+    /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
-        self.time = self.time.max(batch.time);
-        let mut applied = Applied::default();
+        self.state.time = self.state.time.max(batch.time);
+        let mut applied = Applied {
+            outcomes: Vec::with_capacity(batch.requests.len()),
+            ..Applied::default()
+        };
         for request in &batch.requests {
-            let result = self.execute(term, request, &mut applied);
+            let result = self.apply_request(term, request, &mut applied);
             applied.outcomes.push(Outcome {
                 session: request.session,
                 holder: request.holder,
@@ -146,328 +151,275 @@ impl Machine {
         applied
     }
 
-    fn execute(
+    /// The tree as it is now, for readers to keep.
+    pub(crate) fn tree(&self) -> Tree {
+        self.state.tree.clone()
+    }
+
+    /// The last zxid taken.
+    pub(crate) fn zxid(&self) -> Zxid {
+        self.state.zxid()
+    }
+
+    /// See [`State::hash`].
+    pub(crate) fn hash(&self) -> u64 {
+        self.state.hash()
+    }
+
+    /// The time of the last batch, or of one before it if that was later.
+    pub(crate) fn time(&self) -> u64 {
+        self.state.time
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<&SessionRecord> {
+        self.state.sessions.get(id)
+    }
+
+    /// All sessions, in the order of their ids.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.state.sessions.iter()
+    }
+
+    pub(crate) fn session_count(&self) -> usize {
+        self.state.sessions.len()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    /// What has changed since this was last asked. It grows with the number of different znodes
+    /// written, so it must be asked now and then.
+    pub(crate) fn take_dirty(&mut self) -> Dirty {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Checks all invariants, in a time that grows with the size of the state.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        let State { tree, sessions, .. } = &self.state;
+        let ephemerals = tree.check()?;
+        sessions.check()?;
+        // Each path that a session lists is its own, and together they are as many as there are:
+        // so they are the same.
+        let mut listed = 0;
+        for (id, record) in sessions.iter() {
+            listed += record.ephemerals.size();
+            let owns = |path: &&Arc<str>| {
+                let znode = tree.get(path);
+                znode.and_then(|znode| znode.fields().owner) == Some(id)
+            };
+            if let Some(path) = record.ephemerals.iter().find(|path| !owns(path)) {
+                return Err(format!("session {id}: {path} is not its ephemeral"));
+            }
+        }
+        if listed != ephemerals {
+            return Err(format!(
+                "{ephemerals} ephemerals, but sessions list {listed}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn apply_request(
         &mut self,
         term: u64,
         request: &Request,
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
-        match &request.command {
+        let id = request.session;
+        let ops = match &request.command {
             Command::Open {
                 secret,
                 timeout_ms,
                 owner,
             } => {
-                if let Some(record) = self.sessions.get(request.session) {
-                    let again =
-                        record.holder == request.holder && same_secret(&record.secret, secret);
-                    let reply = Reply::Session {
-                        timeout_ms: record.timeout_ms,
-                    };
-                    return if again {
-                        Ok(reply)
-                    } else {
-                        Err(OpError::WrongSecret)
-                    };
-                }
-                let record = SessionRecord {
-                    secret: *secret,
-                    timeout_ms: *timeout_ms,
-                    owner: *owner,
-                    holder: request.holder,
-                    last_seq: 0,
-                    results: VecDeque::new(),
-                    ephemerals: BTreeSet::new(),
-                };
-                self.sessions.insert(request.session, record);
-                self.held(request.session, *timeout_ms, applied)
+                let record = SessionRecord::new(*secret, *timeout_ms, *owner, request.holder);
+                return self.open(id, record, applied);
             }
             Command::Resume {
                 secret,
                 timeout_ms,
                 owner,
-            } => {
-                let Some(record) = self.sessions.get(request.session) else {
-                    return Err(OpError::SessionExpired);
-                };
-                if !same_secret(&record.secret, secret) {
-                    return Err(OpError::WrongSecret);
-                }
-                if record.holder == request.holder {
-                    return Ok(Reply::Session {
-                        timeout_ms: record.timeout_ms,
-                    });
-                }
-                self.sessions.change(request.session, |record| {
-                    record.timeout_ms = *timeout_ms;
-                    record.owner = *owner;
-                    record.holder = request.holder;
-                    record.last_seq = 0;
-                    record.results.clear();
-                });
-                self.held(request.session, *timeout_ms, applied)
-            }
+            } => return self.resume(request, secret, *timeout_ms, *owner, applied),
             Command::Expire { term: decided } => {
-                let Some(record) = self.sessions.get(request.session) else {
-                    return Err(OpError::SessionExpired);
-                };
-                if *decided != term || record.holder != request.holder {
+                let record = self.session(id).ok_or(OpError::SessionExpired)?;
+                if *decided != term || request.holder != record.holder {
                     return Err(OpError::StaleExpiry);
                 }
-                self.close(request.session, applied);
-                Ok(Reply::Done)
+                return Ok(self.close(id, applied));
             }
-            Command::Close | Command::Op(_) | Command::Multi(_) => {
-                self.execute_numbered(request, applied)
+            Command::Close => None,
+            Command::Op(op) => Some(std::slice::from_ref(op)),
+            Command::Multi(ops) => Some(ops.as_slice()),
+        };
+
+        let record = self.session(id).ok_or(OpError::SessionExpired)?;
+        if request.holder != record.holder {
+            return Err(OpError::SessionMoved);
+        }
+        let admission = self
+            .state
+            .sessions
+            .update(id, |record| record.admit(request.seq, request.acked))
+            .ok_or(OpError::SessionExpired)?;
+        self.dirty.sessions.insert(id);
+        match (admission, ops) {
+            (Admission::OutOfOrder, _) => Err(OpError::OutOfOrder),
+            (Admission::Known(result), _) => result,
+            (Admission::Run, None) => Ok(self.close(id, applied)),
+            (Admission::Run, Some(ops)) => {
+                let is_multi = matches!(request.command, Command::Multi(_));
+                let result = self.execute(id, ops, is_multi, applied);
+                self.state
+                    .sessions
+                    .update(id, |record| record.remember(result.clone()));
+                result
             }
         }
     }
 
-    fn held(
+    fn open(
         &mut self,
-        session: SessionId,
-        timeout_ms: u32,
+        id: SessionId,
+        record: SessionRecord,
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
-        self.tree.set_zxid(self.tree.zxid() + 1);
-        self.dirty.sessions.insert(session);
-        applied.sessions.push(SessionChange::Held(session));
+        let timeout_ms = record.timeout_ms;
+        if let Some(known) = self.session(id) {
+            // The same request again, or another session that drew the same number.
+            return if known.secret_is(&record.secret) && known.holder == record.holder {
+                Ok(Reply::Session {
+                    timeout_ms: known.timeout_ms,
+                })
+            } else {
+                Err(OpError::WrongSecret)
+            };
+        }
+        self.state.sessions.insert(id, record);
+        self.held(id, applied);
         Ok(Reply::Session { timeout_ms })
     }
 
-    fn execute_numbered(
+    fn resume(
         &mut self,
         request: &Request,
+        secret: &[u8; 16],
+        timeout_ms: u32,
+        owner: NodeId,
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
-        let session = request.session;
-        let Some(record) = self.sessions.get(session) else {
-            return Err(OpError::SessionExpired);
-        };
-        if record.holder != request.holder {
+        let (id, holder) = (request.session, request.holder);
+        let record = self.session(id).ok_or(OpError::SessionExpired)?;
+        if !record.secret_is(secret) {
+            return Err(OpError::WrongSecret);
+        }
+        if record.holder == holder {
+            return Ok(Reply::Session {
+                timeout_ms: record.timeout_ms,
+            });
+        }
+        if record.former.contains(&holder) {
             return Err(OpError::SessionMoved);
         }
-        if request.seq <= record.last_seq {
-            // Forgotten only if it is known to have arrived, and then nobody waits for it.
-            return record
-                .result(request.seq)
-                .cloned()
-                .unwrap_or(Err(OpError::OutOfOrder));
-        }
-        if request.seq != record.last_seq + 1 {
-            return Err(OpError::OutOfOrder);
-        }
-        let result = match &request.command {
-            Command::Close => {
-                self.close(session, applied);
-                return Ok(Reply::Done);
-            }
-            Command::Multi(ops) => self.execute_ops(session, ops, applied).map(Reply::Multi),
-            Command::Op(op) => {
-                let results = self.execute_ops(session, std::slice::from_ref(op), applied);
-                results.map(single).map_err(|error| match error {
-                    OpError::Multi { error, .. } => *error,
-                    error => error,
-                })
-            }
-            Command::Open { .. } | Command::Resume { .. } | Command::Expire { .. } => {
-                Err(OpError::OutOfOrder)
-            }
-        };
-        self.sessions.change(session, |record| {
-            record.acknowledge(request.acked);
-            record.remember(result.clone());
-        });
-        self.dirty.sessions.insert(session);
-        result
+        self.state
+            .sessions
+            .update(id, |record| record.hold(timeout_ms, owner, holder));
+        self.held(id, applied);
+        Ok(Reply::Session { timeout_ms })
     }
 
-    /// Executes all operations, or none and says which one failed.
-    fn execute_ops(
+    fn held(&mut self, id: SessionId, applied: &mut Applied) {
+        let zxid = self.next_zxid();
+        self.state.tree.set_zxid(zxid);
+        self.dirty.sessions.insert(id);
+        applied.sessions.push(SessionChange::Held(id));
+    }
+
+    /// Ends a session, and its ephemerals with it.
+    fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
+        let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
+        if let Some(record) = self.state.sessions.get(id) {
+            for path in record.ephemerals.iter() {
+                write.delete(&mut self.state.tree, path);
+            }
+        }
+        self.state.sessions.remove(id);
+        self.dirty.sessions.insert(id);
+        self.commit(write, applied);
+        applied.sessions.push(SessionChange::Gone(id));
+        Reply::Done
+    }
+
+    /// Runs the operations of one request: all, or none if one is refused.
+    fn execute(
         &mut self,
-        session: SessionId,
+        id: SessionId,
         ops: &[Op],
+        is_multi: bool,
         applied: &mut Applied,
-    ) -> Result<Vec<OpResult>, OpError> {
-        let zxid = self.tree.zxid() + 1;
-        let before = self.tree.clone();
-        let mut effects = Effects::default();
-        let mut results = Vec::with_capacity(ops.len());
-        let mut bytes = 0;
-        for (index, op) in ops.iter().enumerate() {
-            let result = self.execute_op(session, op, zxid, &mut bytes, &mut effects);
-            match result {
-                Ok(result) => results.push(result),
-                Err(error) => {
-                    self.tree = before;
-                    let index = u32::try_from(index).unwrap_or(u32::MAX);
-                    return Err(OpError::Multi {
-                        index,
-                        error: Box::new(error),
-                    });
+    ) -> Result<Reply, OpError> {
+        let mut write = Write::new(id, self.next_zxid(), self.state.time, ops);
+        let tree = &mut self.state.tree;
+        let reply = match ops {
+            // A refused operation has changed nothing, so a single one needs no way back.
+            [op] if !is_multi => match write.execute(tree, op)? {
+                OpResult::Created(created) => Reply::Created(created),
+                OpResult::Set(stat) => Reply::Set(stat),
+                OpResult::Deleted | OpResult::Checked => Reply::Done,
+            },
+            ops => {
+                let before = tree.clone();
+                let mut results = Vec::with_capacity(ops.len());
+                for (index, op) in ops.iter().enumerate() {
+                    match write.execute(tree, op) {
+                        Ok(result) => results.push(result),
+                        Err(error) => {
+                            *tree = before;
+                            return Err(OpError::Multi {
+                                index: u32::try_from(index).unwrap_or(u32::MAX),
+                                error: Box::new(error),
+                            });
+                        }
+                    }
                 }
+                Reply::Multi(results)
             }
-        }
-        if !effects.changes.is_empty() {
-            self.tree.set_zxid(zxid);
-            self.keep(effects, applied);
-        }
-        Ok(results)
-    }
-
-    fn execute_op(
-        &mut self,
-        session: SessionId,
-        op: &Op,
-        zxid: Zxid,
-        bytes: &mut usize,
-        effects: &mut Effects,
-    ) -> Result<OpResult, OpError> {
-        let valid = match op {
-            Op::Create { path, mode, .. } if mode.is_sequential() => {
-                path::validate_sequential(path)
-            }
-            _ => path::validate(op.path()),
         };
-        if let Err(Error::InvalidPath { path, reason }) = valid {
-            return Err(OpError::InvalidPath {
-                path,
-                reason: reason.into_owned(),
-            });
+        if !write.changes.is_empty() {
+            self.commit(write, applied);
         }
-        if let Op::Create { path, data, .. } | Op::Set { path, data, .. } = op {
-            *bytes += data.len();
-            if *bytes > DATA_BYTES_MAX {
-                return Err(OpError::TooLarge {
-                    path: path.clone(),
-                    size: *bytes as u64,
-                    limit: DATA_BYTES_MAX as u64,
-                });
-            }
-        }
-        let time = self.time;
-        match op {
-            Op::Create { path, data, mode } => {
-                let owner = mode.is_ephemeral().then_some(session);
-                let creation = Creation { owner, zxid, time };
-                let (path, stat) = self
-                    .tree
-                    .create(path, Arc::from(&data[..]), *mode, creation)?;
-                effects.change(zxid, ChangeKind::Created, &path);
-                if owner.is_some() {
-                    effects.ephemerals.push((session, path.clone(), true));
-                }
-                Ok(OpResult::Created(Created { path, stat }))
-            }
-            Op::Set {
-                path,
-                data,
-                version,
-            } => {
-                let stat = self
-                    .tree
-                    .set(path, Arc::from(&data[..]), *version, zxid, time)?;
-                effects.change(zxid, ChangeKind::DataChanged, path);
-                Ok(OpResult::Set(stat))
-            }
-            Op::Delete { path, version } => {
-                if let Some(owner) = self.tree.delete(path, *version, zxid)? {
-                    effects.ephemerals.push((owner, path.clone(), false));
-                }
-                effects.change(zxid, ChangeKind::Deleted, path);
-                Ok(OpResult::Deleted)
-            }
-            Op::Check { path, version } => {
-                self.tree.check(path, *version)?;
-                Ok(OpResult::Checked)
-            }
-        }
+        Ok(reply)
     }
 
-    /// Takes over what a request did.
-    fn keep(&mut self, effects: Effects, applied: &mut Applied) {
-        for (owner, path, came) in effects.ephemerals {
-            self.sessions.change(owner, |record| {
-                if came {
-                    record.ephemerals.insert(path);
-                } else {
-                    record.ephemerals.remove(&path);
-                }
-            });
+    fn next_zxid(&self) -> Zxid {
+        // It wraps only where a snapshot from elsewhere says so.
+        self.state.tree.zxid().wrapping_add(1)
+    }
+
+    /// Takes the zxid of a write that succeeded, and carries over what follows from it.
+    fn commit(&mut self, write: Write, applied: &mut Applied) {
+        self.state.tree.set_zxid(write.zxid);
+        for change in &write.ephemerals {
+            let sessions = &mut self.state.sessions;
+            sessions.set_ephemeral(change.owner, &change.path, change.exists);
         }
-        for change in &effects.changes {
-            self.dirty.paths.insert(change.path.clone());
-            // A parent changes with each of its children that comes or goes.
-            if change.kind != ChangeKind::DataChanged
-                && let Some(parent) = path::parent(&change.path)
-                && !self.dirty.paths.contains(parent)
+        for change in &write.changes {
+            self.dirty.add_path(&change.path);
+            let parent = path::parent(&change.path);
+            if let (ChangeKind::Created | ChangeKind::Deleted, Some(parent)) = (change.kind, parent)
             {
-                self.dirty.paths.insert(parent.to_owned());
+                self.dirty.add_path(parent);
             }
         }
-        applied.changes.extend(effects.changes);
-    }
-
-    fn close(&mut self, session: SessionId, applied: &mut Applied) {
-        let Some(record) = self.sessions.get(session) else {
-            return;
-        };
-        let ephemerals = record.ephemerals.clone();
-        let zxid = self.tree.zxid() + 1;
-        let mut effects = Effects::default();
-        for path in &ephemerals {
-            // An ephemeral has no children, so nothing can be in the way.
-            if self.tree.delete(path, None, zxid).is_ok() {
-                effects.change(zxid, ChangeKind::Deleted, path);
-            }
+        if applied.changes.is_empty() {
+            applied.changes = write.changes;
+        } else {
+            applied.changes.extend(write.changes);
         }
-        self.tree.set_zxid(zxid);
-        self.keep(effects, applied);
-        self.sessions.remove(session);
-        self.dirty.sessions.insert(session);
-        applied.sessions.push(SessionChange::Gone(session));
-    }
-
-    /// Recomputes all that is kept up to date otherwise.
-    ///
-    /// # Errors
-    /// Says what does not agree.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn check_invariants(&self) -> Result<(), String> {
-        self.tree.check_invariants()?;
-        if self.sessions.computed_hash() != self.sessions.hash() {
-            return Err("the sessions' hash is stale".to_owned());
-        }
-        let state = self.state();
-        if snapshot::owned_ephemerals(&state.tree)
-            != self
-                .sessions
-                .iter()
-                .filter(|(_, record)| !record.ephemerals.is_empty())
-                .map(|(id, record)| (id, record.ephemerals.clone()))
-                .collect()
-        {
-            return Err("an ephemeral without its session, or the reverse".to_owned());
-        }
-        Ok(())
     }
 }
 
-impl Effects {
-    fn change(&mut self, zxid: Zxid, kind: ChangeKind, path: &str) {
-        self.changes.push(Change {
-            zxid,
-            kind,
-            path: path.to_owned(),
-        });
-    }
-}
-
-/// The reply to a single operation.
-fn single(results: Vec<OpResult>) -> Reply {
-    match results.into_iter().next() {
-        Some(OpResult::Created(created)) => Reply::Created(created),
-        Some(OpResult::Set(stat)) => Reply::Set(stat),
-        Some(OpResult::Deleted | OpResult::Checked) | None => Reply::Done,
-    }
-}
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

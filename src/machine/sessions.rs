@@ -1,160 +1,417 @@
-//! The sessions of the cluster: who holds each, and what it was last answered.
+//! The session table: who holds each session, which of its requests were run,
+//! and which znodes go with it.
+//!
+//! **Exactly once.** The requests of a holder are numbered 1, 2, 3, ... and are
+//! run in that order only. The result of each is kept until the holder says
+//! that it has arrived, so that a request that comes again is answered from
+//! here and not run again. A new holder starts at 1 with nothing remembered.
+//!
+//! Invariants ([`Sessions::check`], and the machine's for the ephemerals):
+//! - The results kept are those of `last_seq` and of the numbers just below it,
+//!   with no gap.
+//! - `ephemerals` holds exactly the znodes whose owner the session is. It
+//!   follows from the tree, and so it is neither hashed nor in snapshots.
+//! - `hash` is the wrapping sum of the records' hashes.
+//!
+//! Caveat: the results kept for one session are bounded only by how many
+//! requests its node lets wait at a time.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rpds::RedBlackTreeMapSync;
-use xxhash_rust::xxh3::xxh3_64;
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::machine::command::{NodeId, OpError, Reply};
+use super::command::{NodeId, OpError, Reply};
+use super::tree::hash_words;
 use crate::znode::SessionId;
 
-pub(crate) type Answer = Result<Reply, OpError>;
+/// How many earlier holders a session knows, see [`SessionRecord::former`].
+pub(super) const FORMER_MAX: usize = 8;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One session.
+#[derive(Clone, Debug)]
 pub(crate) struct SessionRecord {
     pub(crate) secret: [u8; 16],
     pub(crate) timeout_ms: u32,
+    /// The node that the holder is on.
     pub(crate) owner: NodeId,
     pub(crate) holder: u64,
-    /// The last request executed.
+    /// The last request of this holder that was run.
     pub(crate) last_seq: u64,
-    /// The answers to the requests up to `last_seq`, as far as they are not known to have arrived.
-    pub(crate) results: VecDeque<Answer>,
-    pub(crate) ephemerals: BTreeSet<String>,
+    /// The znodes that go with the session, sorted.
+    pub(crate) ephemerals: RedBlackTreeSetSync<Arc<str>>,
+    /// The last few holders before this one, oldest first: a resumption of theirs that comes a
+    /// second time, late, must not take the session back from the present holder.
+    pub(super) former: Vec<u64>,
+    results: VecDeque<Remembered>,
+    results_hash: u64,
+    hash: u64,
+}
+
+/// The result of a request, kept until its holder has it.
+#[derive(Clone, Debug)]
+struct Remembered {
+    result: Result<Reply, OpError>,
+    hash: u64,
+}
+
+/// What to do with a numbered request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It is the next one: run it, then [`SessionRecord::remember`] the result.
+    Run,
+    /// It was run before, and this came of it.
+    Known(Result<Reply, OpError>),
+    /// One before it is missing, or its result has arrived long ago.
+    OutOfOrder,
 }
 
 impl SessionRecord {
-    /// The number drawn by whoever holds the session now.
-    pub(crate) fn holder(&self) -> u64 {
-        self.holder
+    pub(super) fn new(
+        secret: [u8; 16],
+        timeout_ms: u32,
+        owner: NodeId,
+        holder: u64,
+    ) -> SessionRecord {
+        SessionRecord {
+            secret,
+            timeout_ms,
+            owner,
+            holder,
+            last_seq: 0,
+            ephemerals: RedBlackTreeSetSync::new_sync(),
+            former: Vec::new(),
+            results: VecDeque::new(),
+            results_hash: 0,
+            hash: 0,
+        }
     }
 
-    /// The node that the holder is at: it keeps the session alive.
-    pub(crate) fn owner(&self) -> NodeId {
-        self.owner
+    /// A record as a snapshot has it, to be followed by its results: see [`SessionRecord::restore`].
+    pub(super) fn with_history(mut self, last_seq: u64, former: Vec<u64>) -> SessionRecord {
+        self.last_seq = last_seq;
+        self.former = former;
+        self
     }
 
-    pub(crate) fn last_seq(&self) -> u64 {
+    /// Appends the next of the results that end with `last_seq`.
+    pub(super) fn restore(&mut self, seq: u64, result: Result<Reply, OpError>) {
+        self.push(seq, result);
+    }
+
+    /// Whether this is the session's secret, in a time that tells nothing about where they differ.
+    pub(super) fn secret_is(&self, secret: &[u8; 16]) -> bool {
+        let mut difference = 0;
+        for (ours, theirs) in self.secret.iter().zip(secret) {
+            difference |= std::hint::black_box(ours ^ theirs);
+        }
+        std::hint::black_box(difference) == 0
+    }
+
+    /// Hands the session over.
+    pub(super) fn hold(&mut self, timeout_ms: u32, owner: NodeId, holder: u64) {
+        if self.former.len() == FORMER_MAX {
+            self.former.remove(0);
+        }
+        self.former.push(self.holder);
+        self.timeout_ms = timeout_ms;
+        self.owner = owner;
+        self.holder = holder;
+        self.last_seq = 0;
+        self.results.clear();
+        self.results_hash = 0;
+    }
+
+    /// Takes in a request's number. A request out of order has no effect at all, not even that of
+    /// its `acked`.
+    pub(super) fn admit(&mut self, seq: u64, acked: u64) -> Admission {
+        if seq > self.last_seq && seq - self.last_seq > 1 {
+            return Admission::OutOfOrder;
+        }
+        while !self.results.is_empty() && self.first_kept() < acked {
+            if let Some(forgotten) = self.results.pop_front() {
+                self.results_hash = self.results_hash.wrapping_sub(forgotten.hash);
+            }
+        }
+        if seq > self.last_seq {
+            return Admission::Run;
+        }
+        seq.checked_sub(self.first_kept())
+            .and_then(|place| self.results.get(usize::try_from(place).ok()?))
+            .map_or(Admission::OutOfOrder, |kept| {
+                Admission::Known(kept.result.clone())
+            })
+    }
+
+    /// Keeps the result of the request that was let run.
+    pub(super) fn remember(&mut self, result: Result<Reply, OpError>) {
+        // It was just below this number when the request was admitted, so it is not the last one.
+        self.last_seq = self.last_seq.wrapping_add(1);
+        self.push(self.last_seq, result);
+    }
+
+    fn push(&mut self, seq: u64, result: Result<Reply, OpError>) {
+        let hash = hash_result(seq, &result);
+        self.results_hash = self.results_hash.wrapping_add(hash);
+        self.results.push_back(Remembered { result, hash });
+    }
+
+    /// The number of the first result that is kept; past `last_seq` if there is none.
+    pub(super) fn first_kept(&self) -> u64 {
+        // There are never more results than numbers up to `last_seq`.
         self.last_seq
+            .wrapping_sub(self.results.len() as u64)
+            .wrapping_add(1)
     }
 
-    pub(crate) fn timeout_ms(&self) -> u32 {
-        self.timeout_ms
+    pub(super) fn result_count(&self) -> usize {
+        self.results.len()
     }
 
-    /// The answer to an executed request, unless it is known to have arrived.
-    pub(crate) fn result(&self, seq: u64) -> Option<&Answer> {
-        let back = usize::try_from(self.last_seq.checked_sub(seq)?).ok()?;
-        let place = self.results.len().checked_sub(back + 1)?;
-        self.results.get(place)
+    pub(super) fn result(&self, place: usize) -> Option<&Result<Reply, OpError>> {
+        self.results.get(place).map(|kept| &kept.result)
     }
 
-    pub(crate) fn remember(&mut self, result: Answer) {
-        self.last_seq += 1;
-        self.results.push_back(result);
+    /// What came of a request that was run, unless its holder is known to have it.
+    pub(crate) fn result_of(&self, seq: u64) -> Option<&Result<Reply, OpError>> {
+        self.result(usize::try_from(seq.checked_sub(self.first_kept())?).ok()?)
     }
 
-    /// The answers to the requests below `acked` have arrived.
-    pub(crate) fn acknowledge(&mut self, acked: u64) {
-        let first = self.last_seq + 1 - self.results.len() as u64;
-        let arrived = usize::try_from(acked.saturating_sub(first)).unwrap_or(usize::MAX);
-        self.results.drain(..arrived.min(self.results.len()));
-    }
-
-    fn hash(&self, id: SessionId) -> u64 {
-        let mut bytes = [0; 64];
-        let fields = [
+    fn compute_hash(&self, id: SessionId) -> u64 {
+        let (low, high) = self.secret.split_at(8);
+        let half = |bytes| xxh3_64_with_seed(bytes, 1);
+        let former = self
+            .former
+            .iter()
+            .fold(self.former.len() as u64, |hash, holder| {
+                hash_words(&[hash, *holder])
+            });
+        hash_words(&[
             id.number(),
+            half(low),
+            half(high),
             u64::from(self.timeout_ms),
             self.owner,
             self.holder,
+            former,
             self.last_seq,
             self.results.len() as u64,
-        ];
-        bytes[..16].copy_from_slice(&self.secret);
-        for (place, field) in bytes[16..].chunks_exact_mut(8).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
-        }
-        xxh3_64(&bytes)
+            self.results_hash,
+        ])
     }
 }
 
-/// Compares two secrets in a time that does not tell where they differ.
-pub(crate) fn same_secret(ours: &[u8; 16], theirs: &[u8; 16]) -> bool {
-    ours.iter()
-        .zip(theirs)
-        .fold(0, |differs, (a, b)| differs | (a ^ b))
-        == 0
+fn hash_result(seq: u64, result: &Result<Reply, OpError>) -> u64 {
+    let bytes = encode_result(result);
+    hash_words(&[seq, xxh3_64(&bytes)])
 }
 
-/// All sessions, in an immutable map as the tree's. Their ephemerals are in the tree's hash.
+pub(super) fn encode_result(result: &Result<Reply, OpError>) -> Vec<u8> {
+    postcard::to_extend(result, Vec::with_capacity(128))
+        .expect("encoding to a Vec fails only for types that have no length, and none is used")
+}
+
+/// All sessions.
 #[derive(Clone, Debug)]
-pub(crate) struct Sessions {
-    records: RedBlackTreeMapSync<SessionId, Arc<SessionRecord>>,
+pub(super) struct Sessions {
+    records: RedBlackTreeMapSync<SessionId, SessionRecord>,
     hash: u64,
 }
 
 impl Sessions {
-    pub(crate) fn new() -> Sessions {
+    pub(super) fn new() -> Sessions {
         Sessions {
             records: RedBlackTreeMapSync::new_sync(),
             hash: 0,
         }
     }
 
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash
+    pub(super) fn get(&self, id: SessionId) -> Option<&SessionRecord> {
+        self.records.get(&id)
     }
 
-    pub(crate) fn get(&self, id: SessionId) -> Option<&SessionRecord> {
-        self.records.get(&id).map(|record| &**record)
-    }
-
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.records.size()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
-        self.records.iter().map(|(id, record)| (*id, &**record))
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
     }
 
-    /// The session with the next higher id; after `None`, the first.
-    pub(crate) fn next_after(&self, id: Option<SessionId>) -> Option<(SessionId, &SessionRecord)> {
+    /// In the order of their ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.records.iter().map(|(id, record)| (*id, record))
+    }
+
+    /// The first session with an id after this one, or the first of all.
+    pub(super) fn after(&self, id: Option<SessionId>) -> Option<(SessionId, &SessionRecord)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let after = (id.map_or(Unbounded, Excluded), Unbounded);
+        let range = (id.map_or(Unbounded, Excluded), Unbounded);
         self.records
-            .range(after)
+            .range(range)
             .next()
-            .map(|(id, record)| (*id, &**record))
+            .map(|(id, record)| (*id, record))
     }
 
-    pub(crate) fn insert(&mut self, id: SessionId, record: SessionRecord) {
+    /// Adds a session, or replaces it.
+    pub(super) fn insert(&mut self, id: SessionId, mut record: SessionRecord) {
         self.remove(id);
-        self.hash = self.hash.wrapping_add(record.hash(id));
-        self.records.insert_mut(id, Arc::new(record));
+        record.hash = record.compute_hash(id);
+        self.hash = self.hash.wrapping_add(record.hash);
+        self.records.insert_mut(id, record);
     }
 
-    pub(crate) fn remove(&mut self, id: SessionId) {
+    pub(super) fn remove(&mut self, id: SessionId) {
         if let Some(record) = self.records.get(&id) {
-            self.hash = self.hash.wrapping_sub(record.hash(id));
+            self.hash = self.hash.wrapping_sub(record.hash);
             self.records.remove_mut(&id);
         }
     }
 
-    /// Changes a record, if there is one.
-    pub(crate) fn change(&mut self, id: SessionId, change: impl FnOnce(&mut SessionRecord)) {
-        if let Some(record) = self.records.get_mut(&id) {
-            let record = Arc::make_mut(record);
-            let before = record.hash(id);
-            change(record);
-            self.hash = self.hash.wrapping_sub(before).wrapping_add(record.hash(id));
+    /// Changes a session and keeps the hash right; `None` if there is no such session.
+    pub(super) fn update<T>(
+        &mut self,
+        id: SessionId,
+        change: impl FnOnce(&mut SessionRecord) -> T,
+    ) -> Option<T> {
+        let record = self.records.get_mut(&id)?;
+        let before = record.hash;
+        let value = change(record);
+        record.hash = record.compute_hash(id);
+        self.hash = self.hash.wrapping_sub(before).wrapping_add(record.hash);
+        Some(value)
+    }
+
+    /// Notes that a znode goes with the session, or does no longer. Whether there is such a session.
+    pub(super) fn set_ephemeral(&mut self, id: SessionId, path: &Arc<str>, exists: bool) -> bool {
+        let Some(record) = self.records.get_mut(&id) else {
+            return false;
+        };
+        if exists {
+            record.ephemerals.insert_mut(Arc::clone(path));
+        } else {
+            record.ephemerals.remove_mut(&**path);
+        }
+        true
+    }
+
+    /// Checks the invariants that concern the sessions alone.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut hash = 0u64;
+        for (id, record) in self.iter() {
+            hash = hash.wrapping_add(record.hash);
+            let kept = record.results.len() as u64;
+            if kept > record.last_seq {
+                let last = record.last_seq;
+                return Err(format!("session {id}: {kept} results of {last} requests"));
+            }
+            let mut results_hash = 0u64;
+            for (seq, kept) in (record.first_kept()..).zip(&record.results) {
+                if kept.hash != hash_result(seq, &kept.result) {
+                    return Err(format!("session {id}: result {seq} is not what was hashed"));
+                }
+                results_hash = results_hash.wrapping_add(kept.hash);
+            }
+            if results_hash != record.results_hash || record.hash != record.compute_hash(id) {
+                return Err(format!(
+                    "session {id}: its hash is not the hash of its contents"
+                ));
+            }
+        }
+        if hash != self.hash {
+            return Err("the hash is not the sum of the sessions' hashes".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> SessionRecord {
+        SessionRecord::new([7; 16], 1000, 1, 10)
+    }
+
+    fn error(path: &str) -> Result<Reply, OpError> {
+        Err(OpError::NoNode {
+            path: path.to_owned(),
+        })
+    }
+
+    #[test]
+    fn compares_secrets_in_full() {
+        let record = record();
+        assert!(record.secret_is(&[7; 16]));
+        for place in 0..16 {
+            let mut secret = [7; 16];
+            secret[place] ^= 0x80;
+            assert!(!record.secret_is(&secret));
         }
     }
 
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn computed_hash(&self) -> u64 {
-        self.iter()
-            .fold(0, |sum, (id, record)| sum.wrapping_add(record.hash(id)))
+    #[test]
+    fn requests_run_once_and_in_order() {
+        let mut record = record();
+        assert_eq!(record.admit(0, 0), Admission::OutOfOrder);
+        assert_eq!(record.admit(2, 0), Admission::OutOfOrder);
+        assert_eq!(record.admit(u64::MAX, 0), Admission::OutOfOrder);
+        assert_eq!(record.admit(1, 0), Admission::Run);
+        record.remember(Ok(Reply::Done));
+        assert_eq!(record.admit(1, 0), Admission::Known(Ok(Reply::Done)));
+        assert_eq!(record.admit(2, 1), Admission::Run);
+        record.remember(error("/a"));
+        assert_eq!(record.admit(1, 1), Admission::Known(Ok(Reply::Done)));
+        assert_eq!(record.admit(2, 1), Admission::Known(error("/a")));
+    }
+
+    #[test]
+    fn acknowledged_results_are_forgotten_but_never_for_a_request_out_of_order() {
+        let mut record = record();
+        for seq in 1..=3 {
+            assert_eq!(record.admit(seq, 0), Admission::Run);
+            record.remember(error(&seq.to_string()));
+        }
+        assert_eq!(record.admit(5, 4), Admission::OutOfOrder);
+        assert_eq!(record.result_count(), 3);
+        assert_eq!(record.admit(3, 3), Admission::Known(error("3")));
+        assert_eq!(record.result_count(), 1);
+        assert_eq!(record.admit(2, 3), Admission::OutOfOrder);
+        assert_eq!(record.admit(3, u64::MAX), Admission::OutOfOrder);
+        assert_eq!((record.result_count(), record.results_hash), (0, 0));
+        assert_eq!(record.admit(4, 4), Admission::Run);
+    }
+
+    #[test]
+    fn the_table_keeps_its_hash() {
+        let mut sessions = Sessions::new();
+        let (a, b) = (SessionId(1), SessionId(2));
+        sessions.insert(a, record());
+        let one = sessions.hash();
+        sessions.insert(b, record());
+        sessions.update(b, |record| {
+            record.admit(1, 0);
+            record.remember(Ok(Reply::Done));
+        });
+        sessions.check().unwrap();
+        let ids = |from| sessions.after(from).map(|(id, _)| id);
+        assert_eq!(
+            [ids(None), ids(Some(a)), ids(Some(b))],
+            [Some(a), Some(b), None]
+        );
+        sessions.remove(b);
+        sessions.remove(b);
+        assert_eq!(sessions.hash(), one);
+        sessions.check().unwrap();
+    }
+
+    #[test]
+    fn only_so_many_former_holders_are_known() {
+        let mut record = record();
+        for holder in 11..=30 {
+            record.hold(1000, 1, holder);
+        }
+        assert_eq!(record.former, (22..=29).collect::<Vec<u64>>());
     }
 }

@@ -35,10 +35,6 @@ impl Admission {
         self.proposed.remove(&session);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Takes a request in, unless it is in the log already or an earlier one is missing.
     pub(crate) fn admit(&mut self, request: Request, machine: &Machine) {
         if let Command::Expire { .. } = request.command {
@@ -47,7 +43,7 @@ impl Admission {
         }
         let last = self.proposed.get(&request.session).copied().or_else(|| {
             let record = machine.session(request.session)?;
-            Some((record.holder(), record.last_seq()))
+            Some((record.holder, record.last_seq))
         });
         let held = last.filter(|(holder, _)| *holder == request.holder);
         let next = match held {

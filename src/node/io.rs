@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::machine::Tree;
 use crate::machine::command::{NodeId, Op, Reply};
-use crate::machine::snapshot::{Dirty, State};
-use crate::machine::tree::Tree;
+use crate::machine::{Dirty, State};
 use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
 use crate::session::SessionState;
 use crate::storage::LogWrite;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::machine::command::{Command, NodeId, OpError, Reply, Request};
-use crate::machine::tree::{Tree, Znode};
+use crate::machine::{Tree, Znode};
 use crate::node::io::{Answer, Effects, Read, RequestId, Time, WatchId, Write};
 use crate::node::rounds::Ticket;
 use crate::node::watches::{WatchKind, WatchTable};

@@ -680,14 +680,24 @@ impl Node {
     }
 
     fn expire(&mut self, session: SessionId) {
-        let Some(record) = self.machine.session(session) else { return };
-        let holder = record.holder();
+        let Some(record) = self.machine.session(session) else {
+            return;
+        };
+        let holder = record.holder;
         // In case it comes to nothing (it was resumed in the same moment).
-        let timeout = Duration::from_millis(u64::from(record.timeout_ms()));
+        let timeout = Duration::from_millis(u64::from(record.timeout_ms));
         self.expiry.touch(session, timeout, self.now.mono);
         self.expiring.insert(session);
-        let command = Command::Expire { term: self.raw.raft.term };
-        let request = Request { session, holder, seq: 0, acked: 0, command };
+        let command = Command::Expire {
+            term: self.raw.raft.term,
+        };
+        let request = Request {
+            session,
+            holder,
+            seq: 0,
+            acked: 0,
+            command,
+        };
         self.admission.admit(request, &self.machine);
     }
 
@@ -746,7 +756,7 @@ impl Node {
     fn renew_all(&mut self) {
         if self.serving {
             for (session, record) in self.machine.sessions() {
-                let timeout = Duration::from_millis(u64::from(record.timeout_ms()));
+                let timeout = Duration::from_millis(u64::from(record.timeout_ms));
                 self.expiry.touch(session, timeout, self.now.mono);
             }
         }
@@ -836,8 +846,8 @@ impl Node {
         let mut refused = Vec::new();
         for session in sessions {
             match self.machine.session(*session) {
-                Some(record) if record.owner() == from && !self.expiring.contains(session) => {
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms()));
+                Some(record) if record.owner == from && !self.expiring.contains(session) => {
+                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
                     self.expiry.touch(*session, timeout, self.now.mono);
                 }
                 _ => refused.push(*session),
@@ -1070,17 +1080,17 @@ impl Node {
             };
             let (holder, open) = (held.holder, held.opened());
             match self.machine.session(session) {
-                Some(record) if record.holder() == holder => {
+                Some(record) if record.holder == holder => {
                     let opened = Ok(crate::machine::command::Reply::Session {
-                        timeout_ms: record.timeout_ms(),
+                        timeout_ms: record.timeout_ms,
                     });
                     self.local
                         .outcome(session, holder, 0, &opened, &mut self.effects);
                     let Some(held) = self.local.get(session) else {
                         continue;
                     };
-                    for seq in held.applied() + 1..=record.last_seq() {
-                        if let Some(result) = record.result(seq) {
+                    for seq in held.applied() + 1..=record.last_seq {
+                        if let Some(result) = record.result_of(seq) {
                             self.local
                                 .outcome(session, holder, seq, result, &mut self.effects);
                         }
@@ -1167,8 +1177,8 @@ impl Node {
                     let Some(record) = self.machine.session(session) else {
                         continue;
                     };
-                    let holder = record.holder();
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms()));
+                    let holder = record.holder;
+                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
                     if self.serving {
                         self.expiry.touch(session, timeout, self.now.mono);
                     }

@@ -62,10 +62,6 @@ impl Rounds {
         self.boot
     }
 
-    pub(crate) fn due(&self) -> Time {
-        self.due
-    }
-
     pub(crate) fn is_due(&self, now: Time) -> bool {
         !self.waiting.is_empty() || now >= self.due
     }

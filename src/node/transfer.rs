@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::machine::Machine;
+use crate::machine::State;
 use crate::machine::command::NodeId;
-use crate::machine::snapshot::{ChunkReader, ChunkWriter, State};
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::Time;
 use crate::node::message::{PeerMessage, RaftBody, SnapshotMeta};
 

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::command::{Change, ChangeKind};
-use crate::machine::tree::{Tree, Znode};
+use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
 use crate::path;
 use crate::watch::{EventKind, WatchEvent};

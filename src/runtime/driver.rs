@@ -48,16 +48,31 @@ pub(crate) struct Start {
 
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
-    let Start { node, store, listener, local, remote, clock, members, settings } = start;
+    let Start {
+        node,
+        store,
+        listener,
+        local,
+        remote,
+        clock,
+        members,
+        settings,
+    } = start;
     let system = |what| {
-        move |error: std::io::Error| Error::System { what, reason: error.to_string() }
+        move |error: std::io::Error| Error::System {
+            what,
+            reason: error.to_string(),
+        }
     };
     let (events, network) = bounded(NETWORK_CAPACITY);
-    let transport =
-        TcpTransport::start(listener, local, remote, TransportOptions::default(), move |event| {
-            events.send(event).is_ok()
-        })
-        .map_err(system("the network thread"))?;
+    let transport = TcpTransport::start(
+        listener,
+        local,
+        remote,
+        TransportOptions::default(),
+        move |event| events.send(event).is_ok(),
+    )
+    .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
     let disk = Disk::start(store, done, clock.clone()).map_err(system("the disk thread"))?;
     let limits = Limits {
@@ -67,7 +82,16 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(node, clock.clone(), limits, members);
     let calls = host.calls();
-    let driver = Driver { host, calls, network, written, transport, disk, clock, resigned: false };
+    let driver = Driver {
+        host,
+        calls,
+        network,
+        written,
+        transport,
+        disk,
+        clock,
+        resigned: false,
+    };
     let thread: JoinHandle<()> = std::thread::Builder::new()
         .name("quorate-node".to_owned())
         .spawn(move || driver.run())
@@ -126,7 +150,12 @@ impl Driver {
         }
         // Its handles get their answers before the threads below are joined.
         self.host.close();
-        let Driver { host, transport, disk, .. } = self;
+        let Driver {
+            host,
+            transport,
+            disk,
+            ..
+        } = self;
         drop(transport);
         drop(disk);
         drop(host);
@@ -135,15 +164,21 @@ impl Driver {
     /// Takes in what has gathered; `false` once the coordinator is closed.
     fn take_all(&mut self) -> bool {
         for _ in 0..TAKEN_MAX {
-            let Ok(input) = self.written.try_recv() else { break };
+            let Ok(input) = self.written.try_recv() else {
+                break;
+            };
             self.host.input(input);
         }
         for _ in 0..TAKEN_MAX {
-            let Ok(event) = self.network.try_recv() else { break };
+            let Ok(event) = self.network.try_recv() else {
+                break;
+            };
             self.take_event(event);
         }
         for _ in 0..TAKEN_MAX {
-            let Ok(call) = self.calls.try_recv() else { break };
+            let Ok(call) = self.calls.try_recv() else {
+                break;
+            };
             if !self.host.call(call) {
                 return false;
             }
@@ -155,9 +190,7 @@ impl Driver {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer } => Input::Connected { peer },
-            TransportEvent::Unreachable { peer, reason, .. } => {
-                Input::Unreachable { peer, reason }
-            }
+            TransportEvent::Unreachable { peer, reason, .. } => Input::Unreachable { peer, reason },
         });
     }
 
@@ -169,7 +202,10 @@ impl Driver {
             self.host.input(Input::StorageFailed { reason });
         } else if busy > DISK_SLOW {
             if !self.resigned {
-                tracing::warn!(?busy, "the disk is slow; handing over leadership, if it is ours");
+                tracing::warn!(
+                    ?busy,
+                    "the disk is slow; handing over leadership, if it is ours"
+                );
                 self.host.input(Input::Resign);
             }
             self.resigned = true;

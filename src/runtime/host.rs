@@ -14,8 +14,8 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
 
 use crate::error::{Error, Result};
+use crate::machine::Tree;
 use crate::machine::command::{NodeId, Reply};
-use crate::machine::tree::Tree;
 use crate::node::Node;
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Input, NodeStatus, Now, RequestId, Time, WatchId, Write,
@@ -40,8 +40,6 @@ pub(crate) enum Call {
     Request(Request),
     /// The coordinator is to stop, in good order.
     Close,
-    /// It is to stop at once, as if the process had been killed.
-    Abandon,
 }
 
 pub(crate) struct Request {
@@ -79,7 +77,9 @@ pub(crate) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -90,7 +90,10 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Why the node has stopped, if it has.
@@ -111,7 +114,9 @@ impl Shared {
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         if let Some(reason) = self.stopped() {
-            let error = Error::Stopped { reason: reason.to_owned() };
+            let error = Error::Stopped {
+                reason: reason.to_owned(),
+            };
             return Pending::failed(error, self.clock.clone());
         }
         let limit = self.limits.pending_requests_max;
@@ -123,7 +128,12 @@ impl Shared {
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let slot = Some((id, slot));
-        let request = Request { request: Some(request(id)), slot, watch, session };
+        let request = Request {
+            request: Some(request(id)),
+            slot,
+            watch,
+            session,
+        };
         // If the host is gone, the dropped request answers itself.
         let _ = self.calls.send(Call::Request(request));
         pending
@@ -142,10 +152,6 @@ impl Shared {
 
     pub(crate) fn close(&self) {
         let _ = self.calls.send(Call::Close);
-    }
-
-    pub(crate) fn abandon(&self) {
-        let _ = self.calls.send(Call::Abandon);
     }
 
     /// Waits for an answer as blocking calls do: at most for the request timeout.
@@ -186,7 +192,9 @@ impl Shared {
             .iter()
             .filter_map(|(peer, problem)| {
                 let address = self.address(*peer).unwrap_or("a peer");
-                problem.as_ref().map(|problem| format!("{address}: {problem}"))
+                problem
+                    .as_ref()
+                    .map(|problem| format!("{address}: {problem}"))
             })
             .collect();
         let peers = match unreachable.len() {
@@ -222,14 +230,25 @@ struct States {
 impl fmt::Debug for SessionShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The secret is not for logs.
-        f.debug_struct("SessionShared").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SessionShared")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
 impl SessionShared {
     pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
-        let state = States { now: SessionState::Connecting, timeout, told: Vec::new() };
-        SessionShared { id, secret, state: Mutex::new(state), lease: AtomicU64::new(0) }
+        let state = States {
+            now: SessionState::Connecting,
+            timeout,
+            told: Vec::new(),
+        };
+        SessionShared {
+            id,
+            secret,
+            state: Mutex::new(state),
+            lease: AtomicU64::new(0),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, States> {
@@ -368,7 +387,6 @@ impl Host {
                 self.request(request);
                 true
             }
-            Call::Abandon => false,
             Call::Close => {
                 // Sessions closed in the log free their locks now and not after their timeout.
                 for session in self.sessions.keys() {
@@ -386,7 +404,9 @@ impl Host {
     }
 
     fn request(&mut self, mut call: Request) {
-        let Some(request) = call.request.take() else { return };
+        let Some(request) = call.request.take() else {
+            return;
+        };
         if let Some((id, slot)) = call.slot.take() {
             self.slots.insert(id, slot);
         }
@@ -409,7 +429,10 @@ impl Host {
     /// Steps the node with all that has come in, and hands its effects to whom they concern.
     pub(crate) fn step(&mut self) -> Work {
         let clock = &self.shared.clock;
-        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let now = Now {
+            mono: clock.now(),
+            wall_ms: clock.wall_ms(),
+        };
         if self.closing.is_some() && self.sessions_closed() {
             self.inputs.push(Input::Resign);
         }
@@ -457,7 +480,11 @@ impl Host {
             }
         }
         self.publish_status(now.mono, effects.stopped.is_some());
-        Work { messages: effects.messages, disk: effects.disk, wake_at: effects.wake_at }
+        Work {
+            messages: effects.messages,
+            disk: effects.disk,
+            wake_at: effects.wake_at,
+        }
     }
 
     fn session(&self, id: SessionId) -> Option<Arc<SessionShared>> {
@@ -489,7 +516,11 @@ impl Host {
         }
         self.status_at = now;
         let status = self.node.status();
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *self
+            .shared
+            .status
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     /// Answers everybody for the last time.
@@ -512,7 +543,11 @@ impl Host {
         }
         let mut status = self.node.status();
         (status.leader, status.is_leader) = (None, false);
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *self
+            .shared
+            .status
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = status;
     }
 }
 
@@ -520,7 +555,9 @@ impl Drop for Request {
     fn drop(&mut self) {
         // A request that was never taken in: its inbox was dropped with the host.
         if let Some((_, slot)) = self.slot.take() {
-            slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
+            slot.complete(Err(Error::Stopped {
+                reason: "it was closed".to_owned(),
+            }));
         }
     }
 }
@@ -532,7 +569,9 @@ pub(crate) mod expect {
 
     /// The node answers each request in kind, so this is never seen.
     fn unexpected<T>(answer: &Answer) -> Result<T> {
-        Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
+        Err(Error::Stopped {
+            reason: format!("an answer of the wrong kind: {answer:?}"),
+        })
     }
 
     pub(crate) fn done(answer: Answer) -> Result<()> {

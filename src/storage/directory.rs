@@ -18,6 +18,8 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,6 +39,11 @@ const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
 /// Where file systems put what their repair found; on a volume of its own it is in every root.
 const LOST_AND_FOUND: &str = "lost+found";
+
+/// How long a lock may outlive its last user: a process that the host starts holds a copy of it
+/// until it runs its own program, and threads of sled hold on to that of the database.
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
+pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// The format of the frames.
 const FORMAT: u32 = 1;
@@ -258,10 +265,18 @@ fn lock(path: &Path) -> Result<File, StorageError> {
         .truncate(false)
         .open(path)
         .map_err(|error| io_error("opening LOCK", &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StorageError::InUse),
-        Err(TryLockError::Error(error)) => Err(io_error("locking LOCK", &error)),
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                if begun.elapsed() >= LOCK_WAIT {
+                    return Err(StorageError::InUse);
+                }
+                thread::sleep(LOCK_POLL);
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error("locking LOCK", &error)),
+        }
     }
 }
 

@@ -18,20 +18,17 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sled::{Batch, Db, IVec, Mode};
 
 use super::StorageError;
-use super::directory::{create_directory, io_error, sync_directory};
+use super::directory::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
 use super::record::{Encoded, Kind, Reader, Record, RecordId, corrupt};
 use super::witness::{Testimony, Witness};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
-/// How long the lock that sled takes may outlive its last user: threads of sled hold it.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
-const LOCK_POLL: Duration = Duration::from_millis(10);
 /// What sled calls the files and directories of a database.
 const DB: &str = "db";
 const CONF: &str = "conf";

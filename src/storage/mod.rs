@@ -39,7 +39,15 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::NodeId;
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 
+#[allow(
+    unused_imports,
+    reason = "the layer that opens stores is not there yet"
+)]
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
+#[allow(
+    unused_imports,
+    reason = "the layer that opens stores is not there yet"
+)]
 pub(crate) use self::sled::{SledOptions, SledStore};
 
 /// Who the node of this store is. Written once, before anything else.

@@ -1,1 +1,320 @@
+//! Whether the store on disk keeps its promises through crashes and damage.
+//!
+//! `kill` kills a process in the middle of its writes, `power` cuts the power
+//! in a model of the disk, `damage` damages files. In all three, what the
+//! store holds afterwards must be the contents after the last acknowledged
+//! operation or, in a crash, after the one that was under way; damage may
+//! also be refused.
+//!
+//! Operations are drawn from a seed, one after the other, so a number says
+//! what they were and what the store must hold after them. The work is done
+//! in children: this test binary again, told by its environment what to do.
 
+mod damage;
+mod kill;
+mod power;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::model::{Model, Op, Random, apply, draw, found};
+use super::{CheckpointKind, LogStore, SledOptions, SledStore};
+
+const ROLE: &str = "QUORATE_CRASH_ROLE";
+const DIR: &str = "QUORATE_CRASH_DIR";
+const SEED: &str = "QUORATE_CRASH_SEED";
+const START: &str = "QUORATE_CRASH_START";
+const STEPS: &str = "QUORATE_CRASH_STEPS";
+const ACKS: &str = "QUORATE_CRASH_ACKS";
+
+/// Far more than any child takes, so that only one that hangs is stopped by it.
+const CHILD_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The store never chooses a full checkpoint by itself here: the script says what each one is.
+fn options() -> SledOptions {
+    SledOptions {
+        delta_bytes_min: u64::MAX,
+        file_bytes_min: u64::MAX,
+        ..SledOptions::default()
+    }
+}
+
+/// The operations of a seed, and what the store holds after each.
+struct Script {
+    seed: u64,
+    step: u64,
+    model: Model,
+    digests: Vec<u64>,
+    /// The checkpoint of which the append that comes in its middle was the last step.
+    begun: Option<Op>,
+}
+
+impl Script {
+    fn new(seed: u64) -> Script {
+        let disk = super::MemoryDisk::new();
+        let model = found(&mut disk.open()).unwrap();
+        let digests = vec![model.digest()];
+        Script {
+            seed,
+            step: 0,
+            model,
+            digests,
+            begun: None,
+        }
+    }
+
+    /// The next operation. A checkpoint with an append in its middle is two steps, as a crash may
+    /// come between: the append is durable, and then the checkpoint is begun anew without it.
+    fn next(&self) -> (Op, Option<Op>) {
+        if let Some(op) = &self.begun {
+            return (op.clone(), None);
+        }
+        let mut random = Random(self.seed ^ (self.step + 1).wrapping_mul(0x9e37_79b9));
+        let mut op = draw(&mut random, &self.model, 15);
+        if let Op::Checkpoint { between, .. } = &mut op
+            && let Some(write) = between.take()
+        {
+            return (Op::Append(write), Some(op));
+        }
+        (op, None)
+    }
+
+    /// Does the next operation to the model.
+    fn advance(&mut self) {
+        let (op, begun) = self.next();
+        let full = matches!(op, Op::Checkpoint { full: true, .. });
+        let kind = if full {
+            CheckpointKind::Full
+        } else {
+            CheckpointKind::Delta
+        };
+        self.model.apply(&op, kind);
+        self.begun = begun;
+        self.step += 1;
+        self.digests.push(self.model.digest());
+    }
+
+    /// Does the next operation to a store and to the model; two, if they are one call.
+    fn perform(&mut self, store: &mut SledStore, mut ack: impl FnMut(u64)) {
+        let (op, begun) = self.next();
+        let (
+            Some(Op::Checkpoint {
+                full,
+                chunks,
+                meta,
+                log,
+                ..
+            }),
+            Op::Append(write),
+        ) = (&begun, &op)
+        else {
+            apply(store, &op).unwrap();
+            self.advance();
+            return ack(self.step);
+        };
+        store.begin_checkpoint(*full).unwrap();
+        let (before, after) = chunks.split_at(chunks.len() / 2);
+        for chunk in before {
+            store.put_chunk(chunk).unwrap();
+        }
+        store.append(write).unwrap();
+        self.advance();
+        ack(self.step);
+        for chunk in after {
+            store.put_chunk(chunk).unwrap();
+        }
+        store.commit_checkpoint(meta, *log).unwrap();
+        self.advance();
+        ack(self.step);
+    }
+
+    fn advance_to(&mut self, step: u64) {
+        while self.step < step {
+            self.advance();
+        }
+    }
+
+    /// What the store must hold after that many operations.
+    fn digest(&mut self, step: u64) -> u64 {
+        self.advance_to(step);
+        self.digests[step as usize]
+    }
+
+    /// The step that these contents belong to, when so many operations were acknowledged.
+    fn step_after_crash(&mut self, acked: Option<u64>, seen: &Seen) -> Result<Option<u64>, String> {
+        let allowed = match (acked, seen) {
+            (None, Seen::Blank) => return Ok(None),
+            (None, _) => vec![0],
+            (Some(acked), _) => vec![acked, acked + 1],
+        };
+        if let Seen::Digest(digest) = seen {
+            for step in allowed {
+                if self.digest(step) == *digest {
+                    return Ok(Some(step));
+                }
+            }
+        }
+        Err(format!("acknowledged {acked:?}, and found {seen:?}"))
+    }
+}
+
+/// What opening a directory gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Blank,
+    Digest(u64),
+    Error(String),
+    /// The process ended or hung without an answer.
+    Nothing,
+}
+
+fn open_and_load(dir: &Path) -> Seen {
+    let mut store = match SledStore::open(dir, options()) {
+        Ok(store) => store,
+        Err(error) => return Seen::Error(error.to_string()),
+    };
+    if store.identity().is_none() {
+        return Seen::Blank;
+    }
+    match Model::of(&mut store) {
+        Ok(model) => Seen::Digest(model.digest()),
+        Err(error) => Seen::Error(error.to_string()),
+    }
+}
+
+/// This binary again, in a role.
+fn child(role: &str, dir: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "storage::crash_tests::child_process"])
+        .args(["--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(DIR, dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    command
+}
+
+fn lines(child: &mut Child) -> impl Iterator<Item = String> + Send + use<> {
+    BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+}
+
+/// Opens directories one after the other in a child process.
+fn open_in_child(dirs: &[PathBuf]) -> Vec<Seen> {
+    let list: Vec<&str> = dirs.iter().map(|dir| dir.to_str().unwrap()).collect();
+    let mut child = child("open", Path::new(&list.join("\n"))).spawn().unwrap();
+    let (seen_tx, seen_rx) = channel();
+    let lines = lines(&mut child);
+    let reader = thread::spawn(move || {
+        for line in lines {
+            let seen = match line.split_once(' ') {
+                Some(("blank", _)) => Seen::Blank,
+                Some(("digest", digest)) => Seen::Digest(digest.parse().unwrap()),
+                Some(("error", error)) => Seen::Error(error.to_owned()),
+                _ => continue,
+            };
+            if seen_tx.send(seen).is_err() {
+                break;
+            }
+        }
+    });
+    let mut all = Vec::new();
+    while all.len() < dirs.len() {
+        match seen_rx.recv_timeout(CHILD_DEADLINE) {
+            Ok(seen) => all.push(seen),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    all.resize(dirs.len(), Seen::Nothing);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(seen_rx);
+    reader.join().unwrap();
+    all
+}
+
+/// Not a test by itself: what the children of the other tests do.
+#[test]
+fn child_process() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    // sled reports damage by panicking, on threads of its own as well.
+    std::panic::set_hook(Box::new(|_| {}));
+    let dir = std::env::var(DIR).unwrap();
+    match role.as_str() {
+        "open" => {
+            for dir in dir.lines() {
+                let answer = match open_and_load(Path::new(dir)) {
+                    Seen::Blank | Seen::Nothing => "blank -".to_owned(),
+                    Seen::Digest(digest) => format!("digest {digest}"),
+                    Seen::Error(error) => format!("error {}", error.replace('\n', " ")),
+                };
+                say(&answer);
+            }
+        }
+        "work" => work(Path::new(&dir)),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// Writes a line of its own, whatever the test runner has written on this one.
+fn say(line: &str) {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "\n{line}")
+        .and_then(|()| stdout.flush())
+        .unwrap();
+}
+
+/// Does the operations of a seed from a step on, and acknowledges each.
+fn work(dir: &Path) {
+    let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
+    let mut acks = std::env::var(ACKS).ok().map(|path| {
+        fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap()
+    });
+    let mut ack = |step: u64| match &mut acks {
+        Some(file) => file.write_all(format!("{step}\n").as_bytes()).unwrap(),
+        None => say(&format!("ack {step}")),
+    };
+    let mut script = Script::new(number(SEED).unwrap());
+    let mut store = SledStore::open(dir, options()).unwrap();
+    if let Some(start) = number(START) {
+        script.advance_to(start);
+        assert_eq!(Model::of(&mut store).unwrap(), script.model);
+    } else {
+        found(&mut store).unwrap();
+        ack(0);
+    }
+    for _ in 0..number(STEPS).unwrap() {
+        script.perform(&mut store, &mut ack);
+    }
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_directory(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// A number from the environment, for longer runs.
+fn count(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |count| count.parse().unwrap())
+}

@@ -1,0 +1,248 @@
+//! What the operations on znodes do, and in which order they are refused.
+//!
+//! ZooKeeper's semantics, less ACLs and quotas. The errors in the order in
+//! which they are looked for:
+//!
+//! | operation | refused with |
+//! | --- | --- |
+//! | create | `InvalidPath`, `TooLarge`, `NoNode` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
+//! | set | `InvalidPath`, `TooLarge`, `NoNode`, `BadVersion` |
+//! | delete | `InvalidPath`, `Reserved`, `NoNode`, `BadVersion`, `NotEmpty` |
+//! | check | `InvalidPath`, `NoNode`, `BadVersion` |
+//!
+//! The path comes first as it does with ZooKeeper's client, which checks it
+//! before it sends anything.
+//!
+//! An operation that is refused has changed nothing. What one did to the
+//! ephemerals of sessions is only noted here, for the machine to carry over
+//! once all of the request has succeeded.
+
+use std::sync::Arc;
+
+use super::command::{Change, ChangeKind, Op, OpError};
+use super::tree::{RESERVED, Tree};
+use crate::error::Error;
+use crate::path;
+use crate::znode::{Created, OpResult, SessionId, Zxid};
+
+/// The most bytes of data that one request may carry, all operations of a `multi` together.
+pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
+
+/// A write under way: who and when, and what has come of it so far.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) session: SessionId,
+    pub(super) zxid: Zxid,
+    pub(super) time: u64,
+    pub(super) changes: Vec<Change>,
+    pub(super) ephemerals: Vec<EphemeralChange>,
+    /// The bytes of data of the whole request, and of its operations so far.
+    data_bytes: u64,
+    data_bytes_so_far: u64,
+}
+
+/// An ephemeral that its owner now has (or has no longer).
+#[derive(Debug)]
+pub(super) struct EphemeralChange {
+    pub(super) owner: SessionId,
+    pub(super) path: Arc<str>,
+    pub(super) exists: bool,
+}
+
+impl Write {
+    pub(super) fn new(session: SessionId, zxid: Zxid, time: u64, ops: &[Op]) -> Write {
+        Write {
+            session,
+            zxid,
+            time,
+            changes: Vec::new(),
+            ephemerals: Vec::new(),
+            data_bytes: ops.iter().map(data_bytes).sum(),
+            data_bytes_so_far: 0,
+        }
+    }
+
+    /// Does one operation, or nothing if it is refused.
+    pub(super) fn execute(&mut self, tree: &mut Tree, op: &Op) -> Result<OpResult, OpError> {
+        match op {
+            Op::Create { path, data, mode } => {
+                let checked = if mode.is_sequential() {
+                    path::validate_sequential(path)
+                } else {
+                    path::validate(path)
+                };
+                checked.map_err(invalid_path)?;
+                self.check_size(op)?;
+                let owner = mode.is_ephemeral().then_some(self.session);
+                if !mode.is_sequential() {
+                    return self.create(tree, path, data, owner);
+                }
+                // The name may be digits only, so that its parent is told before they are there.
+                let parent = match path.rfind('/') {
+                    Some(0) | None => "/",
+                    Some(slash) => &path[..slash],
+                };
+                let Some(znode) = tree.get(parent) else {
+                    return Err(no_node(parent));
+                };
+                let path = format!("{path}{:010}", znode.fields().creates);
+                // Past ten digits it may have become too long.
+                path::validate(&path).map_err(invalid_path)?;
+                self.create(tree, &path, data, owner)
+            }
+            Op::Set {
+                path,
+                data,
+                version,
+            } => {
+                path::validate(path).map_err(invalid_path)?;
+                self.check_size(op)?;
+                check_version(tree, path, *version)?;
+                match tree.set(path, data, self.zxid, self.time) {
+                    Some(stat) => {
+                        self.note(ChangeKind::DataChanged, path);
+                        Ok(OpResult::Set(stat))
+                    }
+                    None => Err(no_node(path)),
+                }
+            }
+            Op::Delete { path, version } => {
+                path::validate(path).map_err(invalid_path)?;
+                if RESERVED.contains(&path.as_str()) {
+                    return Err(OpError::Reserved { path: path.clone() });
+                }
+                check_version(tree, path, *version)?;
+                if tree.get(path).is_some_and(|znode| znode.has_children()) {
+                    return Err(OpError::NotEmpty { path: path.clone() });
+                }
+                self.delete(tree, path);
+                Ok(OpResult::Deleted)
+            }
+            Op::Check { path, version } => {
+                path::validate(path).map_err(invalid_path)?;
+                check_version(tree, path, *version)?;
+                Ok(OpResult::Checked)
+            }
+        }
+    }
+
+    fn create(
+        &mut self,
+        tree: &mut Tree,
+        path: &str,
+        data: &[u8],
+        owner: Option<SessionId>,
+    ) -> Result<OpResult, OpError> {
+        let exists = || OpError::NodeExists {
+            path: path.to_owned(),
+        };
+        let Some(parent) = path::parent(path) else {
+            return Err(exists());
+        };
+        let Some(znode) = tree.get(parent) else {
+            return Err(no_node(parent));
+        };
+        let parent_owner = znode.fields().owner;
+        if tree.get(path).is_some() {
+            return Err(exists());
+        }
+        if parent_owner.is_some() {
+            return Err(OpError::NoChildrenForEphemerals {
+                path: parent.to_owned(),
+            });
+        }
+        let stat = tree.create(path, data, owner, self.zxid, self.time);
+        if let Some(owner) = owner {
+            self.ephemerals.push(EphemeralChange {
+                owner,
+                path: Arc::from(path),
+                exists: true,
+            });
+        }
+        self.note(ChangeKind::Created, path);
+        Ok(OpResult::Created(Created {
+            path: path.to_owned(),
+            stat,
+        }))
+    }
+
+    /// Deletes a znode that has no children; nothing if there is no such znode.
+    pub(super) fn delete(&mut self, tree: &mut Tree, path: &str) {
+        let Some(znode) = tree.get(path) else {
+            return;
+        };
+        if let Some(owner) = znode.fields().owner {
+            self.ephemerals.push(EphemeralChange {
+                owner,
+                path: Arc::from(path),
+                exists: false,
+            });
+        }
+        tree.delete(path, self.zxid);
+        self.note(ChangeKind::Deleted, path);
+    }
+
+    fn note(&mut self, kind: ChangeKind, path: &str) {
+        self.changes.push(Change {
+            zxid: self.zxid,
+            kind,
+            path: path.to_owned(),
+        });
+    }
+
+    /// The operation that goes over the limit fails, and tells the size of the whole request.
+    fn check_size(&mut self, op: &Op) -> Result<(), OpError> {
+        self.data_bytes_so_far += data_bytes(op);
+        if self.data_bytes_so_far <= DATA_BYTES_MAX as u64 {
+            return Ok(());
+        }
+        Err(OpError::TooLarge {
+            path: op.path().to_owned(),
+            size: self.data_bytes,
+            limit: DATA_BYTES_MAX as u64,
+        })
+    }
+}
+
+fn data_bytes(op: &Op) -> u64 {
+    match op {
+        Op::Create { data, .. } | Op::Set { data, .. } => data.len() as u64,
+        Op::Delete { .. } | Op::Check { .. } => 0,
+    }
+}
+
+/// That the znode exists, and in this version if one is given.
+fn check_version(tree: &Tree, path: &str, version: Option<u64>) -> Result<(), OpError> {
+    let Some(znode) = tree.get(path) else {
+        return Err(no_node(path));
+    };
+    let actual = znode.fields().version;
+    match version {
+        Some(expected) if expected != actual => Err(OpError::BadVersion {
+            path: path.to_owned(),
+            expected,
+            actual,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn no_node(path: &str) -> OpError {
+    OpError::NoNode {
+        path: path.to_owned(),
+    }
+}
+
+fn invalid_path(error: Error) -> OpError {
+    match error {
+        Error::InvalidPath { path, reason } => OpError::InvalidPath {
+            path,
+            reason: reason.into_owned(),
+        },
+        // `path::validate` gives no other error.
+        other => OpError::InvalidPath {
+            path: String::new(),
+            reason: other.to_string(),
+        },
+    }
+}

@@ -1,0 +1,135 @@
+//! The state as chunks: whole, or what changed since it was last saved.
+//!
+//! Checkpoints on disk and snapshots for peers have this one form. A chunk is
+//! the format number and then items in postcard, one after the other. A full
+//! image and a delta each begin with [`Item::Begin`] and end with
+//! [`Item::End`]; a reader takes one full image and then any number of deltas,
+//! in the order in which they were made.
+//!
+//! | image | items |
+//! | --- | --- |
+//! | full | all znodes, each after its parent; all sessions, each followed by its results |
+//! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
+//!
+//! Equal states give equal bytes. What follows from the rest is left out (sets
+//! of children, the ephemerals of a session, hashes) and made anew.
+//!
+//! A writer holds a clone of the state and a cursor, so that it encodes one
+//! chunk at a time while the machine goes on. A reader believes nothing: any
+//! bytes give an error or a machine that passes all checks, with memory in
+//! proportion to the bytes and no recursion.
+//!
+//! Caveat: a delta writes a znode's data again when only its children changed.
+
+mod reader;
+mod writer;
+
+use std::fmt;
+
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::command::NodeId;
+use super::tree::Fields;
+use crate::znode::{SessionId, Zxid};
+
+pub(crate) use self::reader::ChunkReader;
+pub(crate) use self::writer::ChunkWriter;
+
+/// The format of the chunks that this version writes, the only one so far.
+const FORMAT: u8 = 1;
+
+/// No chunk is larger, unless a single item is.
+const CHUNK_BYTES: usize = 48 << 10;
+
+/// Small znodes are encoded in runs of about this size. A run has to fit into a chunk with a path
+/// and as much data more.
+const RUN_BYTES: usize = 4 << 10;
+
+/// One item of a chunk. Variants are only ever appended.
+#[derive(Debug, Serialize, Deserialize)]
+enum Item<'a> {
+    Begin {
+        full: bool,
+    },
+    ZnodeGone {
+        path: &'a str,
+    },
+    Znode {
+        path: &'a str,
+        #[serde(borrow)]
+        data: Raw<'a>,
+        fields: Fields,
+    },
+    SessionGone(SessionId),
+    Session {
+        id: SessionId,
+        secret: [u8; 16],
+        timeout_ms: u32,
+        owner: NodeId,
+        holder: u64,
+        former: Vec<u64>,
+        last_seq: u64,
+        /// How many [`Item::Outcome`]s follow.
+        results: u32,
+    },
+    /// A `Result<Reply, OpError>`, encoded; the error of a multi without the multi around it, so
+    /// that decoding does not recurse.
+    Outcome {
+        multi: Option<u32>,
+        #[serde(borrow)]
+        result: Raw<'a>,
+    },
+    End {
+        zxid: Zxid,
+        time: u64,
+        znodes: u64,
+        sessions: u64,
+    },
+}
+
+/// Bytes that are borrowed and not taken apart.
+#[derive(Clone, Copy, Debug)]
+struct Raw<'a>(&'a [u8]);
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Raw<'a>, D::Error> {
+        struct Bytes;
+
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = &'de [u8];
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<&'de [u8], E> {
+                Ok(bytes)
+            }
+        }
+
+        deserializer.deserialize_bytes(Bytes).map(Raw)
+    }
+}
+
+impl Item<'_> {
+    fn name(&self) -> &'static str {
+        match self {
+            Item::Begin { full: true } => "the beginning of a full image",
+            Item::Begin { full: false } => "the beginning of a delta",
+            Item::ZnodeGone { .. } | Item::Znode { .. } => "a znode",
+            Item::SessionGone(_) | Item::Session { .. } => "a session",
+            Item::Outcome { .. } => "a result",
+            Item::End { .. } => "the end of an image",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! Chunks to a machine, with nothing taken on trust.
+
+use std::sync::Arc;
+
+use super::{FORMAT, Item};
+use crate::machine::command::{OpError, Reply};
+use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
+use crate::machine::tree::{Fields, RESERVED, Tree};
+use crate::machine::{Machine, State};
+use crate::path;
+use crate::znode::{SessionId, Zxid};
+
+/// Makes a machine of chunks.
+#[derive(Debug)]
+pub(crate) struct ChunkReader {
+    tree: Tree,
+    sessions: Sessions,
+    time: u64,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing was read yet.
+    Blank,
+    /// In the middle of an image.
+    Open,
+    /// A session was read, but not yet all of its results (so many are missing).
+    Outcomes(SessionId, Box<SessionRecord>, u32),
+    /// A whole number of images was read.
+    Complete,
+    /// There was an error.
+    Failed,
+}
+
+impl ChunkReader {
+    pub(crate) fn new() -> ChunkReader {
+        ChunkReader {
+            tree: Tree::empty(),
+            sessions: Sessions::new(),
+            time: 0,
+            phase: Phase::Blank,
+        }
+    }
+
+    /// Takes the next chunk. After an error, nothing else is taken.
+    pub(crate) fn push(&mut self, chunk: &[u8]) -> Result<(), String> {
+        let mut rest = match chunk.split_first() {
+            Some((&FORMAT, rest)) => rest,
+            Some((format, _)) => return Err(self.fail(format!("unknown chunk format {format}"))),
+            None => return Err(self.fail("an empty chunk".to_owned())),
+        };
+        while !rest.is_empty() {
+            let taken = postcard::take_from_bytes(rest).map_err(|error| error.to_string());
+            match taken.and_then(|(item, rest)| self.item(item).map(|()| rest)) {
+                Ok(after) => rest = after,
+                Err(reason) => return Err(self.fail(reason)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine, if it is complete, sound, and the one that is expected.
+    pub(crate) fn finish(mut self, zxid: Zxid, hash: u64) -> Result<Machine, String> {
+        match self.phase {
+            Phase::Complete => {}
+            Phase::Blank => return Err("no chunks".to_owned()),
+            _ => return Err("the chunks end in the middle of an image".to_owned()),
+        }
+        for (path, znode) in self.tree.iter_from("/") {
+            if let Some(owner) = znode.fields().owner
+                && !self.sessions.set_ephemeral(owner, &Arc::from(path), true)
+            {
+                return Err(format!("{path}: its session {owner} is not there"));
+            }
+        }
+        let machine = Machine::from_state(State {
+            tree: self.tree,
+            sessions: self.sessions,
+            time: self.time,
+        });
+        machine.check_invariants()?;
+        if (machine.zxid(), machine.hash()) != (zxid, hash) {
+            return Err(format!(
+                "the state has zxid {} and hash {:016x}, but zxid {zxid} and hash {hash:016x} are \
+                 expected",
+                machine.zxid(),
+                machine.hash(),
+            ));
+        }
+        Ok(machine)
+    }
+
+    fn fail(&mut self, reason: String) -> String {
+        *self = ChunkReader::new();
+        self.phase = Phase::Failed;
+        reason
+    }
+
+    fn item(&mut self, item: Item<'_>) -> Result<(), String> {
+        match (&mut self.phase, item) {
+            (Phase::Failed, _) => Err("a chunk before this one was in error".to_owned()),
+            (_, Item::Begin { full: true }) => {
+                *self = ChunkReader::new();
+                self.phase = Phase::Open;
+                Ok(())
+            }
+            (Phase::Complete, Item::Begin { full: false }) => {
+                self.phase = Phase::Open;
+                Ok(())
+            }
+            (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),
+            (Phase::Open, Item::Znode { path, data, fields }) => self.put(path, data.0, fields),
+            (Phase::Open, Item::SessionGone(id)) => {
+                self.sessions.remove(id);
+                Ok(())
+            }
+            (
+                Phase::Open,
+                Item::Session {
+                    id,
+                    secret,
+                    timeout_ms,
+                    owner,
+                    holder,
+                    former,
+                    last_seq,
+                    results,
+                },
+            ) => {
+                if former.len() > FORMER_MAX || u64::from(results) > last_seq {
+                    return Err(format!("session {id}: more history than it can have"));
+                }
+                let record = SessionRecord::new(secret, timeout_ms, owner, holder)
+                    .with_history(last_seq, former);
+                if results == 0 {
+                    self.sessions.insert(id, record);
+                } else {
+                    self.phase = Phase::Outcomes(id, Box::new(record), results);
+                }
+                Ok(())
+            }
+            (Phase::Outcomes(_, record, missing), Item::Outcome { multi, result }) => {
+                let result = decode_result(multi, result.0)?;
+                *missing -= 1;
+                record.restore(record.last_seq - u64::from(*missing), result);
+                if *missing == 0
+                    && let Phase::Outcomes(id, record, _) =
+                        std::mem::replace(&mut self.phase, Phase::Open)
+                {
+                    self.sessions.insert(id, *record);
+                }
+                Ok(())
+            }
+            (
+                Phase::Open,
+                Item::End {
+                    zxid,
+                    time,
+                    znodes,
+                    sessions,
+                },
+            ) => {
+                let found = (self.tree.len() as u64, self.sessions.len() as u64);
+                if found != (znodes, sessions) {
+                    return Err(format!(
+                        "{} znodes and {} sessions, but {znodes} and {sessions} are expected",
+                        found.0, found.1,
+                    ));
+                }
+                self.tree.set_zxid(zxid);
+                self.time = time;
+                self.phase = Phase::Complete;
+                Ok(())
+            }
+            (_, item) => Err(format!("out of place: {}", item.name())),
+        }
+    }
+
+    fn put(&mut self, path: &str, data: &[u8], fields: Fields) -> Result<(), String> {
+        path::validate(path).map_err(|error| error.to_string())?;
+        if path::parent(path).is_some_and(|parent| self.tree.get(parent).is_none()) {
+            return Err(format!("{path}: its parent is not there"));
+        }
+        self.tree.put(Arc::from(path), data, fields);
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &str) -> Result<(), String> {
+        if RESERVED.contains(&path) {
+            return Err(format!("{path}: it cannot be gone"));
+        }
+        if self
+            .tree
+            .get(path)
+            .is_some_and(|znode| znode.has_children())
+        {
+            return Err(format!("{path}: it is gone, but its children are not"));
+        }
+        // Created and deleted since the image before, it was never there.
+        self.tree.remove(path);
+        Ok(())
+    }
+}
+
+/// Decodes a result without ever meeting a multi's error inside another's: each would be one
+/// level of recursion, and bytes could hold a million of them.
+pub(super) fn decode_result(
+    multi: Option<u32>,
+    bytes: &[u8],
+) -> Result<Result<Reply, OpError>, String> {
+    let nested = OpError::Multi {
+        index: 0,
+        error: Box::new(OpError::SessionExpired),
+    };
+    let nested = encode_result(&Err(nested));
+    if let (&[1, variant, ..], &[_, multi_variant, ..]) = (bytes, &nested[..]) {
+        // The numbers of all variants take one byte; a longer form of them is not ours.
+        if variant == multi_variant || variant >= 0x80 {
+            return Err("a result that holds another".to_owned());
+        }
+    } else if bytes.first().is_none_or(|first| *first > 1) {
+        return Err("not a result".to_owned());
+    }
+    let result = match postcard::take_from_bytes(bytes) {
+        Ok((result, [])) => result,
+        Ok((_, rest)) => return Err(format!("{} bytes too many after a result", rest.len())),
+        Err(error) => return Err(error.to_string()),
+    };
+    match (multi, result) {
+        (None, result) => Ok(result),
+        (Some(index), Err(error)) => {
+            let error = Box::new(error);
+            Ok(Err(OpError::Multi { index, error }))
+        }
+        (Some(_), Ok(_)) => Err("a failed multi that did not fail".to_owned()),
+    }
+}

@@ -1,0 +1,338 @@
+//! Chunks that come back whole, and chunks that must not.
+
+use bytes::Bytes;
+
+use super::reader::decode_result;
+use super::writer::add;
+use super::*;
+use crate::machine::command::{Batch, Command, Op, OpError, Request};
+use crate::machine::sessions::encode_result;
+use crate::machine::{Machine, SessionRecord};
+use crate::znode::CreateMode;
+
+const ID: SessionId = SessionId(7);
+
+fn apply(machine: &mut Machine, seq: u64, acked: u64, command: Command) {
+    let request = Request {
+        session: ID,
+        holder: 1,
+        seq,
+        acked,
+        command,
+    };
+    let batch = Batch {
+        time: 1000 + seq,
+        requests: vec![request],
+    };
+    machine.apply(1, &batch);
+}
+
+fn open() -> Command {
+    Command::Open {
+        secret: [9; 16],
+        timeout_ms: 1000,
+        owner: 1,
+    }
+}
+
+fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Command {
+    Command::Op(create_op(path, data, mode))
+}
+
+fn create_op(path: &str, data: Vec<u8>, mode: CreateMode) -> Op {
+    Op::Create {
+        path: path.to_owned(),
+        data: Bytes::from(data),
+        mode,
+    }
+}
+
+fn delete(path: &str) -> Command {
+    Command::Op(Op::Delete {
+        path: path.to_owned(),
+        version: None,
+    })
+}
+
+/// A machine with an ephemeral, results of all kinds and a former holder.
+fn sample() -> Machine {
+    let mut machine = Machine::new();
+    apply(&mut machine, 0, 0, open());
+    let e = create("/e", b"data".to_vec(), CreateMode::Ephemeral);
+    apply(&mut machine, 1, 0, e.clone());
+    let former = Request {
+        session: ID,
+        holder: 0,
+        seq: 0,
+        acked: 0,
+        command: Command::Resume {
+            secret: [9; 16],
+            timeout_ms: 1,
+            owner: 3,
+        },
+    };
+    let back = Request {
+        holder: 2,
+        ..former.clone()
+    };
+    let ops = [
+        e,
+        Command::Multi(vec![
+            create_op("/m", vec![], CreateMode::PersistentSequential),
+            create_op("/n", vec![], CreateMode::Persistent),
+        ]),
+        Command::Multi(vec![create_op("/n", vec![], CreateMode::Persistent)]),
+    ];
+    let ops = (1..).zip(ops).map(|(seq, command)| Request {
+        session: ID,
+        holder: 2,
+        seq,
+        acked: 0,
+        command,
+    });
+    let requests = [former, back].into_iter().chain(ops).collect();
+    machine.apply(1, &Batch { time: 1, requests });
+    assert_eq!(
+        machine.session(ID).map(SessionRecord::result_count),
+        Some(3)
+    );
+    machine
+}
+
+fn read(chunks: &[Vec<u8>], zxid: Zxid, hash: u64) -> Result<Machine, String> {
+    let mut reader = ChunkReader::new();
+    for chunk in chunks {
+        reader.push(chunk)?;
+    }
+    reader.finish(zxid, hash)
+}
+
+fn chunks(machine: &Machine) -> Vec<Vec<u8>> {
+    ChunkWriter::full(machine.state()).collect()
+}
+
+#[test]
+fn a_full_image_restores_everything() {
+    let machine = sample();
+    let restored = read(&chunks(&machine), machine.zxid(), machine.hash()).unwrap();
+    assert_eq!(chunks(&restored), chunks(&machine));
+    assert_eq!(restored.time(), machine.time());
+    let (ours, theirs) = (machine.session(ID).unwrap(), restored.session(ID).unwrap());
+    assert_eq!(
+        (&ours.former, ours.first_kept()),
+        (&theirs.former, theirs.first_kept())
+    );
+    for place in 0..3 {
+        assert_eq!(ours.result(place), theirs.result(place));
+    }
+}
+
+#[test]
+fn chunks_have_a_moderate_size_and_a_large_znode_its_own() {
+    let mut machine = Machine::new();
+    apply(&mut machine, 0, 0, open());
+    for seq in 1..=500 {
+        let size = if seq == 250 { 300 << 10 } else { 1000 };
+        let path = format!("/n{seq}");
+        apply(
+            &mut machine,
+            seq,
+            seq,
+            create(&path, vec![1; size], CreateMode::Persistent),
+        );
+    }
+    let chunks = chunks(&machine);
+    let large = chunks.iter().filter(|chunk| chunk.len() > CHUNK_BYTES);
+    assert_eq!(large.count(), 1);
+    assert!((11..16).contains(&chunks.len()), "{}", chunks.len());
+    read(&chunks, machine.zxid(), machine.hash()).unwrap();
+}
+
+#[test]
+fn many_results_of_a_session_are_spread_over_chunks() {
+    let mut machine = Machine::new();
+    apply(&mut machine, 0, 0, open());
+    for seq in 1..=2000 {
+        apply(
+            &mut machine,
+            seq,
+            0,
+            create("/n-", vec![], CreateMode::PersistentSequential),
+        );
+    }
+    let chunks = chunks(&machine);
+    assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
+    let restored = read(&chunks, machine.zxid(), machine.hash()).unwrap();
+    assert_eq!(
+        restored.session(ID).map(SessionRecord::result_count),
+        Some(2000)
+    );
+}
+
+#[test]
+fn a_delta_tells_what_was_deleted_and_made_again() {
+    let mut machine = Machine::new();
+    apply(&mut machine, 0, 0, open());
+    let mut seq = 0;
+    let mut run = |machine: &mut Machine, command| {
+        seq += 1;
+        apply(machine, seq, seq, command);
+    };
+    let persistent = |path: &str| create(path, vec![], CreateMode::Persistent);
+    for path in ["/a", "/a/b", "/a/b/c", "/d", "/d/e"] {
+        run(&mut machine, persistent(path));
+    }
+    machine.take_dirty();
+    let mut all = chunks(&machine);
+    // Gone with its children; gone and made again without them; made and gone; gone, and its
+    // parent with it made again.
+    for path in ["/a/b/c", "/a/b", "/d/e", "/d"] {
+        run(&mut machine, delete(path));
+    }
+    run(&mut machine, persistent("/d"));
+    run(&mut machine, persistent("/f"));
+    run(&mut machine, delete("/f"));
+    let dirty = machine.take_dirty();
+    assert_eq!(machine.take_dirty().len(), 0);
+    let delta: Vec<_> = ChunkWriter::delta(machine.state(), dirty).collect();
+    all.extend(delta.clone());
+    let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
+    assert!(restored.tree().get("/a/b").is_none());
+
+    run(&mut machine, persistent("/d/e"));
+    run(&mut machine, Command::Close);
+    let dirty = machine.take_dirty();
+    all.extend(ChunkWriter::delta(machine.state(), dirty));
+    let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
+    assert_eq!(chunks(&restored), chunks(&machine));
+    // Neither a missing image nor a second one passes.
+    all.truncate(1);
+    assert!(read(&all, machine.zxid(), machine.hash()).is_err());
+    assert!(read(&delta, machine.zxid(), machine.hash()).is_err());
+}
+
+#[test]
+fn a_full_image_after_others_starts_anew() {
+    let (machine, empty) = (sample(), Machine::new());
+    let both = [chunks(&machine), chunks(&empty)].concat();
+    read(&both, empty.zxid(), empty.hash()).unwrap();
+}
+
+#[test]
+fn nothing_but_the_whole_image_passes() {
+    let machine = sample();
+    let (zxid, hash) = (machine.zxid(), machine.hash());
+    let whole = chunks(&machine).concat();
+    assert!(read(&[], zxid, hash).is_err());
+    assert!(read(std::slice::from_ref(&whole), zxid + 1, hash).is_err());
+    assert!(read(std::slice::from_ref(&whole), zxid, hash + 1).is_err());
+    for end in 0..whole.len() {
+        assert!(read(&[whole[..end].to_vec()], zxid, hash).is_err(), "{end}");
+    }
+    for place in 0..whole.len() {
+        for bit in 0..8 {
+            let mut flipped = whole.clone();
+            flipped[place] ^= 1 << bit;
+            assert!(read(&[flipped], zxid, hash).is_err(), "{place} {bit}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_taken_after_an_error() {
+    let machine = sample();
+    let mut reader = ChunkReader::new();
+    assert!(reader.push(&[FORMAT, 0xFF]).is_err());
+    assert!(reader.push(&chunks(&machine)[0]).is_err());
+    assert!(reader.finish(machine.zxid(), machine.hash()).is_err());
+}
+
+#[test]
+fn nested_errors_do_not_recurse() {
+    let nested = OpError::Multi {
+        index: 0,
+        error: Box::new(OpError::SessionExpired),
+    };
+    let prefix = encode_result(&Err(nested.clone()));
+    let deep = [&prefix[..1], &prefix[1..3].repeat(1 << 20)].concat();
+    assert!(decode_result(None, &deep).is_err());
+    assert!(decode_result(Some(1), &deep).is_err());
+    // The same variant, its number spelled with a byte more than needed.
+    let spelled = [&[1, prefix[1] | 0x80, 0, 0][..], &prefix[3..]].concat();
+    assert!(decode_result(None, &spelled).is_err());
+    assert!(decode_result(None, &[0x81, 0]).is_err());
+    assert!(decode_result(None, &[]).is_err());
+    assert_eq!(
+        decode_result(Some(0), &encode_result(&Err(OpError::SessionExpired))),
+        Ok(Err(nested))
+    );
+}
+
+#[test]
+fn a_sound_image_of_an_unsound_state_is_refused() {
+    let image = |items: &[Item<'_>]| {
+        let mut chunk = vec![FORMAT];
+        for item in items {
+            add(&mut chunk, item);
+        }
+        let mut reader = ChunkReader::new();
+        reader
+            .push(&chunk)
+            .and_then(|()| reader.finish(0, 0).map(|_| ()))
+    };
+    let znode = |path| Item::Znode {
+        path,
+        data: Raw(b""),
+        fields: Fields::default(),
+    };
+    let end = |znodes, sessions| Item::End {
+        zxid: 0,
+        time: 0,
+        znodes,
+        sessions,
+    };
+    let session = |results| Item::Session {
+        id: ID,
+        secret: [0; 16],
+        timeout_ms: 0,
+        owner: 0,
+        holder: 0,
+        former: vec![],
+        last_seq: 1,
+        results,
+    };
+    let begin = || Item::Begin { full: true };
+    let cases = [
+        (vec![begin(), end(0, 0)], "no znode /"),
+        (vec![begin(), znode("/a")], "/a: its parent is not there"),
+        (vec![begin(), znode("x")], "invalid path"),
+        (
+            vec![begin(), znode("/"), end(2, 0)],
+            "1 znodes and 0 sessions",
+        ),
+        (
+            vec![begin(), Item::ZnodeGone { path: "/" }],
+            "cannot be gone",
+        ),
+        (vec![begin(), session(2)], "more history"),
+        (vec![begin(), session(1), end(0, 1)], "out of place"),
+        (vec![begin(), session(1)], "in the middle"),
+        (vec![begin()], "in the middle"),
+        (vec![znode("/")], "out of place"),
+        (vec![Item::Begin { full: false }], "out of place"),
+    ];
+    for (items, reason) in cases {
+        let error = image(&items).unwrap_err();
+        assert!(error.contains(reason), "{error:?} is not {reason:?}");
+    }
+    let owned = Item::Znode {
+        path: "/e",
+        data: Raw(b""),
+        fields: Fields {
+            owner: Some(ID),
+            ..Fields::default()
+        },
+    };
+    let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
+    assert!(error.contains("is not there"), "{error}");
+}

@@ -1,0 +1,247 @@
+//! A state to chunks.
+
+use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
+use crate::machine::command::{OpError, Reply};
+use crate::machine::sessions::encode_result;
+use crate::machine::{Dirty, State, Tree, Znode};
+use crate::znode::SessionId;
+
+/// Makes the chunks of a state, one at a time.
+#[derive(Debug)]
+pub(crate) struct ChunkWriter {
+    state: State,
+    /// `None` for a full image.
+    dirty: Option<Dirty>,
+    step: Step,
+    /// Items that did not fit into the chunk before.
+    pending: Vec<u8>,
+}
+
+/// What a writer writes next.
+#[derive(Debug)]
+enum Step {
+    Begin,
+    /// The znodes that are gone before this path.
+    ZnodesGone(Option<String>),
+    /// The znodes after this path; in a delta, those still in the dirty set.
+    Znodes(Option<String>),
+    /// The sessions that are gone after this one.
+    SessionsGone(Option<SessionId>),
+    /// The sessions after this one; in a delta, those still in the dirty set.
+    Sessions(Option<SessionId>),
+    /// A session's results from this place on.
+    Outcomes(SessionId, usize),
+    End,
+    Done,
+}
+
+impl ChunkWriter {
+    /// The whole state.
+    pub(crate) fn full(state: State) -> ChunkWriter {
+        ChunkWriter {
+            state,
+            dirty: None,
+            step: Step::Begin,
+            pending: Vec::new(),
+        }
+    }
+
+    /// What of this state changed since the image before it: `dirty` was taken then and now, the
+    /// latter together with the state.
+    pub(crate) fn delta(state: State, dirty: Dirty) -> ChunkWriter {
+        ChunkWriter {
+            dirty: Some(dirty),
+            ..ChunkWriter::full(state)
+        }
+    }
+
+    /// Adds the next items to `pending`, if the step has any, and goes on to the next step.
+    fn advance(&mut self) {
+        let tree = &self.state.tree;
+        let pending = &mut self.pending;
+        let step = std::mem::replace(&mut self.step, Step::Done);
+        self.step = match step {
+            Step::Begin => {
+                let full = self.dirty.is_none();
+                add(pending, &Item::Begin { full });
+                if full {
+                    Step::Znodes(None)
+                } else {
+                    Step::ZnodesGone(None)
+                }
+            }
+            Step::ZnodesGone(cursor) => {
+                // A path sorts after its prefixes, so backwards means children first.
+                let before = (Unbounded, cursor.as_deref().map_or(Unbounded, Excluded));
+                let paths = self
+                    .dirty
+                    .iter()
+                    .flat_map(|dirty| dirty.paths.range::<str, _>(before).rev());
+                let mut gone = paths.filter(|path| tree.get(path).is_none());
+                match gone.next() {
+                    Some(path) => {
+                        add(pending, &Item::ZnodeGone { path });
+                        Step::ZnodesGone(Some(path.clone()))
+                    }
+                    None => Step::Znodes(None),
+                }
+            }
+            Step::Znodes(cursor) => match &mut self.dirty {
+                Some(dirty) => {
+                    let next = pop_first_where(&mut dirty.paths, |path| tree.get(path).is_some());
+                    match next.and_then(|path| Some((tree.get(&path)?, path))) {
+                        Some((znode, path)) => {
+                            add_znode(pending, &path, znode);
+                            Step::Znodes(None)
+                        }
+                        None => Step::SessionsGone(None),
+                    }
+                }
+                None => match add_run(pending, tree, cursor.as_deref()) {
+                    Some(last) => Step::Znodes(Some(last)),
+                    None => Step::SessionsGone(None),
+                },
+            },
+            Step::SessionsGone(cursor) => {
+                let after = (cursor.map_or(Unbounded, Excluded), Unbounded);
+                let ids = self
+                    .dirty
+                    .iter()
+                    .flat_map(|dirty| dirty.sessions.range(after));
+                let mut gone = ids.filter(|id| self.state.sessions.get(**id).is_none());
+                match gone.next() {
+                    Some(id) => {
+                        add(pending, &Item::SessionGone(*id));
+                        Step::SessionsGone(Some(*id))
+                    }
+                    None => Step::Sessions(None),
+                }
+            }
+            Step::Sessions(cursor) => {
+                let sessions = &self.state.sessions;
+                let next = match &mut self.dirty {
+                    Some(dirty) => {
+                        pop_first_where(&mut dirty.sessions, |id| sessions.get(*id).is_some())
+                            .and_then(|id| Some((id, sessions.get(id)?)))
+                    }
+                    None => sessions.after(cursor),
+                };
+                match next {
+                    Some((id, record)) => {
+                        let item = Item::Session {
+                            id,
+                            secret: record.secret,
+                            timeout_ms: record.timeout_ms,
+                            owner: record.owner,
+                            holder: record.holder,
+                            former: record.former.clone(),
+                            last_seq: record.last_seq,
+                            results: u32::try_from(record.result_count()).unwrap_or(u32::MAX),
+                        };
+                        add(pending, &item);
+                        Step::Outcomes(id, 0)
+                    }
+                    None => Step::End,
+                }
+            }
+            Step::Outcomes(id, place) => {
+                let record = self.state.sessions.get(id);
+                match record.and_then(|record| record.result(place)) {
+                    Some(result) => {
+                        add_outcome(pending, result);
+                        Step::Outcomes(id, place + 1)
+                    }
+                    None => Step::Sessions(Some(id)),
+                }
+            }
+            Step::End => {
+                let item = Item::End {
+                    zxid: tree.zxid(),
+                    time: self.state.time,
+                    znodes: tree.len() as u64,
+                    sessions: self.state.sessions.len() as u64,
+                };
+                add(pending, &item);
+                Step::Done
+            }
+            Step::Done => Step::Done,
+        };
+    }
+}
+
+impl Iterator for ChunkWriter {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut chunk = Vec::new();
+        loop {
+            let is_full = chunk.len() + self.pending.len() > CHUNK_BYTES;
+            if !chunk.is_empty() && is_full && !self.pending.is_empty() {
+                return Some(chunk);
+            }
+            if !self.pending.is_empty() {
+                if chunk.is_empty() {
+                    chunk.push(FORMAT);
+                }
+                chunk.append(&mut self.pending);
+            }
+            if matches!(self.step, Step::Done) {
+                return (!chunk.is_empty()).then_some(chunk);
+            }
+            self.advance();
+        }
+    }
+}
+
+pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
+    *buffer = postcard::to_extend(item, std::mem::take(buffer))
+        .expect("encoding to a Vec fails only for types that have no length, and none is used");
+}
+
+fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
+    let item = Item::Znode {
+        path,
+        data: Raw(znode.data()),
+        fields: *znode.fields(),
+    };
+    add(buffer, &item);
+}
+
+/// Adds some of the znodes after the cursor (finding the place in the tree for each of them would
+/// cost more than they do) and gives the last one's path; `None` if there are no more.
+fn add_run(buffer: &mut Vec<u8>, tree: &Tree, cursor: Option<&str>) -> Option<String> {
+    let mut last = None;
+    let from = tree.iter_from(cursor.unwrap_or("/"));
+    for (path, znode) in from.skip(usize::from(cursor.is_some())) {
+        let is_large = znode.data().len() > RUN_BYTES;
+        if last.is_some() && (is_large || buffer.len() > RUN_BYTES) {
+            break;
+        }
+        add_znode(buffer, path, znode);
+        last = Some(path);
+    }
+    last.map(str::to_owned)
+}
+
+fn add_outcome(buffer: &mut Vec<u8>, result: &Result<Reply, OpError>) {
+    let (multi, bytes) = match result {
+        Err(OpError::Multi { index, error }) => {
+            (Some(*index), encode_result(&Err((**error).clone())))
+        }
+        result => (None, encode_result(result)),
+    };
+    let result = Raw(&bytes);
+    add(buffer, &Item::Outcome { multi, result });
+}
+
+fn pop_first_where<T: Ord>(set: &mut BTreeSet<T>, wanted: impl Fn(&T) -> bool) -> Option<T> {
+    while let Some(first) = set.pop_first() {
+        if wanted(&first) {
+            return Some(first);
+        }
+    }
+    None
+}

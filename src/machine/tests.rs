@@ -1,0 +1,710 @@
+//! ZooKeeper's rules one by one, and those of sessions.
+
+use bytes::Bytes;
+
+use super::command::{
+    Applied, Batch, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange,
+};
+use super::{DATA_BYTES_MAX, Machine};
+use crate::path::PATH_BYTES_MAX;
+use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat};
+
+const TERM: u64 = 5;
+const SECRET: [u8; 16] = *b"sixteen letters!";
+const A: SessionId = SessionId(0xA);
+const B: SessionId = SessionId(0xB);
+
+/// A machine with the sessions A and B, and the next request's number of each.
+struct Script {
+    machine: Machine,
+    time: u64,
+    next: [u64; 2],
+    last: Applied,
+}
+
+impl Script {
+    fn new() -> Script {
+        let mut script = Script {
+            machine: Machine::new(),
+            time: 1000,
+            next: [1, 1],
+            last: Applied::default(),
+        };
+        for id in [A, B] {
+            let opened = script.send(id, id.0, 0, 0, open());
+            assert_eq!(opened, Ok(Reply::Session { timeout_ms: 9000 }));
+        }
+        script
+    }
+
+    fn send(
+        &mut self,
+        session: SessionId,
+        holder: u64,
+        seq: u64,
+        acked: u64,
+        command: Command,
+    ) -> Result<Reply, OpError> {
+        let request = Request {
+            session,
+            holder,
+            seq,
+            acked,
+            command,
+        };
+        self.last = self.machine.apply(
+            TERM,
+            &Batch {
+                time: self.time,
+                requests: vec![request],
+            },
+        );
+        self.machine.check_invariants().unwrap();
+        self.last.outcomes[0].result.clone()
+    }
+
+    /// The session's next request.
+    fn run(&mut self, session: SessionId, command: Command) -> Result<Reply, OpError> {
+        let next = &mut self.next[usize::from(session == B)];
+        let seq = *next;
+        *next += 1;
+        self.send(session, session.0, seq, seq, command)
+    }
+
+    fn op(&mut self, op: Op) -> Result<Reply, OpError> {
+        self.run(A, Command::Op(op))
+    }
+
+    /// Creates a znode and gives its path.
+    fn make(&mut self, path: &str, mode: CreateMode) -> String {
+        match self.op(create(path, mode)) {
+            Ok(Reply::Created(created)) => created.path,
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    fn stat(&self, path: &str) -> Stat {
+        let tree = self.machine.tree();
+        tree.get(path).unwrap_or_else(|| panic!("{path}")).stat()
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.machine.tree().get(path).is_some()
+    }
+
+    fn changes(&self) -> Vec<(u64, ChangeKind, &str)> {
+        let changes = self.last.changes.iter();
+        changes
+            .map(|change| (change.zxid, change.kind, change.path.as_str()))
+            .collect()
+    }
+}
+
+fn open() -> Command {
+    Command::Open {
+        secret: SECRET,
+        timeout_ms: 9000,
+        owner: 1,
+    }
+}
+
+fn resume(secret: [u8; 16]) -> Command {
+    Command::Resume {
+        secret,
+        timeout_ms: 7000,
+        owner: 2,
+    }
+}
+
+fn create(path: &str, mode: CreateMode) -> Op {
+    Op::Create {
+        path: path.to_owned(),
+        data: Bytes::new(),
+        mode,
+    }
+}
+
+fn set(path: &str, data: &'static [u8], version: Option<u64>) -> Op {
+    Op::Set {
+        path: path.to_owned(),
+        data: Bytes::from_static(data),
+        version,
+    }
+}
+
+fn delete(path: &str, version: Option<u64>) -> Op {
+    let path = path.to_owned();
+    Op::Delete { path, version }
+}
+
+fn check(path: &str, version: Option<u64>) -> Op {
+    let path = path.to_owned();
+    Op::Check { path, version }
+}
+
+fn no_node(path: &str) -> OpError {
+    let path = path.to_owned();
+    OpError::NoNode { path }
+}
+
+fn exists(path: &str) -> OpError {
+    let path = path.to_owned();
+    OpError::NodeExists { path }
+}
+
+use ChangeKind::{Created as Made, DataChanged, Deleted};
+use CreateMode::{Ephemeral, EphemeralSequential, Persistent, PersistentSequential};
+
+#[test]
+fn sequence_numbers_count_every_create_under_the_parent() {
+    // Creates of any kind count, deletes do not, and a parent made anew starts at 0.
+    let mut s = Script::new();
+    s.make("/q", Persistent);
+    assert_eq!(s.make("/q/n-", PersistentSequential), "/q/n-0000000000");
+    s.make("/q/plain", Persistent);
+    assert_eq!(s.make("/q/m-", EphemeralSequential), "/q/m-0000000002");
+    s.op(delete("/q/m-0000000002", None)).unwrap();
+    assert_eq!(s.make("/q/", PersistentSequential), "/q/0000000003");
+    assert_eq!(s.make("/q/..", PersistentSequential), "/q/..0000000004");
+    // Under the root too, where the system's own znode does not count.
+    assert_eq!(s.make("/top", PersistentSequential), "/top0000000001");
+    assert_eq!(s.make("/", PersistentSequential), "/0000000002");
+
+    let mut s = Script::new();
+    for _ in 0..2 {
+        s.make("/p", Persistent);
+        assert_eq!(s.make("/p/n", PersistentSequential), "/p/n0000000000");
+        s.op(delete("/p/n0000000000", None)).unwrap();
+        s.op(delete("/p", None)).unwrap();
+    }
+}
+
+#[test]
+fn a_taken_sequential_name_is_an_error_until_the_number_moves_on() {
+    let mut s = Script::new();
+    s.make("/q", Persistent);
+    s.make("/q/n0000000001", Persistent);
+    for _ in 0..2 {
+        let result = s.op(create("/q/n", PersistentSequential));
+        assert_eq!(result, Err(exists("/q/n0000000001")));
+    }
+    s.make("/q/other", Persistent);
+    assert_eq!(s.make("/q/n", PersistentSequential), "/q/n0000000002");
+}
+
+#[test]
+fn the_stat_follows_each_operation() {
+    // Line by line of ZooKeeper's table of what changes what; the zxids 1 and 2 opened the sessions.
+    let mut s = Script::new();
+    s.time = 2000;
+    s.make("/p", Persistent);
+    let made = Stat {
+        czxid: 3,
+        mzxid: 3,
+        pzxid: 3,
+        ctime: 2000,
+        mtime: 2000,
+        ..Stat::default()
+    };
+    assert_eq!(s.stat("/p"), made);
+
+    s.time = 3000;
+    s.make("/p/e", Ephemeral);
+    let with_child = Stat {
+        pzxid: 4,
+        cversion: 1,
+        num_children: 1,
+        ..made
+    };
+    assert_eq!(s.stat("/p"), with_child);
+    assert_eq!(s.stat("/p/e").ephemeral_owner, Some(A));
+
+    s.time = 4000;
+    for data in [b"same", b"same"] {
+        s.op(set("/p/e", data, None)).unwrap();
+    }
+    let child = s.stat("/p/e");
+    assert_eq!((child.czxid, child.mzxid, child.pzxid), (4, 6, 4));
+    assert_eq!((child.ctime, child.mtime), (3000, 4000));
+    assert_eq!((child.version, child.data_length), (2, 4));
+    assert_eq!(s.stat("/p"), with_child);
+
+    s.op(delete("/p/e", None)).unwrap();
+    let without_child = Stat {
+        pzxid: 7,
+        cversion: 2,
+        num_children: 0,
+        ..made
+    };
+    assert_eq!(s.stat("/p"), without_child);
+}
+
+#[test]
+fn time_never_goes_back() {
+    let mut s = Script::new();
+    s.time = 5000;
+    s.make("/a", Persistent);
+    s.time = 4000;
+    s.make("/b", Persistent);
+    assert_eq!(s.stat("/b").ctime, 5000);
+    assert_eq!(s.machine.time(), 5000);
+}
+
+#[test]
+fn only_writes_that_change_something_take_a_zxid() {
+    let mut s = Script::new();
+    assert_eq!(s.machine.zxid(), 2);
+    s.op(delete("/none", None)).unwrap_err();
+    s.make("/a", Persistent);
+    s.op(check("/a", Some(0))).unwrap();
+    s.run(A, Command::Multi(vec![])).unwrap();
+    s.run(A, Command::Multi(vec![check("/a", None)])).unwrap();
+    assert_eq!(s.machine.zxid(), 3);
+    let both = vec![create("/a/b", Persistent), delete("/a/b", None)];
+    s.run(A, Command::Multi(both)).unwrap();
+    assert_eq!(s.machine.zxid(), 4);
+    assert_eq!(s.machine.tree().zxid(), 4);
+}
+
+#[test]
+fn versions_are_compared_unless_none_is_given() {
+    let mut s = Script::new();
+    s.make("/a", Persistent);
+    s.op(set("/a", b"1", Some(0))).unwrap();
+    let bad = |expected| OpError::BadVersion {
+        path: "/a".to_owned(),
+        expected,
+        actual: 1,
+    };
+    assert_eq!(s.op(set("/a", b"2", Some(0))), Err(bad(0)));
+    assert_eq!(s.op(check("/a", Some(2))), Err(bad(2)));
+    assert_eq!(s.op(delete("/a", Some(u64::MAX))), Err(bad(u64::MAX)));
+    assert_eq!(s.op(check("/a", None)), Ok(Reply::Done));
+    assert_eq!(s.op(check("/a", Some(1))), Ok(Reply::Done));
+    assert_eq!(s.op(delete("/a", Some(1))), Ok(Reply::Done));
+}
+
+#[test]
+fn create_is_refused_in_zookeepers_order() {
+    let mut s = Script::new();
+    s.make("/e", Ephemeral);
+    s.make("/a", Persistent);
+    assert_eq!(s.op(create("/", Persistent)), Err(exists("/")));
+    assert_eq!(s.op(create("/a", Ephemeral)), Err(exists("/a")));
+    assert_eq!(s.op(create("/x/y", Persistent)), Err(no_node("/x")));
+    assert_eq!(
+        s.op(create("/x/", PersistentSequential)),
+        Err(no_node("/x"))
+    );
+    for mode in [Persistent, EphemeralSequential] {
+        let refused = OpError::NoChildrenForEphemerals {
+            path: "/e".to_owned(),
+        };
+        assert_eq!(s.op(create("/e/x", mode)), Err(refused));
+    }
+    for path in ["", "x", "/x/", "/x//y", "/x/./y", "/x/\u{1f600}"] {
+        let result = s.op(create(path, Persistent));
+        assert!(matches!(result, Err(OpError::InvalidPath { .. })), "{path}");
+    }
+    // The path is looked at before the size, and the size before the tree.
+    let large = |path: &str| Op::Create {
+        path: path.to_owned(),
+        data: vec![0; DATA_BYTES_MAX + 1].into(),
+        mode: Persistent,
+    };
+    let result = s.op(large("x"));
+    assert!(matches!(result, Err(OpError::InvalidPath { .. })));
+    let result = s.op(large("/x/y"));
+    assert_eq!(
+        result,
+        Err(OpError::TooLarge {
+            path: "/x/y".to_owned(),
+            size: DATA_BYTES_MAX as u64 + 1,
+            limit: DATA_BYTES_MAX as u64,
+        })
+    );
+}
+
+#[test]
+fn delete_set_and_check_are_refused_in_zookeepers_order() {
+    let mut s = Script::new();
+    s.make("/a", Persistent);
+    s.make("/a/b", Persistent);
+    for path in ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"] {
+        let path = path.to_owned();
+        // Even with a version that is wrong.
+        let result = s.op(delete(&path, Some(9)));
+        assert_eq!(result, Err(OpError::Reserved { path }));
+    }
+    let bad = OpError::BadVersion {
+        path: "/a".to_owned(),
+        expected: 9,
+        actual: 0,
+    };
+    assert_eq!(s.op(delete("/a", Some(9))), Err(bad.clone()));
+    let not_empty = OpError::NotEmpty {
+        path: "/a".to_owned(),
+    };
+    assert_eq!(s.op(delete("/a", Some(0))), Err(not_empty));
+    assert_eq!(s.op(set("/a", b"", Some(9))), Err(bad));
+    for path in ["/none", "/none/below"] {
+        assert_eq!(s.op(delete(path, Some(9))), Err(no_node(path)));
+        assert_eq!(s.op(set(path, b"", Some(9))), Err(no_node(path)));
+        assert_eq!(s.op(check(path, Some(9))), Err(no_node(path)));
+    }
+    for op in [delete("/a/", None), set("a", b"", None), check("", None)] {
+        let result = s.op(op);
+        assert!(matches!(result, Err(OpError::InvalidPath { .. })));
+    }
+    // The data of the system's znodes may be set, and they may have children.
+    s.op(set("/zookeeper/config", b"x", Some(0))).unwrap();
+    s.make("/zookeeper/quota/a", Persistent);
+}
+
+#[test]
+fn the_longest_path_and_the_largest_data_fit() {
+    let mut s = Script::new();
+    let longest = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
+    s.make(&longest, Persistent);
+    let result = s.op(create(&longest[..PATH_BYTES_MAX - 9], PersistentSequential));
+    assert!(matches!(result, Err(OpError::InvalidPath { .. })));
+    let sequential = &longest[..PATH_BYTES_MAX - 10];
+    assert_eq!(
+        s.make(sequential, PersistentSequential).len(),
+        PATH_BYTES_MAX
+    );
+    let largest = vec![1; DATA_BYTES_MAX];
+    s.op(Op::Set {
+        path: longest.clone(),
+        data: largest.into(),
+        version: None,
+    })
+    .unwrap();
+    assert_eq!(s.stat(&longest).data_length as usize, DATA_BYTES_MAX);
+}
+
+#[test]
+fn changes_are_told_in_the_order_in_which_they_happened() {
+    // One zxid for all of a multi, and nothing told of one that failed.
+    let mut s = Script::new();
+    let ops = vec![
+        create("/a", Persistent),
+        set("/a", b"1", Some(0)),
+        check("/a", Some(1)),
+        create("/a/s-", PersistentSequential),
+        create("/a/s-", EphemeralSequential),
+        delete("/a/s-0000000000", None),
+    ];
+    s.run(A, Command::Multi(ops)).unwrap();
+    let expected = [
+        (3, Made, "/a"),
+        (3, DataChanged, "/a"),
+        (3, Made, "/a/s-0000000000"),
+        (3, Made, "/a/s-0000000001"),
+        (3, Deleted, "/a/s-0000000000"),
+    ];
+    assert_eq!(s.changes(), expected);
+    let ops = vec![create("/b", Persistent), delete("/none", None)];
+    s.run(A, Command::Multi(ops)).unwrap_err();
+    assert_eq!(s.changes(), []);
+    s.op(set("/a", b"", None)).unwrap();
+    assert_eq!(s.changes(), [(4, DataChanged, "/a")]);
+}
+
+#[test]
+fn each_operation_of_a_multi_sees_those_before_it() {
+    // Each stat is as of its operation.
+    let mut s = Script::new();
+    let ops = vec![
+        create("/a", Persistent),
+        create("/a/b", Ephemeral),
+        set("/a", b"x", Some(0)),
+        set("/a", b"xy", Some(1)),
+        delete("/a/b", Some(0)),
+        delete("/a", Some(2)),
+        create("/a", Ephemeral),
+    ];
+    let Ok(Reply::Multi(results)) = s.run(A, Command::Multi(ops)) else {
+        panic!("it failed");
+    };
+    let OpResult::Created(Created { path, stat }) = &results[0] else {
+        panic!("{:?}", results[0]);
+    };
+    assert_eq!((path.as_str(), stat.czxid, stat.cversion), ("/a", 3, 0));
+    let stats = results.iter().filter_map(|result| match result {
+        OpResult::Set(stat) => Some((stat.version, stat.data_length, stat.num_children)),
+        _ => None,
+    });
+    assert_eq!(stats.collect::<Vec<_>>(), [(1, 1, 1), (2, 2, 1)]);
+    assert_eq!((&results[4], results.len()), (&OpResult::Deleted, 7));
+    assert_eq!(s.stat("/a").ephemeral_owner, Some(A));
+    assert_eq!(s.stat("/a").version, 0);
+}
+
+#[test]
+fn a_multi_that_fails_changes_nothing() {
+    let mut s = Script::new();
+    s.make("/keep", Persistent);
+    s.make("/mine", Ephemeral);
+    let theirs = create("/theirs", Ephemeral);
+    s.run(B, Command::Op(theirs)).unwrap();
+    let hash = s.machine.tree().hash();
+    s.machine.take_dirty();
+    let ops = vec![
+        create("/new", Ephemeral),
+        delete("/mine", None),
+        delete("/theirs", None),
+        set("/keep", b"x", None),
+        create("/keep/c", Persistent),
+        check("/keep", Some(7)),
+        create("not looked at", Persistent),
+    ];
+    let failed = OpError::Multi {
+        index: 5,
+        error: Box::new(OpError::BadVersion {
+            path: "/keep".to_owned(),
+            expected: 7,
+            actual: 1,
+        }),
+    };
+    assert_eq!(s.run(A, Command::Multi(ops)), Err(failed));
+    assert_eq!(s.machine.tree().hash(), hash);
+    assert_eq!(s.machine.zxid(), 5);
+    // What is to be saved is the session, which remembers the result.
+    assert_eq!(s.machine.take_dirty().len(), 1);
+}
+
+#[test]
+fn the_data_of_a_multi_is_limited_as_a_whole() {
+    let mut s = Script::new();
+    s.make("/a", Persistent);
+    let half = |bytes| Op::Set {
+        path: "/a".to_owned(),
+        data: vec![0; bytes].into(),
+        version: None,
+    };
+    let fits = vec![half(DATA_BYTES_MAX / 2), half(DATA_BYTES_MAX / 2)];
+    s.run(A, Command::Multi(fits)).unwrap();
+    let over = vec![
+        half(DATA_BYTES_MAX / 2),
+        half(DATA_BYTES_MAX / 2 + 1),
+        half(7),
+    ];
+    let result = s.run(A, Command::Multi(over));
+    let limit = DATA_BYTES_MAX as u64;
+    let error = Box::new(OpError::TooLarge {
+        path: "/a".to_owned(),
+        size: limit + 8,
+        limit,
+    });
+    assert_eq!(result, Err(OpError::Multi { index: 1, error }));
+}
+
+#[test]
+fn ephemerals_go_with_their_session_in_one_zxid() {
+    // In the order of their paths.
+    let mut s = Script::new();
+    for path in ["/c", "/a-", "/b", "/gone"] {
+        s.make(path, Ephemeral);
+    }
+    s.make("/a", Persistent);
+    s.make("/a/x", Ephemeral);
+    let theirs = vec![create("/b-of-b", Ephemeral), delete("/gone", None)];
+    // Anyone may delete an ephemeral, and then it does not go a second time.
+    s.run(B, Command::Multi(theirs)).unwrap();
+    s.make("/gone", Persistent);
+    let zxid = s.machine.zxid() + 1;
+    assert_eq!(s.run(A, Command::Close), Ok(Reply::Done));
+    let expected = ["/a-", "/a/x", "/b", "/c"].map(|path| (zxid, Deleted, path));
+    assert_eq!(s.changes(), expected);
+    assert_eq!(s.last.sessions, [SessionChange::Gone(A)]);
+    assert_eq!(s.machine.zxid(), zxid);
+    assert_eq!(s.stat("/a").pzxid, zxid);
+    assert!(s.exists("/gone") && s.exists("/b-of-b"));
+    assert!(s.machine.session(A).is_none());
+
+    // The close again, and anything else: the session is not known.
+    let again = s.send(A, A.0, s.next[0] - 1, 0, Command::Close);
+    assert_eq!(again, Err(OpError::SessionExpired));
+    let late = s.op(create("/late", Ephemeral));
+    assert_eq!(late, Err(OpError::SessionExpired));
+    assert_eq!(s.machine.zxid(), zxid);
+}
+
+#[test]
+fn a_session_without_ephemerals_takes_a_zxid_to_close_too() {
+    let mut s = Script::new();
+    s.run(A, Command::Close).unwrap();
+    assert_eq!((s.machine.zxid(), s.changes().len()), (3, 0));
+    assert_eq!(
+        s.machine.sessions().map(|(id, _)| id).collect::<Vec<_>>(),
+        [B]
+    );
+}
+
+#[test]
+fn an_expiry_holds_only_in_its_term_and_against_its_holder() {
+    let mut s = Script::new();
+    s.make("/e", Ephemeral);
+    let expire = |term| Command::Expire { term };
+    for (holder, term) in [(A.0, TERM - 1), (A.0, TERM + 1), (99, TERM)] {
+        let result = s.send(A, holder, 0, 0, expire(term));
+        assert_eq!(result, Err(OpError::StaleExpiry));
+    }
+    assert!(s.exists("/e"));
+    assert_eq!(s.send(A, A.0, 0, 0, expire(TERM)), Ok(Reply::Done));
+    assert!(!s.exists("/e"));
+    assert_eq!(s.last.sessions, [SessionChange::Gone(A)]);
+    let again = s.send(A, A.0, 0, 0, expire(TERM));
+    assert_eq!(again, Err(OpError::SessionExpired));
+}
+
+#[test]
+fn a_request_that_comes_again_is_answered_and_not_run() {
+    let mut s = Script::new();
+    let command = Command::Op(create("/n-", EphemeralSequential));
+    let first = s.send(A, A.0, 1, 0, command.clone());
+    let zxid = s.machine.zxid();
+    assert_eq!(s.send(A, A.0, 1, 0, command.clone()), first);
+    assert_eq!(s.last.changes, []);
+    // Also an error, though by now it would succeed.
+    let absent = Command::Op(set("/b", b"", None));
+    assert_eq!(s.send(A, A.0, 2, 0, absent.clone()), Err(no_node("/b")));
+    s.run(B, Command::Op(create("/b", Persistent))).unwrap();
+    assert_eq!(s.send(A, A.0, 2, 0, absent), Err(no_node("/b")));
+    assert_eq!(s.machine.zxid(), zxid + 1);
+    // Once its result has arrived it is forgotten.
+    s.send(A, A.0, 3, 2, Command::Op(check("/", None))).unwrap();
+    assert_eq!(s.send(A, A.0, 1, 0, command), Err(OpError::OutOfOrder));
+    assert_eq!(s.machine.zxid(), zxid + 1);
+}
+
+#[test]
+fn a_request_before_its_time_has_no_effect() {
+    let mut s = Script::new();
+    s.send(A, A.0, 1, 0, Command::Op(check("/", None))).unwrap();
+    let hash = s.machine.hash();
+    let early = Command::Op(create("/early", Persistent));
+    for (seq, acked) in [(3, 2), (3, 0), (u64::MAX, u64::MAX)] {
+        let result = s.send(A, A.0, seq, acked, early.clone());
+        assert_eq!(result, Err(OpError::OutOfOrder));
+        assert_eq!(s.machine.hash(), hash);
+    }
+    let close = s.send(A, A.0, 3, 2, Command::Close);
+    assert_eq!(close, Err(OpError::OutOfOrder));
+    assert!(s.machine.session(A).is_some());
+}
+
+#[test]
+fn opening_again_gives_the_same_answer() {
+    let mut s = Script::new();
+    let again = s.send(A, A.0, 0, 0, open());
+    assert_eq!(again, Ok(Reply::Session { timeout_ms: 9000 }));
+    assert_eq!((s.machine.zxid(), s.last.sessions.len()), (2, 0));
+    let other = s.send(A, 77, 0, 0, open());
+    assert_eq!(other, Err(OpError::WrongSecret));
+    let thief = Command::Open {
+        secret: [0; 16],
+        timeout_ms: 1,
+        owner: 1,
+    };
+    assert_eq!(s.send(A, A.0, 0, 0, thief), Err(OpError::WrongSecret));
+    assert_eq!(s.machine.session(A).unwrap().timeout_ms, 9000);
+}
+
+#[test]
+fn a_resumed_session_belongs_to_its_new_holder() {
+    let mut s = Script::new();
+    s.make("/e", Ephemeral);
+    let stranger = s.send(SessionId(9), 50, 0, 0, resume(SECRET));
+    assert_eq!(stranger, Err(OpError::SessionExpired));
+    let thief = s.send(A, 50, 0, 0, resume([0; 16]));
+    assert_eq!(thief, Err(OpError::WrongSecret));
+    // Not even the holder itself is told anything without the secret.
+    let thief = s.send(A, A.0, 0, 0, resume([0; 16]));
+    assert_eq!(thief, Err(OpError::WrongSecret));
+
+    let zxid = s.machine.zxid();
+    for sent in 0..2 {
+        let resumed = s.send(A, 50, 0, 0, resume(SECRET));
+        assert_eq!(resumed, Ok(Reply::Session { timeout_ms: 7000 }));
+        let told: &[SessionChange] = [&[SessionChange::Held(A)][..], &[]][sent];
+        assert_eq!(s.last.sessions, told);
+        assert_eq!(s.machine.zxid(), zxid + 1);
+    }
+    let record = s.machine.session(A).unwrap();
+    assert_eq!((record.owner, record.holder, record.last_seq), (2, 50, 0));
+    assert!(s.exists("/e"));
+    // The numbers start anew, and the former holder is refused whatever it sends.
+    let moved = s.op(create("/x", Persistent));
+    assert_eq!(moved, Err(OpError::SessionMoved));
+    let moved = s.send(A, A.0, 2, 0, Command::Close);
+    assert_eq!(moved, Err(OpError::SessionMoved));
+    let expiry = s.send(A, A.0, 0, 0, Command::Expire { term: TERM });
+    assert_eq!(expiry, Err(OpError::StaleExpiry));
+    s.send(A, 50, 1, 0, Command::Op(create("/x", Persistent)))
+        .unwrap();
+}
+
+#[test]
+fn a_resumption_that_comes_late_again_does_not_take_the_session_back() {
+    // A leader change can put the same resumption into the log twice, the second time after
+    // another holder's.
+    let mut s = Script::new();
+    s.send(A, 50, 0, 0, resume(SECRET)).unwrap();
+    s.send(A, 51, 0, 0, resume(SECRET)).unwrap();
+    let late = s.send(A, 50, 0, 0, resume(SECRET));
+    assert_eq!(late, Err(OpError::SessionMoved));
+    assert_eq!(s.machine.session(A).unwrap().holder, 51);
+}
+
+#[test]
+fn a_batch_is_applied_in_order() {
+    let mut machine = Machine::new();
+    let request = |session, seq, command| Request {
+        session,
+        holder: 1,
+        seq,
+        acked: 0,
+        command,
+    };
+    let batch = Batch {
+        time: 1,
+        requests: vec![
+            request(A, 0, open()),
+            request(A, 1, Command::Op(create("/e", Ephemeral))),
+            request(B, 1, Command::Op(create("/b", Persistent))),
+            request(B, 0, open()),
+            request(B, 1, Command::Op(set("/e", b"b", Some(0)))),
+            request(A, 2, Command::Close),
+        ],
+    };
+    let applied = machine.apply(TERM, &batch);
+    let results = applied
+        .outcomes
+        .iter()
+        .map(|outcome| outcome.result.is_ok());
+    let expected = [true, true, false, true, true, true];
+    assert_eq!(results.collect::<Vec<_>>(), expected);
+    let changes = applied
+        .changes
+        .iter()
+        .map(|change| (change.zxid, change.kind));
+    let expected = [(2, Made), (4, DataChanged), (5, Deleted)];
+    assert_eq!(changes.collect::<Vec<_>>(), expected);
+    let held = [A, B].map(SessionChange::Held);
+    assert_eq!(
+        applied.sessions,
+        [&held[..], &[SessionChange::Gone(A)]].concat()
+    );
+}
+
+#[test]
+fn what_leaves_the_machine_may_go_to_any_thread() {
+    fn check<T: Send + Sync + 'static>() {}
+    check::<super::Tree>();
+    check::<super::State>();
+    check::<super::Dirty>();
+    check::<super::snapshot::ChunkWriter>();
+    check::<super::Machine>();
+}

@@ -1,0 +1,490 @@
+//! The znodes: an immutable tree that is cheap to clone and to change.
+//!
+//! A [`Tree`] is a persistent map from the full path to the [`Znode`], and each
+//! znode keeps the ordered, persistent set of its children. A clone shares
+//! everything; a write copies only what is shared, on the way to what it
+//! changes (a few small nodes of the map, and of the parent's children when one
+//! is created or deleted), and works in place when nothing is shared. So the
+//! machine publishes a clone after every batch, and readers use it as long as
+//! they like.
+//!
+//! Why a map by path and not nodes within nodes: a read is one lookup whatever
+//! the depth, a write costs the same at any depth, and nothing here recurses
+//! along a path, neither lookups nor dropping (paths may be 2,000 deep).
+//!
+//! Invariants ([`Tree::check`]):
+//! - `/` and the other [`RESERVED`] paths exist; every other znode's parent exists.
+//! - A znode is in its parent's children exactly if it is in the map.
+//! - An ephemeral has no children.
+//! - `hash` is the wrapping sum of the znodes' hashes, so that it is kept by
+//!   adding and subtracting and does not depend on the order of the writes.
+//!   (It finds accidents, not forgeries: xxh3 is no cryptographic hash.)
+//!
+//! The map's hash is a fixed function and its order is never looked at: what
+//! has an order here is the children, sorted by the bytes of their names.
+//!
+//! Not here: what an operation does and when it is refused (`ops`).
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hasher};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::path;
+use crate::znode::{SessionId, Stat, Zxid};
+
+/// The znodes that always exist.
+pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+
+/// The width of the map's nodes: a write copies one node of at most so many
+/// pointers on each level, of which a million znodes make five.
+const MAP_DEGREE: u8 = 16;
+
+/// One version of all znodes.
+#[derive(Clone)]
+pub(crate) struct Tree {
+    znodes: HashTrieMapSync<Arc<str>, Znode, PathHasher>,
+    zxid: Zxid,
+    hash: u64,
+}
+
+/// One znode.
+#[derive(Clone, Debug)]
+pub(crate) struct Znode {
+    data: Arc<[u8]>,
+    data_hash: u64,
+    children: RedBlackTreeSetSync<Child>,
+    fields: Fields,
+    /// Of path, fields and data.
+    hash: u64,
+}
+
+/// What is kept of a znode beside its data and its children.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Fields {
+    pub(super) czxid: Zxid,
+    pub(super) mzxid: Zxid,
+    pub(super) pzxid: Zxid,
+    pub(super) ctime: u64,
+    pub(super) mtime: u64,
+    pub(super) version: u64,
+    pub(super) cversion: u64,
+    pub(super) aversion: u64,
+    /// How many children were ever created: the next sequence number.
+    pub(super) creates: u64,
+    pub(super) owner: Option<SessionId>,
+}
+
+impl Znode {
+    fn new(path: &str, data: &[u8], fields: Fields) -> Znode {
+        let mut znode = Znode {
+            data: Arc::from(data),
+            data_hash: xxh3_64(data),
+            children: RedBlackTreeSetSync::new_sync(),
+            fields,
+            hash: 0,
+        };
+        znode.hash = znode.compute_hash(path);
+        znode
+    }
+
+    pub(crate) fn data(&self) -> &Arc<[u8]> {
+        &self.data
+    }
+
+    pub(crate) fn stat(&self) -> Stat {
+        let fields = &self.fields;
+        Stat {
+            czxid: fields.czxid,
+            mzxid: fields.mzxid,
+            pzxid: fields.pzxid,
+            ctime: fields.ctime,
+            mtime: fields.mtime,
+            version: fields.version,
+            cversion: fields.cversion,
+            aversion: fields.aversion,
+            ephemeral_owner: fields.owner,
+            data_length: u32::try_from(self.data.len()).unwrap_or(u32::MAX),
+            num_children: u32::try_from(self.children.size()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The names of the children, sorted by their bytes.
+    pub(crate) fn children(&self) -> impl Iterator<Item = &str> {
+        self.children.iter().map(Child::name)
+    }
+
+    pub(crate) fn has_children(&self) -> bool {
+        !self.children.is_empty()
+    }
+
+    pub(super) fn fields(&self) -> &Fields {
+        &self.fields
+    }
+
+    /// The children are left out: each is a znode of its own, with its path in its hash.
+    fn compute_hash(&self, path: &str) -> u64 {
+        let fields = &self.fields;
+        let words = [
+            xxh3_64(path.as_bytes()),
+            self.data_hash,
+            fields.czxid,
+            fields.mzxid,
+            fields.pzxid,
+            fields.ctime,
+            fields.mtime,
+            fields.version,
+            fields.cversion,
+            fields.aversion,
+            fields.creates,
+            u64::from(fields.owner.is_some()),
+            fields.owner.map_or(0, SessionId::number),
+        ];
+        hash_words(&words)
+    }
+}
+
+/// The hash of some numbers, the same on every machine.
+pub(super) fn hash_words<const N: usize>(words: &[u64; N]) -> u64 {
+    let mut bytes = [[0; 8]; N];
+    for (bytes, word) in bytes.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    xxh3_64(bytes.as_flattened())
+}
+
+impl Tree {
+    /// The tree of a new cluster.
+    pub(super) fn genesis() -> Tree {
+        let mut tree = Tree::empty();
+        for path in RESERVED {
+            tree.put(Arc::from(path), &[], Fields::default());
+        }
+        tree
+    }
+
+    /// No znode at all, not even the root: where reading a snapshot starts from.
+    pub(super) fn empty() -> Tree {
+        Tree {
+            znodes: HashTrieMapSync::new_with_hasher_and_degree_and_ptr_kind(
+                PathHasher, MAP_DEGREE,
+            ),
+            zxid: 0,
+            hash: 0,
+        }
+    }
+
+    /// The znode at this path; none if there is none, or if it is not a path.
+    pub(crate) fn get(&self, path: &str) -> Option<&Znode> {
+        self.znodes.get(path)
+    }
+
+    /// The last write that this tree shows.
+    pub(crate) fn zxid(&self) -> Zxid {
+        self.zxid
+    }
+
+    /// The hash of all znodes. Replicas that have applied the same zxid have the same.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// How many znodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.znodes.size()
+    }
+
+    /// The znode at `cursor` (if there is one) and all that follow it, a znode before its
+    /// children and siblings by name. From `/` on, that is the whole tree.
+    pub(crate) fn iter_from<'a>(
+        &'a self,
+        cursor: &str,
+    ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
+        let mut walk = Walk {
+            tree: self,
+            first: self.znodes.get_key_value(cursor),
+            rest: Vec::new(),
+        };
+        let mut path = cursor;
+        while let Some(parent) = path::parent(path) {
+            if let Some(znode) = self.get(parent) {
+                let after = (
+                    Bound::Excluded(Child::new(Arc::from(path))),
+                    Bound::Unbounded,
+                );
+                let siblings = znode.children.range::<Child, _>(after);
+                walk.rest.push(Box::new(siblings));
+            }
+            path = parent;
+        }
+        walk.rest.reverse();
+        walk
+    }
+
+    pub(super) fn set_zxid(&mut self, zxid: Zxid) {
+        self.zxid = zxid;
+    }
+
+    /// Creates a znode under a parent that exists, at a path that is free, and counts it there.
+    pub(super) fn create(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        owner: Option<SessionId>,
+        zxid: Zxid,
+        time: u64,
+    ) -> Stat {
+        let path: Arc<str> = Arc::from(path);
+        let fields = Fields {
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime: time,
+            mtime: time,
+            owner,
+            ..Fields::default()
+        };
+        let znode = Znode::new(&path, data, fields);
+        let stat = znode.stat();
+        self.hash = self.hash.wrapping_add(znode.hash);
+        self.znodes.insert_mut(Arc::clone(&path), znode);
+        if let Some(parent) = path::parent(&path) {
+            self.update(parent, |znode| {
+                znode.children.insert_mut(Child::new(Arc::clone(&path)));
+                znode.fields.pzxid = zxid;
+                // Counters wrap, as a snapshot may hold any number.
+                znode.fields.cversion = znode.fields.cversion.wrapping_add(1);
+                znode.fields.creates = znode.fields.creates.wrapping_add(1);
+            });
+        }
+        stat
+    }
+
+    /// Replaces a znode's data; `None` if there is no such znode.
+    pub(super) fn set(&mut self, path: &str, data: &[u8], zxid: Zxid, time: u64) -> Option<Stat> {
+        self.update(path, |znode| {
+            znode.data = Arc::from(data);
+            znode.data_hash = xxh3_64(data);
+            znode.fields.version = znode.fields.version.wrapping_add(1);
+            znode.fields.mzxid = zxid;
+            znode.fields.mtime = time;
+        })
+    }
+
+    /// Deletes a znode that has no children, and counts it at its parent.
+    pub(super) fn delete(&mut self, path: &str, zxid: Zxid) {
+        if !self.remove(path) {
+            return;
+        }
+        if let Some(parent) = path::parent(path) {
+            self.update(parent, |znode| {
+                znode.fields.pzxid = zxid;
+                znode.fields.cversion = znode.fields.cversion.wrapping_add(1);
+            });
+        }
+    }
+
+    /// Puts a znode in place as a snapshot has it: nothing but the parent's set of children
+    /// changes beside it, and what was at this path is replaced but for its children.
+    pub(super) fn put(&mut self, path: Arc<str>, data: &[u8], fields: Fields) {
+        let mut znode = Znode::new(&path, data, fields);
+        self.hash = self.hash.wrapping_add(znode.hash);
+        if let Some(old) = self.get(&path) {
+            znode.children = old.children.clone();
+            self.hash = self.hash.wrapping_sub(old.hash);
+        }
+        self.znodes.insert_mut(Arc::clone(&path), znode);
+        if let Some(parent) = path::parent(&path).and_then(|parent| self.znodes.get_mut(parent)) {
+            parent.children.insert_mut(Child::new(Arc::clone(&path)));
+        }
+    }
+
+    /// Takes a znode away, from its parent's set of children too but without counting it there.
+    pub(super) fn remove(&mut self, path: &str) -> bool {
+        let Some(znode) = self.get(path) else {
+            return false;
+        };
+        self.hash = self.hash.wrapping_sub(znode.hash);
+        if let Some(parent) = path::parent(path).and_then(|parent| self.znodes.get_mut(parent)) {
+            parent.children.remove_mut(path::name(path));
+        }
+        self.znodes.remove_mut(path)
+    }
+
+    /// Changes a znode in place and keeps the hashes right.
+    fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
+        let znode = self.znodes.get_mut(path)?;
+        let before = znode.hash;
+        change(znode);
+        znode.hash = znode.compute_hash(path);
+        self.hash = self.hash.wrapping_sub(before).wrapping_add(znode.hash);
+        Some(znode.stat())
+    }
+
+    /// Checks the invariants, the hashes included, and gives the number of ephemerals.
+    pub(super) fn check(&self) -> Result<usize, String> {
+        if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
+            return Err(format!("no znode {missing}"));
+        }
+        let (mut seen, mut ephemerals, mut hash) = (0, 0, 0u64);
+        for (path, znode) in self.iter_from("/") {
+            seen += 1;
+            ephemerals += usize::from(znode.fields.owner.is_some());
+            hash = hash.wrapping_add(znode.hash);
+            if xxh3_64(&znode.data) != znode.data_hash || znode.compute_hash(path) != znode.hash {
+                return Err(format!("{path}: its hash is not the hash of its contents"));
+            }
+            if znode.fields.owner.is_some() && znode.has_children() {
+                return Err(format!("{path}: an ephemeral with children"));
+            }
+            // The children that the tree starts with were never counted.
+            let genesis = RESERVED
+                .iter()
+                .filter(|child| path::parent(child) == Some(path));
+            let children = znode.children.size().saturating_sub(genesis.count()) as u64;
+            let Fields {
+                creates, cversion, ..
+            } = znode.fields;
+            if cversion.wrapping_add(children) != creates.wrapping_mul(2) {
+                return Err(format!(
+                    "{path}: {creates} creates, {children} children, but cversion {cversion}"
+                ));
+            }
+        }
+        // The walk follows the children and finds each of them in the map (or stops short, which
+        // the count tells), so equal numbers mean that map and children hold the same.
+        if seen != self.len() {
+            return Err(format!(
+                "{seen} znodes in the tree, but {} in the map",
+                self.len()
+            ));
+        }
+        if hash != self.hash {
+            return Err("the hash is not the sum of the znodes' hashes".to_owned());
+        }
+        Ok(ephemerals)
+    }
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree")
+            .field("znodes", &self.len())
+            .field("zxid", &self.zxid)
+            .field("hash", &format_args!("{:016x}", self.hash))
+            .finish()
+    }
+}
+
+/// See [`Tree::iter_from`].
+struct Walk<'a> {
+    tree: &'a Tree,
+    first: Option<(&'a Arc<str>, &'a Znode)>,
+    /// What is left of the children of each znode on the way down; the deepest is the last.
+    rest: Vec<Box<dyn Iterator<Item = &'a Child> + 'a>>,
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = (&'a str, &'a Znode);
+
+    fn next(&mut self) -> Option<(&'a str, &'a Znode)> {
+        let (path, znode) = match self.first.take() {
+            Some(first) => first,
+            None => loop {
+                match self.rest.last_mut()?.next() {
+                    // Each child is in the map.
+                    Some(child) => break (&child.path, self.tree.get(&child.path)?),
+                    None => self.rest.pop(),
+                };
+            },
+        };
+        if znode.has_children() {
+            self.rest.push(Box::new(znode.children.iter()));
+        }
+        Some((path, znode))
+    }
+}
+
+/// A child in its parent's set: ordered by its name, but kept as its full path, which is shared
+/// with the map.
+#[derive(Clone, Debug)]
+struct Child {
+    path: Arc<str>,
+    name_start: u32,
+}
+
+impl Child {
+    fn new(path: Arc<str>) -> Child {
+        let name_bytes = path::name(&path).len();
+        Child {
+            // Paths have at most `PATH_BYTES_MAX` bytes.
+            name_start: (path.len() - name_bytes) as u32,
+            path,
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.path[self.name_start as usize..]
+    }
+}
+
+impl Borrow<str> for Child {
+    fn borrow(&self) -> &str {
+        self.name()
+    }
+}
+
+impl PartialEq for Child {
+    fn eq(&self, other: &Child) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Child {}
+
+impl PartialOrd for Child {
+    fn partial_cmp(&self, other: &Child) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Child {
+    fn cmp(&self, other: &Child) -> Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+/// xxh3 of the path, with no seed: the same everywhere and always.
+#[derive(Clone, Copy, Default)]
+struct PathHasher;
+
+impl BuildHasher for PathHasher {
+    type Hasher = PathHash;
+
+    fn build_hasher(&self) -> PathHash {
+        PathHash(0)
+    }
+}
+
+struct PathHash(u64);
+
+impl Hasher for PathHash {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = self.0.rotate_left(32) ^ xxh3_64(bytes);
+    }
+
+    // `str` ends its bytes with a 0xFF, which tells nothing when the key is one `str`.
+    fn write_u8(&mut self, _: u8) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! The tree as a data structure.
+
+use super::*;
+use crate::path::PATH_BYTES_MAX;
+
+fn paths(tree: &Tree, cursor: &str) -> Vec<String> {
+    tree.iter_from(cursor)
+        .map(|(path, _)| path.to_owned())
+        .collect()
+}
+
+fn tree_of(paths: &[&str]) -> Tree {
+    let mut tree = Tree::genesis();
+    for path in paths {
+        tree.create(path, b"", None, 1, 1);
+    }
+    tree.check().unwrap();
+    tree
+}
+
+#[test]
+fn starts_with_the_reserved_znodes() {
+    let tree = Tree::genesis();
+    tree.check().unwrap();
+    assert_eq!(paths(&tree, "/"), RESERVED);
+    assert_eq!(tree.len(), 4);
+    for path in RESERVED {
+        let stat = tree.get(path).unwrap().stat();
+        let num_children = match path {
+            "/" => 1,
+            "/zookeeper" => 2,
+            _ => 0,
+        };
+        let expected = Stat {
+            num_children,
+            ..Stat::default()
+        };
+        assert_eq!(stat, expected);
+    }
+}
+
+#[test]
+fn what_is_not_a_path_is_not_found() {
+    let tree = tree_of(&["/a"]);
+    for path in ["", "a", "/a/", "//a", "/a\0", "/b", "/a/b"] {
+        assert!(tree.get(path).is_none(), "{path:?}");
+    }
+}
+
+#[test]
+fn iterates_depth_first_with_siblings_by_name() {
+    // '-' and ' ' sort before '/', and yet "/a-" comes after all that is below "/a".
+    let tree = tree_of(&["/b", "/a-", "/a", "/a/z", "/a/b", "/a/b/c", "/a b"]);
+    let all = ["/", "/a", "/a/b", "/a/b/c", "/a/z", "/a b", "/a-", "/b"];
+    assert_eq!(paths(&tree, "/")[..8], all);
+    assert_eq!(paths(&tree, "/a/b")[..2], ["/a/b", "/a/b/c"]);
+    // From where no znode is: what would follow it.
+    assert_eq!(paths(&tree, "/a/c")[0], "/a/z");
+    assert_eq!(paths(&tree, "/a/b/c/d/e")[0], "/a/z");
+    assert_eq!(paths(&tree, "/zz").len(), 0);
+}
+
+#[test]
+fn a_clone_does_not_see_later_writes() {
+    let mut tree = tree_of(&["/a", "/a/b"]);
+    let before = tree.clone();
+    tree.set("/a", b"new", 2, 2).unwrap();
+    tree.delete("/a/b", 3);
+    tree.create("/a/c", b"", None, 4, 4);
+    assert_eq!(before.get("/a").unwrap().data()[..], b""[..]);
+    assert_eq!(
+        before.get("/a").unwrap().children().collect::<Vec<_>>(),
+        ["b"]
+    );
+    assert_eq!(
+        tree.get("/a").unwrap().children().collect::<Vec<_>>(),
+        ["c"]
+    );
+    before.check().unwrap();
+    tree.check().unwrap();
+    assert_ne!(before.hash(), tree.hash());
+}
+
+#[test]
+fn the_hash_returns_when_the_contents_do() {
+    let mut tree = tree_of(&["/a"]);
+    let hash = tree.hash();
+    let fields = *tree.get("/a").unwrap().fields();
+    tree.set("/a", b"x", 2, 2).unwrap();
+    assert_ne!(tree.hash(), hash);
+    tree.put(Arc::from("/a"), b"", fields);
+    assert_eq!(tree.hash(), hash);
+}
+
+#[test]
+fn the_deepest_tree_overflows_no_stack() {
+    // A thread with a small stack, so that any recursion along the path would show.
+    let run = || {
+        let mut tree = Tree::genesis();
+        let mut path = String::new();
+        while path.len() + 2 <= PATH_BYTES_MAX {
+            path.push_str("/x");
+            tree.create(&path, b"d", None, 1, 1);
+        }
+        assert_eq!(tree.len(), 4 + PATH_BYTES_MAX / 2);
+        let old = tree.clone();
+        tree.set(&path, b"e", 2, 2).unwrap();
+        tree.check().unwrap();
+        drop(old);
+        assert_eq!(paths(&tree, "/x").len(), PATH_BYTES_MAX / 2 + 3);
+    };
+    let thread = std::thread::Builder::new().stack_size(256 << 10);
+    thread.spawn(run).unwrap().join().unwrap();
+}

@@ -5,6 +5,8 @@
 //! and the node send again what matters. It never blocks the node and never
 //! holds more than a fixed number of bytes for a peer.
 
+pub(crate) mod frame;
+pub(crate) mod handshake;
 pub(crate) mod tcp;
 
 use std::time::Duration;

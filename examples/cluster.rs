@@ -38,9 +38,8 @@ fn main() -> ExitCode {
 
 /// Does what its standard input says. Answers begin with '=', what happens meanwhile with '*'.
 fn instance(peers: &str) -> Outcome<()> {
-    let coordinator = Coordinator::builder()
-        .session_timeout(Duration::from_secs(4))
-        .join(peers.split(','))?;
+    let coordinator =
+        Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
     coordinator.wait_ready(Duration::from_secs(30))?;
     let session = coordinator.session();
     let me = coordinator.address().to_owned();
@@ -59,19 +58,14 @@ fn instance(peers: &str) -> Outcome<()> {
     let watch = session.watch("/board", WatchMode::PersistentRecursive)?;
     let events = watch.events().clone();
     let reader = session.clone();
-    std::thread::Builder::new()
-        .name("events".to_owned())
-        .spawn(move || {
-            for event in events {
-                if let Ok((data, _)) = reader.get(&event.path) {
-                    let text = String::from_utf8_lossy(&data).into_owned();
-                    println!(
-                        "* {:?} {} zxid {}: {text}",
-                        event.kind, event.path, event.zxid
-                    );
-                }
+    std::thread::Builder::new().name("events".to_owned()).spawn(move || {
+        for event in events {
+            if let Ok((data, _)) = reader.get(&event.path) {
+                let text = String::from_utf8_lossy(&data).into_owned();
+                println!("* {:?} {} zxid {}: {text}", event.kind, event.path, event.zxid);
             }
-        })?;
+        }
+    })?;
 
     println!("= ready as {me}");
     let lock = session.lock("/locks/board")?;
@@ -80,14 +74,7 @@ fn instance(peers: &str) -> Outcome<()> {
         match line?.as_str() {
             "status" => {
                 let status = coordinator.status();
-                println!(
-                    "= {}",
-                    if status.is_leader {
-                        "leader"
-                    } else {
-                        "follower"
-                    }
-                );
+                println!("= {}", if status.is_leader { "leader" } else { "follower" });
             }
             "turn" => {
                 let guard = lock.acquire()?;
@@ -152,17 +139,9 @@ fn story() -> Outcome<()> {
     let peers = free_addresses(3)?;
     let dir = std::env::temp_dir().join(format!("quorate-example-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let mut stage = Stage {
-        dir,
-        peers,
-        instances: Vec::new(),
-        start: Instant::now(),
-    };
+    let mut stage = Stage { dir, peers, instances: Vec::new(), start: Instant::now() };
 
-    stage.say(&format!(
-        "three processes join by the same list: {}",
-        stage.peers.join(", ")
-    ));
+    stage.say(&format!("three processes join by the same list: {}", stage.peers.join(", ")));
     for _ in 0..3 {
         stage.start_instance()?;
     }
@@ -171,10 +150,7 @@ fn story() -> Outcome<()> {
         let address = ready.rsplit(' ').next().unwrap_or_default();
         stage.instances[place].name = address.rsplit(':').next().unwrap_or("?").to_owned();
         let pid = stage.instances[place].child.id();
-        stage.say(&format!(
-            "{} is ready (process {pid})",
-            stage.instances[place].name
-        ));
+        stage.say(&format!("{} is ready (process {pid})", stage.instances[place].name));
     }
     let leader = stage.find_leader()?;
     stage.say(&format!("{} leads", stage.instances[leader].name));
@@ -186,25 +162,16 @@ fn story() -> Outcome<()> {
         let new: u64 = stage.instances[place].ask("turn")?.parse()?;
         ensure(new > token, "a fencing token did not grow")?;
         token = new;
-        stage.say(&format!(
-            "{} had the lock, token {token}",
-            stage.instances[place].name
-        ));
+        stage.say(&format!("{} had the lock, token {token}", stage.instances[place].name));
     }
     let other = (leader + 1) % 3;
     let seen = stage.instances[other].wait_told(&format!("token {token}"))?;
-    stage.say(&format!(
-        "{} saw it happen: {seen}",
-        stage.instances[other].name
-    ));
+    stage.say(&format!("{} saw it happen: {seen}", stage.instances[other].name));
 
     let held: u64 = stage.instances[leader].ask("hold")?.parse()?;
     ensure(held > token, "a fencing token did not grow")?;
     let dead = stage.instances.remove(leader);
-    stage.say(&format!(
-        "{} leads and holds the lock, token {held}: kill -9",
-        dead.name
-    ));
+    stage.say(&format!("{} leads and holds the lock, token {held}: kill -9", dead.name));
     let killed = Instant::now();
     kill(dead)?;
 
@@ -218,30 +185,18 @@ fn story() -> Outcome<()> {
     let leader = stage.find_leader()?;
     stage.say(&format!("{} leads now", stage.instances[leader].name));
     let members = stage.instances[1].ask("members")?;
-    ensure(
-        members.split(' ').count() == 2,
-        "the dead one's ephemeral is still there",
-    )?;
+    ensure(members.split(' ').count() == 2, "the dead one's ephemeral is still there")?;
     stage.say(&format!("members left: {members}"));
     let last = stage.instances[1].ask("turn")?;
-    stage.say(&format!(
-        "{} goes on, token {last}",
-        stage.instances[1].name
-    ));
+    stage.say(&format!("{} goes on, token {last}", stage.instances[1].name));
 
     stage.start_instance()?;
     let place = stage.instances.len() - 1;
     let ready = stage.instances[place].answer()?;
     stage.instances[place].name = ready.rsplit(':').next().unwrap_or("?").to_owned();
     let read = stage.instances[place].ask("read")?;
-    ensure(
-        read.ends_with(&format!("token {last}")),
-        "the restarted one did not catch up",
-    )?;
-    stage.say(&format!(
-        "{} is back and has caught up: \"{read}\"",
-        stage.instances[place].name
-    ));
+    ensure(read.ends_with(&format!("token {last}")), "the restarted one did not catch up")?;
+    stage.say(&format!("{} is back and has caught up: \"{read}\"", stage.instances[place].name));
     let members = stage.instances[0].ask("members")?;
     ensure(members.split(' ').count() == 3, "not all members are back")?;
     stage.say(&format!("members: {members}"));
@@ -256,8 +211,7 @@ impl Stage {
 
     fn start_instance(&mut self) -> Outcome<()> {
         let program = std::env::current_exe()?;
-        self.instances
-            .push(Instance::start(&program, &self.dir, &self.peers)?);
+        self.instances.push(Instance::start(&program, &self.dir, &self.peers)?);
         Ok(())
     }
 
@@ -293,13 +247,7 @@ impl Instance {
             }
         })?;
         let name = format!("process {}", child.id());
-        Ok(Instance {
-            name,
-            child,
-            stdin,
-            lines,
-            told: Vec::new(),
-        })
+        Ok(Instance { name, child, stdin, lines, told: Vec::new() })
     }
 
     fn ask(&mut self, command: &str) -> Outcome<String> {
@@ -326,8 +274,7 @@ impl Instance {
                 return Ok(self.told.remove(place).trim_start_matches("* ").to_owned());
             }
             let line = self.lines.recv_timeout(PATIENCE);
-            self.told
-                .push(line.map_err(|_| format!("{} saw nothing of {what}", self.name))?);
+            self.told.push(line.map_err(|_| format!("{} saw nothing of {what}", self.name))?);
         }
     }
 }
@@ -345,11 +292,8 @@ fn ensure(holds: bool, what: &str) -> Outcome<()> {
 
 /// Addresses of this machine that were free a moment ago.
 fn free_addresses(count: usize) -> Outcome<Vec<String>> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0"))
-        .collect::<Result<_, _>>()?;
-    let addresses = listeners
-        .iter()
-        .map(|listener| Ok(listener.local_addr()?.to_string()));
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+    let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
     addresses.collect()
 }

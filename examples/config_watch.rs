@@ -1,48 +1,47 @@
-//! Live configuration: one instance changes a value, another follows it.
+//! Live configuration: an operator changes a value, and a service on another
+//! instance follows it.
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, EventKind, Result, WatchMode};
+use quorate::{CreateMode, EventKind, Result, Session, WatchMode};
+
+/// Follows `/config` until its limit is deleted.
+fn follow(service: &Session) -> Result<()> {
+    // Set the watch first, then read: nothing can happen in between unnoticed.
+    let changes = service.watch("/config", WatchMode::PersistentRecursive)?;
+    let (value, stat) = service.get("/config/limit")?;
+    println!("limit {} (version {})", String::from_utf8_lossy(&value), stat.version);
+    for event in changes.events() {
+        if event.kind == EventKind::Deleted {
+            println!("{} was deleted by write {}", event.path, event.zxid);
+            return Ok(());
+        }
+        // What is read is never older than the event; it may be newer, or gone again by now.
+        if let Ok((value, stat)) = service.get(&event.path) {
+            let value = String::from_utf8_lossy(&value).into_owned();
+            println!("limit {value} (version {}, write {})", stat.version, stat.mzxid);
+            service.create("/seen/", &value, CreateMode::PersistentSequential)?;
+        }
+    }
+    Ok(())
+}
 
 fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     let operator = cluster.node(0).session();
-    let service = cluster.node(2).session();
     operator.create("/config", b"", CreateMode::Persistent)?;
     operator.create("/config/limit", b"10", CreateMode::Persistent)?;
+    operator.create("/seen", b"", CreateMode::Persistent)?;
+    let service = cluster.node(2).session();
     service.sync()?;
-
-    // Set the watch first, then read: nothing can happen in between unnoticed.
-    let changes = service.watch("/config", WatchMode::PersistentRecursive)?;
-    let (value, stat) = service.get("/config/limit")?;
-    println!(
-        "limit {} (version {})",
-        String::from_utf8_lossy(&value),
-        stat.version
-    );
-
-    for limit in ["20", "30", "40"] {
-        operator.set("/config/limit", limit)?;
-    }
-    operator.delete("/config/limit")?;
-
-    for event in changes.events() {
-        match event.kind {
-            EventKind::Deleted => {
-                println!("{} was deleted by write {}", event.path, event.zxid);
-                break;
-            }
-            // What is read may be newer than the event, never older.
-            _ => match service.get(&event.path) {
-                Ok((value, stat)) => println!(
-                    "{} is {} (version {}, write {})",
-                    event.path,
-                    String::from_utf8_lossy(&value),
-                    stat.version,
-                    stat.mzxid
-                ),
-                Err(error) => println!("write {}: by now there is {error}", event.zxid),
-            },
+    std::thread::scope(|scope| {
+        let service = scope.spawn(|| follow(&service));
+        for limit in ["20", "30", "40"] {
+            let (_, watch) = operator.children_and_watch("/seen")?;
+            operator.set("/config/limit", limit)?;
+            // The service says when it has seen it.
+            watch.recv();
         }
-    }
-    Ok(())
+        operator.delete("/config/limit")?;
+        service.join().expect("the service panicked")
+    })
 }

@@ -9,10 +9,7 @@ use quorate::{Result, Session};
 /// Runs while this instance leads; comes back when it has lost the lead.
 fn lead(session: &Session, name: &str) -> Result<()> {
     let leadership = session.lock("/leader")?.acquire()?;
-    println!(
-        "{name} leads, with fencing token {}",
-        leadership.fencing_token()
-    );
+    println!("{name} leads, with fencing token {}", leadership.fencing_token());
     for step in 1..=3 {
         // Asked before each step: false from the moment on at which the cluster may have
         // given the lead to another.
@@ -34,8 +31,7 @@ fn main() -> Result<()> {
                 scope.spawn(move || lead(&session, &format!("instance {place}")))
             })
             .collect();
-        jobs.into_iter()
-            .try_for_each(|job| job.join().expect("an instance panicked"))
+        jobs.into_iter().try_for_each(|job| job.join().expect("an instance panicked"))
     })?;
 
     // A leader that is cut off knows it before anybody else can lead.
@@ -45,9 +41,6 @@ fn main() -> Result<()> {
     assert!(!old.is_held());
     let new = cluster.node(1).session().lock("/leader")?.acquire()?;
     assert!(new.fencing_token() > old.fencing_token());
-    println!(
-        "instance 1 leads after instance 0 was cut off, token {}",
-        new.fencing_token()
-    );
+    println!("instance 1 leads after instance 0 was cut off, token {}", new.fencing_token());
     Ok(())
 }

@@ -17,9 +17,7 @@ fn register(session: &Session, name: &str) -> Result<usize> {
 
 fn main() -> Result<()> {
     let start = Instant::now();
-    let cluster = Cluster::builder()
-        .session_timeout(Duration::from_secs(30))
-        .start(3);
+    let cluster = Cluster::builder().session_timeout(Duration::from_secs(30)).start(3);
     let (first, second) = (cluster.node(0).session(), cluster.node(1).session());
     assert_eq!(register(&first, "one")?, 1);
     second.sync()?;

@@ -125,22 +125,13 @@ impl Builder {
 
     pub(crate) fn validate(&self) -> Result<()> {
         let invalid = |setting, reason: &str| {
-            Err(Error::InvalidSetting {
-                setting,
-                reason: reason.to_owned(),
-            })
+            Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
         };
         if self.heartbeat < Duration::from_millis(1) || self.heartbeat > Duration::from_secs(10) {
-            return invalid(
-                "heartbeat",
-                "it must be between 1 millisecond and 10 seconds",
-            );
+            return invalid("heartbeat", "it must be between 1 millisecond and 10 seconds");
         }
         if self.tick < self.heartbeat * 2 || self.tick > Duration::from_secs(3600) {
-            return invalid(
-                "tick",
-                "it must be at least 2 heartbeats and at most an hour",
-            );
+            return invalid("tick", "it must be at least 2 heartbeats and at most an hour");
         }
         if self.session_timeout.is_zero() {
             return invalid("session_timeout", "it must not be zero");
@@ -149,10 +140,7 @@ impl Builder {
             return invalid("request_timeout", "it must not be zero");
         }
         if self.pending_requests_max == 0 {
-            return invalid(
-                "pending_requests_max",
-                "at least one request must be let in",
-            );
+            return invalid("pending_requests_max", "at least one request must be let in");
         }
         Ok(())
     }
@@ -165,10 +153,7 @@ impl Builder {
         self.validate()?;
         let peers = Peers::parse(peers)?;
         let (address, listener) = self.bind(&peers)?;
-        let dir = self
-            .data_dir
-            .clone()
-            .unwrap_or_else(|| default_dir(&address));
+        let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
 
         let founding = peers.founding()?;
@@ -185,25 +170,13 @@ impl Builder {
             }
         };
         let clock = Clock::real();
-        let now = Now {
-            mono: clock.now(),
-            wall_ms: clock.wall_ms(),
-        };
-        let config = NodeConfig {
-            heartbeat: self.heartbeat,
-            tick: self.tick,
-            seed: entropy::number()?,
-        };
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let config =
+            NodeConfig { heartbeat: self.heartbeat, tick: self.tick, seed: entropy::number()? };
         let node = boot(&mut store, config, now).map_err(in_dir)?;
-        let remote = founding
-            .members
-            .iter()
-            .filter(|member| member.node != identity.node);
+        let remote = founding.members.iter().filter(|member| member.node != identity.node);
         let remote = remote
-            .map(|member| RemotePeer {
-                node: member.node,
-                address: member.address.clone(),
-            })
+            .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
             .collect();
         let local = LocalPeer {
             cluster: identity.cluster,
@@ -271,10 +244,7 @@ fn found(
     founding: &Founding,
     address: &str,
 ) -> std::result::Result<Identity, crate::storage::StorageError> {
-    let own = founding
-        .members
-        .iter()
-        .find(|member| member.address == address);
+    let own = founding.members.iter().find(|member| member.address == address);
     let identity = Identity {
         cluster: founding.cluster,
         node: own.map_or(0, |member| member.node),
@@ -286,11 +256,7 @@ fn found(
     };
     let (hard_state, meta, state) = founding.genesis();
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-    tracing::info!(
-        cluster = identity.cluster,
-        node = identity.node,
-        "a new data directory"
-    );
+    tracing::info!(cluster = identity.cluster, node = identity.node, "a new data directory");
     Ok(identity)
 }
 
@@ -300,17 +266,9 @@ fn check_identity(
     address: &str,
     dir: &Path,
 ) -> Result<()> {
-    let mismatch = |reason| {
-        Err(Error::DataDirMismatch {
-            dir: dir.to_owned(),
-            reason,
-        })
-    };
+    let mismatch = |reason| Err(Error::DataDirMismatch { dir: dir.to_owned(), reason });
     if identity.address != address {
-        return mismatch(format!(
-            "it is that of {}, and this is {address}",
-            identity.address
-        ));
+        return mismatch(format!("it is that of {}, and this is {address}", identity.address));
     }
     if identity.cluster != founding.cluster {
         return mismatch("its cluster was founded by another list of peers".to_owned());

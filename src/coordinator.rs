@@ -54,9 +54,7 @@ enum Runs {
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner")
-            .field("node", &self.shared.node)
-            .finish_non_exhaustive()
+        f.debug_struct("Owner").field("node", &self.shared.node).finish_non_exhaustive()
     }
 }
 
@@ -116,12 +114,7 @@ impl Coordinator {
 
     fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
         let owner = Arc::new(Owner { shared, runs });
-        Coordinator {
-            inner: Arc::new(Inner {
-                owner,
-                session: Mutex::new(None),
-            }),
-        }
+        Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
     }
 
     fn shared(&self) -> &Shared {
@@ -135,11 +128,7 @@ impl Coordinator {
     /// # Panics
     /// If the operating system has no random numbers to give.
     pub fn session(&self) -> Session {
-        let mut own = self
-            .inner
-            .session
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
         match &*own {
             Some(session) if !session.state().is_final() => session.clone(),
             _ => {
@@ -194,8 +183,7 @@ impl Coordinator {
         let timeout = self.shared().limits.session_timeout;
         let known = Some((session, password));
         let (resumed, opened) = Session::open(&self.inner.owner, timeout, known)?;
-        self.shared()
-            .settle("resume session", &session.to_string(), opened)?;
+        self.shared().settle("resume session", &session.to_string(), opened)?;
         // What the old holder may still see is what this one has seen: nothing older.
         Ok(resumed)
     }
@@ -221,9 +209,7 @@ impl Coordinator {
 
     /// The address that the peers know this instance by.
     pub fn address(&self) -> &str {
-        self.shared()
-            .address(self.shared().node)
-            .unwrap_or_default()
+        self.shared().address(self.shared().node).unwrap_or_default()
     }
 
     /// How this instance and its cluster are.
@@ -241,10 +227,7 @@ impl Coordinator {
         });
         Status {
             address: self.address().to_owned(),
-            leader: status
-                .leader
-                .and_then(|leader| shared.address(leader))
-                .map(str::to_owned),
+            leader: status.leader.and_then(|leader| shared.address(leader)).map(str::to_owned),
             is_leader: status.is_leader,
             term: status.term,
             zxid: status.zxid,
@@ -262,13 +245,7 @@ impl Coordinator {
     /// Takes a second at most, unless its disk hangs. It stays a member and may join again. Calls on
     /// handles that are left fail with [`Error::Stopped`].
     pub fn close(&self) {
-        drop(
-            self.inner
-                .session
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();
     }
 }

@@ -251,10 +251,7 @@ pub enum Error {
 impl Error {
     /// Whether a write that failed with this may have happened all the same, or may happen yet.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(
-            self,
-            Error::Timeout { .. } | Error::Stopped { .. } | Error::OutcomeUnknown { .. }
-        )
+        matches!(self, Error::Timeout { .. } | Error::Stopped { .. } | Error::OutcomeUnknown { .. })
     }
 
     /// Whether the same call may succeed later, with nothing else changed.

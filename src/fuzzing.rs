@@ -34,10 +34,7 @@ pub fn batches(bytes: &[u8]) {
     for chunk in ChunkWriter::full(one.state()) {
         reader.push(&chunk).unwrap();
     }
-    assert_eq!(
-        reader.finish(one.zxid(), one.hash()).unwrap().hash(),
-        two.hash()
-    );
+    assert_eq!(reader.finish(one.zxid(), one.hash()).unwrap().hash(), two.hash());
 }
 
 /// The chunks of a snapshot or a checkpoint.
@@ -67,10 +64,7 @@ pub fn paths(bytes: &[u8]) {
 /// A node that is sent whatever decodes: raft-rs must not panic behind the guard.
 pub fn node(bytes: &[u8]) {
     let mut node = fresh_node();
-    let mut now = Now {
-        mono: Time::from_secs(1),
-        wall_ms: 1,
-    };
+    let mut now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     let mut numbers = Vec::new();
     for part in parts(bytes) {
         let Some((from, rest)) = part.split_first() else {
@@ -79,10 +73,7 @@ pub fn node(bytes: &[u8]) {
         let input = match (from % 8, PeerMessage::decode(rest)) {
             (0, _) => None,
             (1, _) => numbers.pop().map(|number| Input::Written { number }),
-            (from, Ok(message)) => Some(Input::Peer {
-                from: u64::from(from),
-                message,
-            }),
+            (from, Ok(message)) => Some(Input::Peer { from: u64::from(from), message }),
             (_, Err(_)) => continue,
         };
         if input.is_none() {
@@ -108,30 +99,12 @@ fn fresh_node() -> Node {
         term: 1,
         zxid: machine.zxid(),
         hash: machine.hash(),
-        voting: Voting {
-            voters: vec![1, 2, 3],
-            ..Voting::default()
-        },
+        voting: Voting { voters: vec![1, 2, 3], ..Voting::default() },
     };
-    let hard_state = HardState {
-        term: 1,
-        vote: 0,
-        commit: 1,
-    };
-    let boot = Boot {
-        hard_state,
-        checkpoint,
-        entries: Vec::new(),
-    };
-    let config = NodeConfig {
-        heartbeat: Time::from_millis(50),
-        tick: Time::from_secs(2),
-        seed: 1,
-    };
-    let now = Now {
-        mono: Time::from_secs(1),
-        wall_ms: 1,
-    };
+    let hard_state = HardState { term: 1, vote: 0, commit: 1 };
+    let boot = Boot { hard_state, checkpoint, entries: Vec::new() };
+    let config = NodeConfig { heartbeat: Time::from_millis(50), tick: Time::from_secs(2), seed: 1 };
+    let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     Node::new(config, 1, boot, machine, now).expect("this boot is sound")
 }
 
@@ -158,13 +131,7 @@ pub fn seeds() -> Vec<Bytes> {
         data: Bytes::from_static(data),
     };
     let messages = [
-        raft(
-            2,
-            RaftBody::Heartbeat {
-                commit: 1,
-                context: Bytes::new(),
-            },
-        ),
+        raft(2, RaftBody::Heartbeat { commit: 1, context: Bytes::new() }),
         raft(
             2,
             RaftBody::Append {
@@ -174,13 +141,7 @@ pub fn seeds() -> Vec<Bytes> {
                 entries: vec![entry(2, b""), entry(3, b"\x01\x00\x00")],
             },
         ),
-        raft(
-            2,
-            RaftBody::Heartbeat {
-                commit: 3,
-                context: Bytes::from_static(&[7; 16]),
-            },
-        ),
+        raft(2, RaftBody::Heartbeat { commit: 3, context: Bytes::from_static(&[7; 16]) }),
         raft(
             3,
             RaftBody::Vote {
@@ -211,14 +172,9 @@ pub fn seeds() -> Vec<Bytes> {
         framed.extend(part);
         framed
     };
-    let mut seeds: Vec<Bytes> = messages
-        .iter()
-        .map(|message| Bytes::from(framed(2, message)))
-        .collect();
-    let all: Vec<u8> = messages
-        .iter()
-        .flat_map(|message| framed(2, message))
-        .collect();
+    let mut seeds: Vec<Bytes> =
+        messages.iter().map(|message| Bytes::from(framed(2, message))).collect();
+    let all: Vec<u8> = messages.iter().flat_map(|message| framed(2, message)).collect();
     seeds.push(Bytes::from(all));
     seeds
 }

@@ -40,12 +40,7 @@ pub struct Multi<'a> {
 
 impl<'a> Multi<'a> {
     pub(crate) fn new(session: &'a Session) -> Multi<'a> {
-        Multi {
-            session,
-            ops: Vec::new(),
-            bytes: 0,
-            checked: Ok(()),
-        }
+        Multi { session, ops: Vec::new(), bytes: 0, checked: Ok(()) }
     }
 
     fn push(mut self, checked: Result<()>, bytes: usize, op: impl FnOnce() -> Op) -> Multi<'a> {
@@ -55,10 +50,7 @@ impl<'a> Multi<'a> {
         if self.checked.is_ok() {
             self.checked = checked
                 .and_then(|()| check_data(op.path(), self.bytes))
-                .map_err(|error| crate::error::Error::Multi {
-                    index,
-                    error: Box::new(error),
-                });
+                .map_err(|error| crate::error::Error::Multi { index, error: Box::new(error) });
         }
         self.ops.push(op);
         self
@@ -66,10 +58,7 @@ impl<'a> Multi<'a> {
 
     /// Requires the znode to have this version.
     pub fn check(self, path: &str, version: u64) -> Multi<'a> {
-        let op = || Op::Check {
-            path: path.to_owned(),
-            version: Some(version),
-        };
+        let op = || Op::Check { path: path.to_owned(), version: Some(version) };
         self.push(path::validate(path), 0, op)
     }
 
@@ -83,33 +72,23 @@ impl<'a> Multi<'a> {
     /// Replaces the data of a znode: see [`Session::set`].
     pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(path::validate(path), data.len(), || {
-            set_op(path, data, None)
-        })
+        self.push(path::validate(path), data.len(), || set_op(path, data, None))
     }
 
     /// Replaces the data of a znode of this version: see [`Session::set_if`].
     pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(path::validate(path), data.len(), || {
-            set_op(path, data, Some(version))
-        })
+        self.push(path::validate(path), data.len(), || set_op(path, data, Some(version)))
     }
 
     /// Deletes a znode: see [`Session::delete`].
     pub fn delete(self, path: &str) -> Multi<'a> {
-        self.push(path::validate(path), 0, || Op::Delete {
-            path: path.to_owned(),
-            version: None,
-        })
+        self.push(path::validate(path), 0, || Op::Delete { path: path.to_owned(), version: None })
     }
 
     /// Deletes a znode of this version: see [`Session::delete_if`].
     pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
-        let op = || Op::Delete {
-            path: path.to_owned(),
-            version: Some(version),
-        };
+        let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
         self.push(path::validate(path), 0, op)
     }
 

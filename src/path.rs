@@ -14,10 +14,7 @@ pub(crate) const PATH_BYTES_MAX: usize = 4096;
 pub(crate) fn validate(path: &str) -> Result<()> {
     match problem(path) {
         None => Ok(()),
-        Some(reason) => Err(Error::InvalidPath {
-            path: abridged(path),
-            reason: reason.into(),
-        }),
+        Some(reason) => Err(Error::InvalidPath { path: abridged(path), reason: reason.into() }),
     }
 }
 
@@ -27,10 +24,7 @@ pub(crate) fn validate(path: &str) -> Result<()> {
 pub(crate) fn validate_sequential(path: &str) -> Result<()> {
     match problem(&format!("{path}0000000000")) {
         None => Ok(()),
-        Some(reason) => Err(Error::InvalidPath {
-            path: abridged(path),
-            reason: reason.into(),
-        }),
+        Some(reason) => Err(Error::InvalidPath { path: abridged(path), reason: reason.into() }),
     }
 }
 
@@ -54,9 +48,7 @@ fn problem(path: &str) -> Option<&'static str> {
             _ => {}
         }
     }
-    path.chars()
-        .any(is_forbidden)
-        .then_some("it holds a character that is not allowed in a path")
+    path.chars().any(is_forbidden).then_some("it holds a character that is not allowed in a path")
 }
 
 /// ZooKeeper tests UTF-16 units, so a character that needs two of them (both
@@ -93,11 +85,7 @@ pub(crate) fn name(path: &str) -> &str {
 
 /// The path of `child` under `parent`.
 pub(crate) fn join(parent: &str, child: &str) -> String {
-    if parent == "/" {
-        format!("/{child}")
-    } else {
-        format!("{parent}/{child}")
-    }
+    if parent == "/" { format!("/{child}") } else { format!("{parent}/{child}") }
 }
 
 #[cfg(test)]
@@ -135,10 +123,7 @@ mod tests {
             "/a\u{1f600}",
         ];
         for path in bad {
-            assert!(
-                matches!(validate(path), Err(Error::InvalidPath { .. })),
-                "{path:?}"
-            );
+            assert!(matches!(validate(path), Err(Error::InvalidPath { .. })), "{path:?}");
         }
         assert!(validate(&format!("/{}", "x".repeat(PATH_BYTES_MAX))).is_err());
     }

@@ -46,11 +46,7 @@ impl Peers {
                     let mut found: Vec<SocketAddr> = found.collect();
                     found.sort_unstable();
                     found.dedup();
-                    if found.is_empty() {
-                        Err("no address".to_owned())
-                    } else {
-                        Ok(found)
-                    }
+                    if found.is_empty() { Err("no address".to_owned()) } else { Ok(found) }
                 }
                 Err(error) => Err(error.to_string()),
             };
@@ -58,10 +54,7 @@ impl Peers {
                 && found.iter().any(|found| found.ip().is_unspecified())
             {
                 let reason = "peers cannot reach an unspecified address; name the one they use";
-                return Err(Error::InvalidPeer {
-                    peer: address,
-                    reason: reason.to_owned(),
-                });
+                return Err(Error::InvalidPeer { peer: address, reason: reason.to_owned() });
             }
             let new = Peer { address, resolved };
             if let Some(same) = peers.iter().find(|known| known.is_same(&new)) {
@@ -124,10 +117,7 @@ impl Peers {
             let node = xxh3_64(address.as_bytes()).max(1);
             if members.iter().any(|member| member.node == node) {
                 let reason = "its id is another peer's; write its name differently".to_owned();
-                return Err(Error::InvalidPeer {
-                    peer: address,
-                    reason,
-                });
+                return Err(Error::InvalidPeer { peer: address, reason });
             }
             members.push(Member { node, address });
         }
@@ -147,10 +137,7 @@ impl Peer {
 
 pub(crate) fn check_address(address: &str) -> Result<()> {
     let invalid = |reason: &str| {
-        Err(Error::InvalidPeer {
-            peer: address.to_owned(),
-            reason: reason.to_owned(),
-        })
+        Err(Error::InvalidPeer { peer: address.to_owned(), reason: reason.to_owned() })
     };
     let Some((host, port)) = address.rsplit_once(':') else {
         return invalid("it must be host:port");
@@ -193,20 +180,9 @@ impl Founding {
             term: 1,
             zxid: machine.zxid(),
             hash: machine.hash(),
-            voting: Voting {
-                voters,
-                ..Voting::default()
-            },
+            voting: Voting { voters, ..Voting::default() },
         };
-        (
-            HardState {
-                term: 1,
-                vote: 0,
-                commit: 1,
-            },
-            meta,
-            machine.state(),
-        )
+        (HardState { term: 1, vote: 0, commit: 1 }, meta, machine.state())
     }
 }
 
@@ -218,26 +194,16 @@ mod tests {
     fn bad_lists_are_refused_by_name() {
         let none: [&str; 0] = [];
         assert_eq!(Peers::parse(none), Err(Error::NoPeers));
-        for bad in [
-            "",
-            "host",
-            ":7400",
-            "host:",
-            "host:0",
-            "host:70000",
-            "::1:7400",
-            "0.0.0.0:7400",
-        ] {
+        for bad in
+            ["", "host", ":7400", "host:", "host:0", "host:70000", "::1:7400", "0.0.0.0:7400"]
+        {
             match Peers::parse([bad]) {
                 Err(Error::InvalidPeer { peer, .. }) => assert_eq!(peer, bad),
                 other => panic!("{bad:?}: {other:?}"),
             }
         }
         let twice = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7400"]);
-        assert!(
-            matches!(twice, Err(Error::DuplicatePeer { .. })),
-            "{twice:?}"
-        );
+        assert!(matches!(twice, Err(Error::DuplicatePeer { .. })), "{twice:?}");
         let unresolved = Peers::parse(["127.0.0.1:7400", "no-such-host.invalid:7400"]).unwrap();
         match unresolved.check_resolved() {
             Err(Error::UnresolvedPeer { peer, .. }) => {
@@ -250,22 +216,13 @@ mod tests {
     #[test]
     fn a_list_without_this_host_is_refused() {
         // A documentation address (RFC 5737): nobody's.
-        let error = Peers::parse(["192.0.2.1:7400"])
-            .unwrap()
-            .bind_own()
-            .unwrap_err();
+        let error = Peers::parse(["192.0.2.1:7400"]).unwrap().bind_own().unwrap_err();
         assert!(error.to_string().contains("192.0.2.1:7400"), "{error}");
     }
 
     #[test]
     fn processes_of_one_host_take_one_address_each() {
-        let free = || {
-            TcpListener::bind("127.0.0.1:0")
-                .unwrap()
-                .local_addr()
-                .unwrap()
-                .to_string()
-        };
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let list = [free(), free()];
         let peers = Peers::parse(&list).unwrap();
         let first = peers.bind_own().unwrap();
@@ -276,19 +233,10 @@ mod tests {
 
     #[test]
     fn the_order_of_the_list_does_not_matter() {
-        let one = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401"])
-            .unwrap()
-            .founding()
-            .unwrap();
-        let two = Peers::parse(["127.0.0.1:7401", "127.0.0.1:7400"])
-            .unwrap()
-            .founding()
-            .unwrap();
+        let one = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401"]).unwrap().founding().unwrap();
+        let two = Peers::parse(["127.0.0.1:7401", "127.0.0.1:7400"]).unwrap().founding().unwrap();
         assert_eq!(one, two);
-        let other = Peers::parse(["127.0.0.1:7400"])
-            .unwrap()
-            .founding()
-            .unwrap();
+        let other = Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
         assert_ne!(one.cluster, other.cluster);
     }
 }

@@ -55,11 +55,7 @@ impl<T> Pending<T> {
         clock: Clock,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        Pending {
-            slot,
-            convert: Some(Box::new(convert)),
-            clock,
-        }
+        Pending { slot, convert: Some(Box::new(convert)), clock }
     }
 
     /// An answer that is there from the start.
@@ -67,11 +63,7 @@ impl<T> Pending<T> {
         let slot = Arc::new(Slot::default());
         slot.complete(Err(error));
         // Never called: there is nothing to convert.
-        Pending::new(slot, clock, |_| {
-            Err(Error::Stopped {
-                reason: String::new(),
-            })
-        })
+        Pending::new(slot, clock, |_| Err(Error::Stopped { reason: String::new() }))
     }
 
     /// Blocks until the answer is there, however long that takes.
@@ -80,9 +72,7 @@ impl<T> Pending<T> {
         match block_on(self, &clock, None) {
             Some(result) => result,
             // Without a deadline there is always an answer.
-            None => Err(Error::Stopped {
-                reason: "no answer".to_owned(),
-            }),
+            None => Err(Error::Stopped { reason: "no answer".to_owned() }),
         }
     }
 
@@ -115,9 +105,7 @@ impl<T> Pending<T> {
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
         match self.convert.take() {
             Some(convert) => answer.and_then(convert),
-            None => Err(Error::Stopped {
-                reason: "the answer was taken already".to_owned(),
-            }),
+            None => Err(Error::Stopped { reason: "the answer was taken already".to_owned() }),
         }
     }
 }
@@ -243,10 +231,7 @@ mod tests {
         assert_eq!(waiting.wait_timeout(Duration::ZERO), None);
         assert_eq!(waiting.try_take(), None);
         slot.complete(Err(Error::NoPeers));
-        assert_eq!(
-            waiting.wait_timeout(Duration::ZERO),
-            Some(Err(Error::NoPeers))
-        );
+        assert_eq!(waiting.wait_timeout(Duration::ZERO), Some(Err(Error::NoPeers)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::machine::Znode;
 use crate::machine::command::Op;
 use crate::multi::Multi;
 use crate::node::io::{Answer, ClientRequest, Read, RequestId, Write};
+use crate::node::negotiated;
 use crate::path;
 use crate::pending::Pending;
 use crate::recipes::Lock;
@@ -57,10 +58,7 @@ pub enum SessionState {
 impl SessionState {
     /// Whether the session is over for its handles, for good.
     pub fn is_final(self) -> bool {
-        matches!(
-            self,
-            SessionState::Expired | SessionState::Moved | SessionState::Closed
-        )
+        matches!(self, SessionState::Expired | SessionState::Moved | SessionState::Closed)
     }
 }
 
@@ -126,48 +124,23 @@ impl Session {
             Some(known) => known,
             None => (SessionId(entropy::number()?), entropy::bytes()?),
         };
+        let timeout = negotiated(timeout, shared.limits.tick);
         let session = Arc::new(SessionShared::new(id, secret, timeout));
-        let opened = Arc::clone(&session);
         let pending = shared.ask(
             |request| {
                 let (session, resumes) = (id, resume.is_some());
                 if resumes {
-                    ClientRequest::Resume {
-                        request,
-                        session,
-                        holder,
-                        secret,
-                        timeout,
-                    }
+                    ClientRequest::Resume { request, session, holder, secret, timeout }
                 } else {
-                    ClientRequest::Open {
-                        request,
-                        session,
-                        holder,
-                        secret,
-                        timeout,
-                    }
+                    ClientRequest::Open { request, session, holder, secret, timeout }
                 }
             },
             None,
             Some(Arc::clone(&session)),
-            move |answer| {
-                let timeout_ms = expect::opened(answer)?;
-                opened.set_timeout(Duration::from_millis(u64::from(timeout_ms)));
-                Ok(())
-            },
+            expect::opened,
         );
-        let inner = Inner {
-            session,
-            shared,
-            _owner: Arc::clone(owner),
-        };
-        Ok((
-            Session {
-                inner: Arc::new(inner),
-            },
-            pending,
-        ))
+        let inner = Inner { session, shared, _owner: Arc::clone(owner) };
+        Ok((Session { inner: Arc::new(inner) }, pending))
     }
 
     /// The session's id, to be resumed by.
@@ -180,9 +153,9 @@ impl Session {
         self.inner.session.secret
     }
 
-    /// The session's timeout, as asked for until it is open and then as negotiated.
+    /// The session's timeout: what was asked for, brought between 2 and 20 ticks.
     pub fn timeout(&self) -> Duration {
-        self.inner.session.timeout()
+        self.inner.session.timeout
     }
 
     /// Where the session stands.
@@ -241,9 +214,7 @@ impl Session {
         let session = self.id();
         match self.state() {
             SessionState::Expired => match self.inner.shared.stopped() {
-                Some(reason) => Err(Error::Stopped {
-                    reason: reason.to_owned(),
-                }),
+                Some(reason) => Err(Error::Stopped { reason: reason.to_owned() }),
                 None => Err(Error::SessionExpired { session }),
             },
             SessionState::Moved => Err(Error::SessionMoved { session }),
@@ -306,9 +277,7 @@ impl Session {
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         self.read(path, |znode| match znode {
             Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
-            None => Err(Error::NoNode {
-                path: path.to_owned(),
-            }),
+            None => Err(Error::NoNode { path: path.to_owned() }),
         })
     }
 
@@ -321,9 +290,7 @@ impl Session {
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         self.read(path, |znode| match znode {
             Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
-            None => Err(Error::NoNode {
-                path: path.to_owned(),
-            }),
+            None => Err(Error::NoNode { path: path.to_owned() }),
         })
     }
 
@@ -343,11 +310,7 @@ impl Session {
     /// As [`Session::children`], with a watch that tells of the next child created or deleted, or
     /// the znode's deletion, and is then over.
     pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
-        self.settle(
-            "children",
-            path,
-            self.nonblocking().children_and_watch(path),
-        )
+        self.settle("children", path, self.nonblocking().children_and_watch(path))
     }
 
     /// Watches a path, whether or not there is a znode, until the watch is dropped.
@@ -426,11 +389,7 @@ impl NonBlocking<'_> {
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let session = self.session.id();
-        let request = |request| ClientRequest::Write {
-            request,
-            session,
-            command: Write::Op(op()),
-        };
+        let request = |request| ClientRequest::Write { request, session, command: Write::Op(op()) };
         self.ask(checked, request, convert)
     }
 
@@ -467,20 +426,14 @@ impl NonBlocking<'_> {
     }
 
     fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
-        let op = || Op::Delete {
-            path: path.to_owned(),
-            version,
-        };
+        let op = || Op::Delete { path: path.to_owned(), version };
         self.write(path::validate(path), op, expect::done)
     }
 
     pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
         let session = self.session.id();
-        let request = |request| ClientRequest::Write {
-            request,
-            session,
-            command: Write::Multi(ops),
-        };
+        let request =
+            |request| ClientRequest::Write { request, session, command: Write::Multi(ops) };
         self.ask(checked, request, expect::multi)
     }
 
@@ -492,12 +445,8 @@ impl NonBlocking<'_> {
     ) -> Pending<T> {
         let session = self.session.id();
         let owned = path.to_owned();
-        let request = |request| ClientRequest::Read {
-            request,
-            session,
-            read: read(owned),
-            watch: None,
-        };
+        let request =
+            |request| ClientRequest::Read { request, session, read: read(owned), watch: None };
         self.ask(path::validate(path), request, convert)
     }
 
@@ -531,9 +480,7 @@ impl NonBlocking<'_> {
         let (sender, watch) = watch(id, path, shared);
         let path = path.to_owned();
         let request = |number| request(number, id, path);
-        shared.ask(request, Some((id, sender)), None, |answer| {
-            convert(answer, watch)
-        })
+        shared.ask(request, Some((id, sender)), None, |answer| convert(answer, watch))
     }
 
     /// See [`Session::get_and_watch`].
@@ -586,13 +533,7 @@ impl NonBlocking<'_> {
         let session = self.session.id();
         self.watching(
             path,
-            |request, watch, path| ClientRequest::Watch {
-                request,
-                session,
-                watch,
-                path,
-                mode,
-            },
+            |request, watch, path| ClientRequest::Watch { request, session, watch, path, mode },
             |answer, watch| expect::done(answer).map(|()| watch),
         )
     }
@@ -600,40 +541,24 @@ impl NonBlocking<'_> {
     /// See [`Session::sync`].
     pub fn sync(&self) -> Pending<Zxid> {
         let session = self.session.id();
-        self.ask(
-            Ok(()),
-            |request| ClientRequest::Sync { request, session },
-            expect::synced,
-        )
+        self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
     }
 
     /// See [`Session::close`].
     pub fn close(&self) -> Pending<()> {
         let session = self.session.id();
         let shared = &self.session.inner.shared;
-        let request = |request| ClientRequest::Write {
-            request,
-            session,
-            command: Write::Close,
-        };
+        let request = |request| ClientRequest::Write { request, session, command: Write::Close };
         shared.ask(request, None, None, expect::done)
     }
 }
 
 pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create {
-        path: path.to_owned(),
-        data: Bytes::copy_from_slice(data),
-        mode,
-    }
+    Op::Create { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
 }
 
 pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
-    Op::Set {
-        path: path.to_owned(),
-        data: Bytes::copy_from_slice(data),
-        version,
-    }
+    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(data), version }
 }
 
 pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
@@ -649,9 +574,5 @@ pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {
     if size <= DATA_BYTES_MAX {
         return Ok(());
     }
-    Err(Error::TooLarge {
-        path: path.to_owned(),
-        size: size as u64,
-        limit: DATA_BYTES_MAX as u64,
-    })
+    Err(Error::TooLarge { path: path.to_owned(), size: size as u64, limit: DATA_BYTES_MAX as u64 })
 }

@@ -173,11 +173,7 @@ impl Waiting {
     }
 
     fn wake(&self) {
-        let waker = self
-            .waker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -203,21 +199,8 @@ pub(crate) fn watch(id: WatchId, path: &str, shared: &Arc<Shared>) -> (WatchSend
     let (sender, events) = bounded(WATCH_CAPACITY + 1);
     let waiting = Arc::<Waiting>::default();
     let path = path.to_owned();
-    let ours = WatchSender {
-        path,
-        sender,
-        waiting: Arc::clone(&waiting),
-        left_out: None,
-    };
-    (
-        ours,
-        Watch {
-            id,
-            events,
-            waiting,
-            shared: Arc::clone(shared),
-        },
-    )
+    let ours = WatchSender { path, sender, waiting: Arc::clone(&waiting), left_out: None };
+    (ours, Watch { id, events, waiting, shared: Arc::clone(shared) })
 }
 
 impl WatchSender {
@@ -238,12 +221,7 @@ impl WatchSender {
         let Some(zxid) = self.left_out.take() else {
             return;
         };
-        let gap = WatchEvent {
-            kind: EventKind::Gap,
-            path: self.path.clone(),
-            zxid,
-            net: false,
-        };
+        let gap = WatchEvent { kind: EventKind::Gap, path: self.path.clone(), zxid, net: false };
         match self.sender.try_send(gap) {
             Ok(()) => self.waiting.wake(),
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
@@ -267,24 +245,11 @@ mod tests {
     fn ends() -> (WatchSender, Receiver<WatchEvent>) {
         let (sender, events) = bounded(WATCH_CAPACITY + 1);
         let waiting = Arc::default();
-        (
-            WatchSender {
-                path: "/a".to_owned(),
-                sender,
-                waiting,
-                left_out: None,
-            },
-            events,
-        )
+        (WatchSender { path: "/a".to_owned(), sender, waiting, left_out: None }, events)
     }
 
     fn event(zxid: Zxid) -> WatchEvent {
-        WatchEvent {
-            kind: EventKind::DataChanged,
-            path: "/a".to_owned(),
-            zxid,
-            net: false,
-        }
+        WatchEvent { kind: EventKind::DataChanged, path: "/a".to_owned(), zxid, net: false }
     }
 
     #[test]
@@ -298,11 +263,7 @@ mod tests {
         }
         let seen: Vec<WatchEvent> = events.try_iter().collect();
         assert_eq!(seen.len(), WATCH_CAPACITY + 1);
-        assert!(
-            seen[..WATCH_CAPACITY]
-                .iter()
-                .all(|event| event.kind == EventKind::DataChanged)
-        );
+        assert!(seen[..WATCH_CAPACITY].iter().all(|event| event.kind == EventKind::DataChanged));
         assert_eq!(seen[WATCH_CAPACITY].kind, EventKind::Gap);
         assert!(!sender.deliver(event(9999)), "it goes on after the gap");
         assert_eq!(events.try_recv().unwrap().zxid, 9999);
@@ -334,23 +295,13 @@ mod tests {
         let (mut published, mut known) = (0, 0);
         for zxid in 1..200_000 {
             let unsettled = sender.deliver(event(zxid));
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let mut read = |most: u64, published: u64| {
                 for event in events.try_iter().take(most as usize) {
-                    known = if event.kind == EventKind::Gap {
-                        published
-                    } else {
-                        event.zxid
-                    };
+                    known = if event.kind == EventKind::Gap { published } else { event.zxid };
                 }
             };
-            let burst = if (random >> 40) % 4096 == 0 {
-                3000
-            } else {
-                (random >> 33) % 2
-            };
+            let burst = if (random >> 40) % 4096 == 0 { 3000 } else { (random >> 33) % 2 };
             read(burst, published);
             published = zxid;
             if unsettled {
@@ -358,11 +309,7 @@ mod tests {
             }
         }
         for event in events.try_iter() {
-            known = if event.kind == EventKind::Gap {
-                published
-            } else {
-                event.zxid
-            };
+            known = if event.kind == EventKind::Gap { published } else { event.zxid };
         }
         assert_eq!(known, published);
     }

@@ -68,18 +68,12 @@ pub enum CreateMode {
 impl CreateMode {
     /// Whether the znode goes with its session.
     pub fn is_ephemeral(self) -> bool {
-        matches!(
-            self,
-            CreateMode::Ephemeral | CreateMode::EphemeralSequential
-        )
+        matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
     }
 
     /// Whether the parent's next number is appended to the name.
     pub fn is_sequential(self) -> bool {
-        matches!(
-            self,
-            CreateMode::PersistentSequential | CreateMode::EphemeralSequential
-        )
+        matches!(self, CreateMode::PersistentSequential | CreateMode::EphemeralSequential)
     }
 }
 

@@ -62,17 +62,9 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Opens the session under `Request::session`.
-    Open {
-        secret: [u8; 16],
-        timeout_ms: u32,
-        owner: NodeId,
-    },
+    Open { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
     /// Hands the session to a new holder, if the secret is right.
-    Resume {
-        secret: [u8; 16],
-        timeout_ms: u32,
-        owner: NodeId,
-    },
+    Resume { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
     /// Closes the session by its holder's wish.
     Close,
     /// Closes the session because its node was not heard of in time. It holds
@@ -87,24 +79,10 @@ pub(crate) enum Command {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
-    Create {
-        path: String,
-        data: Bytes,
-        mode: CreateMode,
-    },
-    Set {
-        path: String,
-        data: Bytes,
-        version: Option<u64>,
-    },
-    Delete {
-        path: String,
-        version: Option<u64>,
-    },
-    Check {
-        path: String,
-        version: Option<u64>,
-    },
+    Create { path: String, data: Bytes, mode: CreateMode },
+    Set { path: String, data: Bytes, version: Option<u64> },
+    Delete { path: String, version: Option<u64> },
+    Check { path: String, version: Option<u64> },
 }
 
 impl Op {
@@ -188,20 +166,13 @@ impl OpError {
             OpError::NoNode { path } => Error::NoNode { path },
             OpError::NodeExists { path } => Error::NodeExists { path },
             OpError::NotEmpty { path } => Error::NotEmpty { path },
-            OpError::BadVersion {
-                path,
-                expected,
-                actual,
-            } => Error::BadVersion {
-                path,
-                expected,
-                actual,
-            },
+            OpError::BadVersion { path, expected, actual } => {
+                Error::BadVersion { path, expected, actual }
+            }
             OpError::NoChildrenForEphemerals { path } => Error::NoChildrenForEphemerals { path },
-            OpError::InvalidPath { path, reason } => Error::InvalidPath {
-                path,
-                reason: reason.into(),
-            },
+            OpError::InvalidPath { path, reason } => {
+                Error::InvalidPath { path, reason: reason.into() }
+            }
             OpError::Reserved { path } => Error::Reserved { path },
             OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
             OpError::SessionExpired | OpError::OutOfOrder | OpError::StaleExpiry => {
@@ -209,10 +180,9 @@ impl OpError {
             }
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
-            OpError::Multi { index, error } => Error::Multi {
-                index: index as usize,
-                error: Box::new(error.into_error(session)),
-            },
+            OpError::Multi { index, error } => {
+                Error::Multi { index: index as usize, error: Box::new(error.into_error(session)) }
+            }
         }
     }
 }

@@ -118,27 +118,18 @@ impl State {
 impl Machine {
     /// The state of a new cluster, the same for every replica.
     pub(crate) fn new() -> Machine {
-        Machine::from_state(State {
-            tree: Tree::genesis(),
-            sessions: Sessions::new(),
-            time: 0,
-        })
+        Machine::from_state(State { tree: Tree::genesis(), sessions: Sessions::new(), time: 0 })
     }
 
     fn from_state(state: State) -> Machine {
-        Machine {
-            state,
-            dirty: Dirty::default(),
-        }
+        Machine { state, dirty: Dirty::default() }
     }
 
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
         self.state.time = self.state.time.max(batch.time);
-        let mut applied = Applied {
-            outcomes: Vec::with_capacity(batch.requests.len()),
-            ..Applied::default()
-        };
+        let mut applied =
+            Applied { outcomes: Vec::with_capacity(batch.requests.len()), ..Applied::default() };
         for request in &batch.requests {
             let result = self.apply_request(term, request, &mut applied);
             applied.outcomes.push(Outcome {
@@ -213,9 +204,7 @@ impl Machine {
             }
         }
         if listed != ephemerals {
-            return Err(format!(
-                "{ephemerals} ephemerals, but sessions list {listed}"
-            ));
+            return Err(format!("{ephemerals} ephemerals, but sessions list {listed}"));
         }
         Ok(())
     }
@@ -228,19 +217,13 @@ impl Machine {
     ) -> Result<Reply, OpError> {
         let id = request.session;
         let ops = match &request.command {
-            Command::Open {
-                secret,
-                timeout_ms,
-                owner,
-            } => {
+            Command::Open { secret, timeout_ms, owner } => {
                 let record = SessionRecord::new(*secret, *timeout_ms, *owner, request.holder);
                 return self.open(id, record, applied);
             }
-            Command::Resume {
-                secret,
-                timeout_ms,
-                owner,
-            } => return self.resume(request, secret, *timeout_ms, *owner, applied),
+            Command::Resume { secret, timeout_ms, owner } => {
+                return self.resume(request, secret, *timeout_ms, *owner, applied);
+            }
             Command::Expire { term: decided } => {
                 let record = self.session(id).ok_or(OpError::SessionExpired)?;
                 if *decided != term || request.holder != record.holder {
@@ -270,9 +253,7 @@ impl Machine {
             (Admission::Run, Some(ops)) => {
                 let is_multi = matches!(request.command, Command::Multi(_));
                 let result = self.execute(id, ops, is_multi, applied);
-                self.state
-                    .sessions
-                    .update(id, |record| record.remember(result.clone()));
+                self.state.sessions.update(id, |record| record.remember(result.clone()));
                 result
             }
         }
@@ -288,9 +269,7 @@ impl Machine {
         if let Some(known) = self.session(id) {
             // The same request again, or another session that drew the same number.
             return if known.secret_is(&record.secret) && known.holder == record.holder {
-                Ok(Reply::Session {
-                    timeout_ms: known.timeout_ms,
-                })
+                Ok(Reply::Session { timeout_ms: known.timeout_ms })
             } else {
                 Err(OpError::WrongSecret)
             };
@@ -314,16 +293,12 @@ impl Machine {
             return Err(OpError::WrongSecret);
         }
         if record.holder == holder {
-            return Ok(Reply::Session {
-                timeout_ms: record.timeout_ms,
-            });
+            return Ok(Reply::Session { timeout_ms: record.timeout_ms });
         }
         if record.former.contains(&holder) {
             return Err(OpError::SessionMoved);
         }
-        self.state
-            .sessions
-            .update(id, |record| record.hold(timeout_ms, owner, holder));
+        self.state.sessions.update(id, |record| record.hold(timeout_ms, owner, holder));
         self.held(id, applied);
         Ok(Reply::Session { timeout_ms })
     }

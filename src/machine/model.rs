@@ -51,9 +51,7 @@ impl Model {
     fn new() -> Model {
         let reserved = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
         Model {
-            znodes: reserved
-                .map(|path| (path.to_owned(), ModelZnode::default()))
-                .into(),
+            znodes: reserved.map(|path| (path.to_owned(), ModelZnode::default())).into(),
             sessions: BTreeMap::new(),
             zxid: 0,
             time: 0,
@@ -88,15 +86,11 @@ impl Model {
     fn apply(&mut self, term: u64, request: &Request) -> Result<Reply, OpError> {
         let id = request.session;
         match &request.command {
-            Command::Open {
-                secret, timeout_ms, ..
-            } => match self.sessions.get(&id) {
+            Command::Open { secret, timeout_ms, .. } => match self.sessions.get(&id) {
                 Some(known)
                     if known.secret == *secret && known.holders.last() == Some(&request.holder) =>
                 {
-                    Ok(Reply::Session {
-                        timeout_ms: known.timeout_ms,
-                    })
+                    Ok(Reply::Session { timeout_ms: known.timeout_ms })
                 }
                 Some(_) => Err(OpError::WrongSecret),
                 None => {
@@ -110,22 +104,16 @@ impl Model {
                     self.sessions.insert(id, session);
                     self.zxid += 1;
                     self.session_changes.push(SessionChange::Held(id));
-                    Ok(Reply::Session {
-                        timeout_ms: *timeout_ms,
-                    })
+                    Ok(Reply::Session { timeout_ms: *timeout_ms })
                 }
             },
-            Command::Resume {
-                secret, timeout_ms, ..
-            } => {
+            Command::Resume { secret, timeout_ms, .. } => {
                 let session = self.sessions.get_mut(&id).ok_or(OpError::SessionExpired)?;
                 if session.secret != *secret {
                     return Err(OpError::WrongSecret);
                 }
                 if session.holders.last() == Some(&request.holder) {
-                    return Ok(Reply::Session {
-                        timeout_ms: session.timeout_ms,
-                    });
+                    return Ok(Reply::Session { timeout_ms: session.timeout_ms });
                 }
                 if session.holders.contains(&request.holder) {
                     return Err(OpError::SessionMoved);
@@ -136,9 +124,7 @@ impl Model {
                 session.acked = 0;
                 self.zxid += 1;
                 self.session_changes.push(SessionChange::Held(id));
-                Ok(Reply::Session {
-                    timeout_ms: *timeout_ms,
-                })
+                Ok(Reply::Session { timeout_ms: *timeout_ms })
             }
             Command::Expire { term: decided } => {
                 let session = self.sessions.get(&id).ok_or(OpError::SessionExpired)?;
@@ -168,12 +154,11 @@ impl Model {
                     Command::Close => return Ok(self.close(id)),
                     Command::Op(op) => {
                         let zxid = self.zxid + 1;
-                        self.op(id, zxid, op, std::slice::from_ref(op))
-                            .map(|result| match result {
-                                OpResult::Created(created) => Reply::Created(created),
-                                OpResult::Set(stat) => Reply::Set(stat),
-                                OpResult::Deleted | OpResult::Checked => Reply::Done,
-                            })
+                        self.op(id, zxid, op, std::slice::from_ref(op)).map(|result| match result {
+                            OpResult::Created(created) => Reply::Created(created),
+                            OpResult::Set(stat) => Reply::Set(stat),
+                            OpResult::Deleted | OpResult::Checked => Reply::Done,
+                        })
                     }
                     Command::Multi(ops) => self.multi(id, ops),
                     _ => unreachable!(),
@@ -188,12 +173,8 @@ impl Model {
     fn close(&mut self, id: SessionId) -> Reply {
         self.zxid += 1;
         let owned = |(_, znode): &(&String, &ModelZnode)| znode.stat.ephemeral_owner == Some(id);
-        let owned: Vec<String> = self
-            .znodes
-            .iter()
-            .filter(owned)
-            .map(|(path, _)| path.clone())
-            .collect();
+        let owned: Vec<String> =
+            self.znodes.iter().filter(owned).map(|(path, _)| path.clone()).collect();
         for path in owned {
             self.delete(self.zxid, &path);
         }
@@ -214,10 +195,7 @@ impl Model {
                     if let OpError::TooLarge { size, .. } = &mut error {
                         *size = data_bytes(ops);
                     }
-                    return Err(OpError::Multi {
-                        index: index as u32,
-                        error: Box::new(error),
-                    });
+                    return Err(OpError::Multi { index: index as u32, error: Box::new(error) });
                 }
             }
         }
@@ -290,11 +268,7 @@ impl Model {
                     ephemeral_owner: mode.is_ephemeral().then_some(id),
                     ..Stat::default()
                 };
-                let znode = ModelZnode {
-                    data: data.to_vec(),
-                    stat,
-                    ..ModelZnode::default()
-                };
+                let znode = ModelZnode { data: data.to_vec(), stat, ..ModelZnode::default() };
                 self.znodes.insert(path.clone(), znode);
                 self.zxid = zxid;
                 self.change(zxid, ChangeKind::Created, &path);
@@ -336,11 +310,7 @@ impl Model {
         match (self.znodes.get(&path), version) {
             (None, _) => Err(OpError::NoNode { path }),
             (Some(znode), Some(expected)) if znode.stat.version != expected => {
-                Err(OpError::BadVersion {
-                    path,
-                    expected,
-                    actual: znode.stat.version,
-                })
+                Err(OpError::BadVersion { path, expected, actual: znode.stat.version })
             }
             _ => Ok(()),
         }

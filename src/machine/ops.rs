@@ -90,11 +90,7 @@ impl Write {
                 path::validate(&path).map_err(invalid_path)?;
                 self.create(tree, &path, data, owner)
             }
-            Op::Set {
-                path,
-                data,
-                version,
-            } => {
+            Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
                 check_version(tree, path, *version)?;
@@ -133,9 +129,7 @@ impl Write {
         data: &[u8],
         owner: Option<SessionId>,
     ) -> Result<OpResult, OpError> {
-        let exists = || OpError::NodeExists {
-            path: path.to_owned(),
-        };
+        let exists = || OpError::NodeExists { path: path.to_owned() };
         let Some(parent) = path::parent(path) else {
             return Err(exists());
         };
@@ -147,23 +141,14 @@ impl Write {
             return Err(exists());
         }
         if parent_owner.is_some() {
-            return Err(OpError::NoChildrenForEphemerals {
-                path: parent.to_owned(),
-            });
+            return Err(OpError::NoChildrenForEphemerals { path: parent.to_owned() });
         }
         let stat = tree.create(path, data, owner, self.zxid, self.time);
         if let Some(owner) = owner {
-            self.ephemerals.push(EphemeralChange {
-                owner,
-                path: Arc::from(path),
-                exists: true,
-            });
+            self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
         }
         self.note(ChangeKind::Created, path);
-        Ok(OpResult::Created(Created {
-            path: path.to_owned(),
-            stat,
-        }))
+        Ok(OpResult::Created(Created { path: path.to_owned(), stat }))
     }
 
     /// Deletes a znode that has no children; nothing if there is no such znode.
@@ -172,22 +157,14 @@ impl Write {
             return;
         };
         if let Some(owner) = znode.fields().owner {
-            self.ephemerals.push(EphemeralChange {
-                owner,
-                path: Arc::from(path),
-                exists: false,
-            });
+            self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: false });
         }
         tree.delete(path, self.zxid);
         self.note(ChangeKind::Deleted, path);
     }
 
     fn note(&mut self, kind: ChangeKind, path: &str) {
-        self.changes.push(Change {
-            zxid: self.zxid,
-            kind,
-            path: path.to_owned(),
-        });
+        self.changes.push(Change { zxid: self.zxid, kind, path: path.to_owned() });
     }
 
     /// The operation that goes over the limit fails, and tells the size of the whole request.
@@ -218,31 +195,23 @@ fn check_version(tree: &Tree, path: &str, version: Option<u64>) -> Result<(), Op
     };
     let actual = znode.fields().version;
     match version {
-        Some(expected) if expected != actual => Err(OpError::BadVersion {
-            path: path.to_owned(),
-            expected,
-            actual,
-        }),
+        Some(expected) if expected != actual => {
+            Err(OpError::BadVersion { path: path.to_owned(), expected, actual })
+        }
         _ => Ok(()),
     }
 }
 
 fn no_node(path: &str) -> OpError {
-    OpError::NoNode {
-        path: path.to_owned(),
-    }
+    OpError::NoNode { path: path.to_owned() }
 }
 
 fn invalid_path(error: Error) -> OpError {
     match error {
-        Error::InvalidPath { path, reason } => OpError::InvalidPath {
-            path,
-            reason: reason.into_owned(),
-        },
+        Error::InvalidPath { path, reason } => {
+            OpError::InvalidPath { path, reason: reason.into_owned() }
+        }
         // `path::validate` gives no other error.
-        other => OpError::InvalidPath {
-            path: String::new(),
-            reason: other.to_string(),
-        },
+        other => OpError::InvalidPath { path: String::new(), reason: other.to_string() },
     }
 }

@@ -139,9 +139,7 @@ impl SessionRecord {
         }
         seq.checked_sub(self.first_kept())
             .and_then(|place| self.results.get(usize::try_from(place).ok()?))
-            .map_or(Admission::OutOfOrder, |kept| {
-                Admission::Known(kept.result.clone())
-            })
+            .map_or(Admission::OutOfOrder, |kept| Admission::Known(kept.result.clone()))
     }
 
     /// Keeps the result of the request that was let run.
@@ -160,9 +158,7 @@ impl SessionRecord {
     /// The number of the first result that is kept; past `last_seq` if there is none.
     pub(super) fn first_kept(&self) -> u64 {
         // There are never more results than numbers up to `last_seq`.
-        self.last_seq
-            .wrapping_sub(self.results.len() as u64)
-            .wrapping_add(1)
+        self.last_seq.wrapping_sub(self.results.len() as u64).wrapping_add(1)
     }
 
     pub(super) fn result_count(&self) -> usize {
@@ -184,9 +180,7 @@ impl SessionRecord {
         let former = self
             .former
             .iter()
-            .fold(self.former.len() as u64, |hash, holder| {
-                hash_words(&[hash, *holder])
-            });
+            .fold(self.former.len() as u64, |hash, holder| hash_words(&[hash, *holder]));
         hash_words(&[
             id.number(),
             half(low),
@@ -221,10 +215,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new() -> Sessions {
-        Sessions {
-            records: RedBlackTreeMapSync::new_sync(),
-            hash: 0,
-        }
+        Sessions { records: RedBlackTreeMapSync::new_sync(), hash: 0 }
     }
 
     pub(super) fn get(&self, id: SessionId) -> Option<&SessionRecord> {
@@ -248,10 +239,7 @@ impl Sessions {
     pub(super) fn after(&self, id: Option<SessionId>) -> Option<(SessionId, &SessionRecord)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let range = (id.map_or(Unbounded, Excluded), Unbounded);
-        self.records
-            .range(range)
-            .next()
-            .map(|(id, record)| (*id, record))
+        self.records.range(range).next().map(|(id, record)| (*id, record))
     }
 
     /// Adds a session, or replaces it.
@@ -314,9 +302,7 @@ impl Sessions {
                 results_hash = results_hash.wrapping_add(kept.hash);
             }
             if results_hash != record.results_hash || record.hash != record.compute_hash(id) {
-                return Err(format!(
-                    "session {id}: its hash is not the hash of its contents"
-                ));
+                return Err(format!("session {id}: its hash is not the hash of its contents"));
             }
         }
         if hash != self.hash {
@@ -335,9 +321,7 @@ mod tests {
     }
 
     fn error(path: &str) -> Result<Reply, OpError> {
-        Err(OpError::NoNode {
-            path: path.to_owned(),
-        })
+        Err(OpError::NoNode { path: path.to_owned() })
     }
 
     #[test]
@@ -396,10 +380,7 @@ mod tests {
         });
         sessions.check().unwrap();
         let ids = |from| sessions.after(from).map(|(id, _)| id);
-        assert_eq!(
-            [ids(None), ids(Some(a)), ids(Some(b))],
-            [Some(a), Some(b), None]
-        );
+        assert_eq!([ids(None), ids(Some(a)), ids(Some(b))], [Some(a), Some(b), None]);
         sessions.remove(b);
         sessions.remove(b);
         assert_eq!(sessions.hash(), one);

@@ -24,12 +24,8 @@ struct Script {
 
 impl Script {
     fn new() -> Script {
-        let mut script = Script {
-            machine: Machine::new(),
-            time: 1000,
-            next: [1, 1],
-            last: Applied::default(),
-        };
+        let mut script =
+            Script { machine: Machine::new(), time: 1000, next: [1, 1], last: Applied::default() };
         for id in [A, B] {
             let opened = script.send(id, id.0, 0, 0, open());
             assert_eq!(opened, Ok(Reply::Session { timeout_ms: 9000 }));
@@ -45,20 +41,8 @@ impl Script {
         acked: u64,
         command: Command,
     ) -> Result<Reply, OpError> {
-        let request = Request {
-            session,
-            holder,
-            seq,
-            acked,
-            command,
-        };
-        self.last = self.machine.apply(
-            TERM,
-            &Batch {
-                time: self.time,
-                requests: vec![request],
-            },
-        );
+        let request = Request { session, holder, seq, acked, command };
+        self.last = self.machine.apply(TERM, &Batch { time: self.time, requests: vec![request] });
         self.machine.check_invariants().unwrap();
         self.last.outcomes[0].result.clone()
     }
@@ -94,42 +78,24 @@ impl Script {
 
     fn changes(&self) -> Vec<(u64, ChangeKind, &str)> {
         let changes = self.last.changes.iter();
-        changes
-            .map(|change| (change.zxid, change.kind, change.path.as_str()))
-            .collect()
+        changes.map(|change| (change.zxid, change.kind, change.path.as_str())).collect()
     }
 }
 
 fn open() -> Command {
-    Command::Open {
-        secret: SECRET,
-        timeout_ms: 9000,
-        owner: 1,
-    }
+    Command::Open { secret: SECRET, timeout_ms: 9000, owner: 1 }
 }
 
 fn resume(secret: [u8; 16]) -> Command {
-    Command::Resume {
-        secret,
-        timeout_ms: 7000,
-        owner: 2,
-    }
+    Command::Resume { secret, timeout_ms: 7000, owner: 2 }
 }
 
 fn create(path: &str, mode: CreateMode) -> Op {
-    Op::Create {
-        path: path.to_owned(),
-        data: Bytes::new(),
-        mode,
-    }
+    Op::Create { path: path.to_owned(), data: Bytes::new(), mode }
 }
 
 fn set(path: &str, data: &'static [u8], version: Option<u64>) -> Op {
-    Op::Set {
-        path: path.to_owned(),
-        data: Bytes::from_static(data),
-        version,
-    }
+    Op::Set { path: path.to_owned(), data: Bytes::from_static(data), version }
 }
 
 fn delete(path: &str, version: Option<u64>) -> Op {
@@ -198,24 +164,12 @@ fn the_stat_follows_each_operation() {
     let mut s = Script::new();
     s.time = 2000;
     s.make("/p", Persistent);
-    let made = Stat {
-        czxid: 3,
-        mzxid: 3,
-        pzxid: 3,
-        ctime: 2000,
-        mtime: 2000,
-        ..Stat::default()
-    };
+    let made = Stat { czxid: 3, mzxid: 3, pzxid: 3, ctime: 2000, mtime: 2000, ..Stat::default() };
     assert_eq!(s.stat("/p"), made);
 
     s.time = 3000;
     s.make("/p/e", Ephemeral);
-    let with_child = Stat {
-        pzxid: 4,
-        cversion: 1,
-        num_children: 1,
-        ..made
-    };
+    let with_child = Stat { pzxid: 4, cversion: 1, num_children: 1, ..made };
     assert_eq!(s.stat("/p"), with_child);
     assert_eq!(s.stat("/p/e").ephemeral_owner, Some(A));
 
@@ -230,12 +184,7 @@ fn the_stat_follows_each_operation() {
     assert_eq!(s.stat("/p"), with_child);
 
     s.op(delete("/p/e", None)).unwrap();
-    let without_child = Stat {
-        pzxid: 7,
-        cversion: 2,
-        num_children: 0,
-        ..made
-    };
+    let without_child = Stat { pzxid: 7, cversion: 2, num_children: 0, ..made };
     assert_eq!(s.stat("/p"), without_child);
 }
 
@@ -271,11 +220,7 @@ fn versions_are_compared_unless_none_is_given() {
     let mut s = Script::new();
     s.make("/a", Persistent);
     s.op(set("/a", b"1", Some(0))).unwrap();
-    let bad = |expected| OpError::BadVersion {
-        path: "/a".to_owned(),
-        expected,
-        actual: 1,
-    };
+    let bad = |expected| OpError::BadVersion { path: "/a".to_owned(), expected, actual: 1 };
     assert_eq!(s.op(set("/a", b"2", Some(0))), Err(bad(0)));
     assert_eq!(s.op(check("/a", Some(2))), Err(bad(2)));
     assert_eq!(s.op(delete("/a", Some(u64::MAX))), Err(bad(u64::MAX)));
@@ -292,14 +237,9 @@ fn create_is_refused_in_zookeepers_order() {
     assert_eq!(s.op(create("/", Persistent)), Err(exists("/")));
     assert_eq!(s.op(create("/a", Ephemeral)), Err(exists("/a")));
     assert_eq!(s.op(create("/x/y", Persistent)), Err(no_node("/x")));
-    assert_eq!(
-        s.op(create("/x/", PersistentSequential)),
-        Err(no_node("/x"))
-    );
+    assert_eq!(s.op(create("/x/", PersistentSequential)), Err(no_node("/x")));
     for mode in [Persistent, EphemeralSequential] {
-        let refused = OpError::NoChildrenForEphemerals {
-            path: "/e".to_owned(),
-        };
+        let refused = OpError::NoChildrenForEphemerals { path: "/e".to_owned() };
         assert_eq!(s.op(create("/e/x", mode)), Err(refused));
     }
     for path in ["", "x", "/x/", "/x//y", "/x/./y", "/x/\u{1f600}"] {
@@ -336,15 +276,9 @@ fn delete_set_and_check_are_refused_in_zookeepers_order() {
         let result = s.op(delete(&path, Some(9)));
         assert_eq!(result, Err(OpError::Reserved { path }));
     }
-    let bad = OpError::BadVersion {
-        path: "/a".to_owned(),
-        expected: 9,
-        actual: 0,
-    };
+    let bad = OpError::BadVersion { path: "/a".to_owned(), expected: 9, actual: 0 };
     assert_eq!(s.op(delete("/a", Some(9))), Err(bad.clone()));
-    let not_empty = OpError::NotEmpty {
-        path: "/a".to_owned(),
-    };
+    let not_empty = OpError::NotEmpty { path: "/a".to_owned() };
     assert_eq!(s.op(delete("/a", Some(0))), Err(not_empty));
     assert_eq!(s.op(set("/a", b"", Some(9))), Err(bad));
     for path in ["/none", "/none/below"] {
@@ -369,17 +303,9 @@ fn the_longest_path_and_the_largest_data_fit() {
     let result = s.op(create(&longest[..PATH_BYTES_MAX - 9], PersistentSequential));
     assert!(matches!(result, Err(OpError::InvalidPath { .. })));
     let sequential = &longest[..PATH_BYTES_MAX - 10];
-    assert_eq!(
-        s.make(sequential, PersistentSequential).len(),
-        PATH_BYTES_MAX
-    );
+    assert_eq!(s.make(sequential, PersistentSequential).len(), PATH_BYTES_MAX);
     let largest = vec![1; DATA_BYTES_MAX];
-    s.op(Op::Set {
-        path: longest.clone(),
-        data: largest.into(),
-        version: None,
-    })
-    .unwrap();
+    s.op(Op::Set { path: longest.clone(), data: largest.into(), version: None }).unwrap();
     assert_eq!(s.stat(&longest).data_length as usize, DATA_BYTES_MAX);
 }
 
@@ -461,11 +387,7 @@ fn a_multi_that_fails_changes_nothing() {
     ];
     let failed = OpError::Multi {
         index: 5,
-        error: Box::new(OpError::BadVersion {
-            path: "/keep".to_owned(),
-            expected: 7,
-            actual: 1,
-        }),
+        error: Box::new(OpError::BadVersion { path: "/keep".to_owned(), expected: 7, actual: 1 }),
     };
     assert_eq!(s.run(A, Command::Multi(ops)), Err(failed));
     assert_eq!(s.machine.tree().hash(), hash);
@@ -478,25 +400,14 @@ fn a_multi_that_fails_changes_nothing() {
 fn the_data_of_a_multi_is_limited_as_a_whole() {
     let mut s = Script::new();
     s.make("/a", Persistent);
-    let half = |bytes| Op::Set {
-        path: "/a".to_owned(),
-        data: vec![0; bytes].into(),
-        version: None,
-    };
+    let half =
+        |bytes| Op::Set { path: "/a".to_owned(), data: vec![0; bytes].into(), version: None };
     let fits = vec![half(DATA_BYTES_MAX / 2), half(DATA_BYTES_MAX / 2)];
     s.run(A, Command::Multi(fits)).unwrap();
-    let over = vec![
-        half(DATA_BYTES_MAX / 2),
-        half(DATA_BYTES_MAX / 2 + 1),
-        half(7),
-    ];
+    let over = vec![half(DATA_BYTES_MAX / 2), half(DATA_BYTES_MAX / 2 + 1), half(7)];
     let result = s.run(A, Command::Multi(over));
     let limit = DATA_BYTES_MAX as u64;
-    let error = Box::new(OpError::TooLarge {
-        path: "/a".to_owned(),
-        size: limit + 8,
-        limit,
-    });
+    let error = Box::new(OpError::TooLarge { path: "/a".to_owned(), size: limit + 8, limit });
     assert_eq!(result, Err(OpError::Multi { index: 1, error }));
 }
 
@@ -536,10 +447,7 @@ fn a_session_without_ephemerals_takes_a_zxid_to_close_too() {
     let mut s = Script::new();
     s.run(A, Command::Close).unwrap();
     assert_eq!((s.machine.zxid(), s.changes().len()), (3, 0));
-    assert_eq!(
-        s.machine.sessions().map(|(id, _)| id).collect::<Vec<_>>(),
-        [B]
-    );
+    assert_eq!(s.machine.sessions().map(|(id, _)| id).collect::<Vec<_>>(), [B]);
 }
 
 #[test]
@@ -603,11 +511,7 @@ fn opening_again_gives_the_same_answer() {
     assert_eq!((s.machine.zxid(), s.last.sessions.len()), (2, 0));
     let other = s.send(A, 77, 0, 0, open());
     assert_eq!(other, Err(OpError::WrongSecret));
-    let thief = Command::Open {
-        secret: [0; 16],
-        timeout_ms: 1,
-        owner: 1,
-    };
+    let thief = Command::Open { secret: [0; 16], timeout_ms: 1, owner: 1 };
     assert_eq!(s.send(A, A.0, 0, 0, thief), Err(OpError::WrongSecret));
     assert_eq!(s.machine.session(A).unwrap().timeout_ms, 9000);
 }
@@ -642,8 +546,7 @@ fn a_resumed_session_belongs_to_its_new_holder() {
     assert_eq!(moved, Err(OpError::SessionMoved));
     let expiry = s.send(A, A.0, 0, 0, Command::Expire { term: TERM });
     assert_eq!(expiry, Err(OpError::StaleExpiry));
-    s.send(A, 50, 1, 0, Command::Op(create("/x", Persistent)))
-        .unwrap();
+    s.send(A, 50, 1, 0, Command::Op(create("/x", Persistent))).unwrap();
 }
 
 #[test]
@@ -661,13 +564,7 @@ fn a_resumption_that_comes_late_again_does_not_take_the_session_back() {
 #[test]
 fn a_batch_is_applied_in_order() {
     let mut machine = Machine::new();
-    let request = |session, seq, command| Request {
-        session,
-        holder: 1,
-        seq,
-        acked: 0,
-        command,
-    };
+    let request = |session, seq, command| Request { session, holder: 1, seq, acked: 0, command };
     let batch = Batch {
         time: 1,
         requests: vec![
@@ -680,23 +577,14 @@ fn a_batch_is_applied_in_order() {
         ],
     };
     let applied = machine.apply(TERM, &batch);
-    let results = applied
-        .outcomes
-        .iter()
-        .map(|outcome| outcome.result.is_ok());
+    let results = applied.outcomes.iter().map(|outcome| outcome.result.is_ok());
     let expected = [true, true, false, true, true, true];
     assert_eq!(results.collect::<Vec<_>>(), expected);
-    let changes = applied
-        .changes
-        .iter()
-        .map(|change| (change.zxid, change.kind));
+    let changes = applied.changes.iter().map(|change| (change.zxid, change.kind));
     let expected = [(2, Made), (4, DataChanged), (5, Deleted)];
     assert_eq!(changes.collect::<Vec<_>>(), expected);
     let held = [A, B].map(SessionChange::Held);
-    assert_eq!(
-        applied.sessions,
-        [&held[..], &[SessionChange::Gone(A)]].concat()
-    );
+    assert_eq!(applied.sessions, [&held[..], &[SessionChange::Gone(A)]].concat());
 }
 
 #[test]

@@ -53,8 +53,7 @@ impl Admission {
             None => 0,
         };
         if request.seq == next {
-            self.proposed
-                .insert(request.session, (request.holder, request.seq));
+            self.proposed.insert(request.session, (request.holder, request.seq));
             self.queue.push_back(request);
         }
     }
@@ -70,10 +69,7 @@ impl Admission {
             }
             count += 1;
         }
-        (count > 0).then(|| Batch {
-            time,
-            requests: self.queue.drain(..count).collect(),
-        })
+        (count > 0).then(|| Batch { time, requests: self.queue.drain(..count).collect() })
     }
 
     /// Raft did not take the batch: it is the next again.

@@ -25,11 +25,7 @@ pub(crate) struct ExpiryTable {
 impl ExpiryTable {
     /// `bucket` must not be zero.
     pub(crate) fn new(bucket: Duration) -> ExpiryTable {
-        ExpiryTable {
-            bucket,
-            deadline_of: BTreeMap::new(),
-            by_deadline: BTreeMap::new(),
-        }
+        ExpiryTable { bucket, deadline_of: BTreeMap::new(), by_deadline: BTreeMap::new() }
     }
 
     /// The session was heard of at `now`.
@@ -43,10 +39,7 @@ impl ExpiryTable {
             None => {}
         }
         self.deadline_of.insert(session, deadline);
-        self.by_deadline
-            .entry(deadline)
-            .or_default()
-            .insert(session);
+        self.by_deadline.entry(deadline).or_default().insert(session);
     }
 
     /// The session is closed.

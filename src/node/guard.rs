@@ -44,70 +44,35 @@ pub(crate) fn check(
     body: &RaftBody,
 ) -> Result<(), Violation> {
     let ensure = |holds: bool, reason| {
-        if holds {
-            Ok(())
-        } else {
-            Err(Violation::Refused(reason))
-        }
+        if holds { Ok(()) } else { Err(Violation::Refused(reason)) }
     };
     ensure(from != 0 && from != view.id, "the sender is nobody else")?;
     ensure(term >= 1, "no term")?;
-    ensure(
-        term <= view.term.saturating_add(TERM_JUMP_MAX).min(NUMBER_MAX),
-        "term out of reach",
-    )?;
+    ensure(term <= view.term.saturating_add(TERM_JUMP_MAX).min(NUMBER_MAX), "term out of reach")?;
     let current = term >= view.term;
     // Two leaders of one term cannot be; and we are not to be led in a term that we lead.
     let leads = |what| {
         ensure(term != view.term || !view.is_leader, what)?;
-        ensure(
-            term != view.term || view.leader == 0 || view.leader == from,
-            what,
-        )
+        ensure(term != view.term || view.leader == 0 || view.leader == from, what)
     };
     match body {
-        RaftBody::Append {
-            index,
-            log_term,
-            commit,
-            entries,
-        } => {
+        RaftBody::Append { index, log_term, commit, entries } => {
             leads("append of a second leader")?;
-            ensure(
-                *index < NUMBER_MAX && *commit < NUMBER_MAX,
-                "index out of reach",
-            )?;
-            ensure(
-                (*index == 0) == (*log_term == 0),
-                "no term for the entry before",
-            )?;
+            ensure(*index < NUMBER_MAX && *commit < NUMBER_MAX, "index out of reach")?;
+            ensure((*index == 0) == (*log_term == 0), "no term for the entry before")?;
             ensure(*log_term <= term, "the entry before is of a later term")?;
             check_entries(view, *index, *log_term, term, entries)
         }
         RaftBody::AppendResponse {
-            index,
-            log_term,
-            commit,
-            reject_hint,
-            request_snapshot,
-            ..
+            index, log_term, commit, reject_hint, request_snapshot, ..
         } => {
             let numbers = [index, log_term, commit, reject_hint, request_snapshot];
-            ensure(
-                numbers.iter().all(|number| **number < NUMBER_MAX),
-                "index out of reach",
-            )?;
+            ensure(numbers.iter().all(|number| **number < NUMBER_MAX), "index out of reach")?;
             // An answer to what we said as the leader of this very term.
             if view.is_leader && term == view.term {
-                ensure(
-                    *index <= view.last_index,
-                    "acknowledges what was never sent",
-                )?;
+                ensure(*index <= view.last_index, "acknowledges what was never sent")?;
                 ensure(*reject_hint <= view.last_index, "hints beyond the log")?;
-                ensure(
-                    *request_snapshot <= view.last_index,
-                    "asks for a snapshot of the future",
-                )?;
+                ensure(*request_snapshot <= view.last_index, "asks for a snapshot of the future")?;
             }
             Ok(())
         }
@@ -118,57 +83,31 @@ pub(crate) fn check(
             if *commit <= view.last_index {
                 Ok(())
             } else if current {
-                Err(Violation::DataLost {
-                    known: *commit,
-                    have: view.last_index,
-                })
+                Err(Violation::DataLost { known: *commit, have: view.last_index })
             } else {
-                Err(Violation::Refused(
-                    "a former leader's heartbeat beyond our log",
-                ))
+                Err(Violation::Refused("a former leader's heartbeat beyond our log"))
             }
         }
         RaftBody::HeartbeatResponse { commit, context } => {
             ensure(context.len() <= CONTEXT_BYTES_MAX, "context too long")?;
             ensure(*commit < NUMBER_MAX, "index out of reach")
         }
-        RaftBody::Vote {
-            index,
-            log_term,
-            commit,
-            commit_term,
-            ..
-        } => {
+        RaftBody::Vote { index, log_term, commit, commit_term, .. } => {
             let numbers = [index, log_term, commit, commit_term];
-            ensure(
-                numbers.iter().all(|number| **number < NUMBER_MAX),
-                "index out of reach",
-            )
+            ensure(numbers.iter().all(|number| **number < NUMBER_MAX), "index out of reach")
         }
-        RaftBody::VoteResponse {
-            commit,
-            commit_term,
-            ..
-        } => ensure(
-            *commit < NUMBER_MAX && *commit_term < NUMBER_MAX,
-            "index out of reach",
-        ),
+        RaftBody::VoteResponse { commit, commit_term, .. } => {
+            ensure(*commit < NUMBER_MAX && *commit_term < NUMBER_MAX, "index out of reach")
+        }
         RaftBody::Snapshot { meta, .. } => {
             leads("snapshot of a second leader")?;
-            ensure(
-                meta.term >= 1 && meta.term <= term,
-                "snapshot of no term, or a later one",
-            )?;
-            ensure(
-                meta.index >= 1 && meta.index < NUMBER_MAX,
-                "index out of reach",
-            )?;
+            ensure(meta.term >= 1 && meta.term <= term, "snapshot of no term, or a later one")?;
+            ensure(meta.index >= 1 && meta.index < NUMBER_MAX, "index out of reach")?;
             check_voting(view, meta)
         }
-        RaftBody::TimeoutNow => ensure(
-            from == view.leader && term == view.term,
-            "not our leader's to order",
-        ),
+        RaftBody::TimeoutNow => {
+            ensure(from == view.leader && term == view.term, "not our leader's to order")
+        }
     }
 }
 
@@ -205,12 +144,7 @@ fn check_entries(
 fn check_voting(view: &View<'_>, meta: &SnapshotMeta) -> Result<(), Violation> {
     let voting = &meta.voting;
     let refused = |reason| Err(Violation::Refused(reason));
-    let lists = [
-        &voting.voters,
-        &voting.learners,
-        &voting.voters_outgoing,
-        &voting.learners_next,
-    ];
+    let lists = [&voting.voters, &voting.learners, &voting.voters_outgoing, &voting.learners_next];
     for list in lists {
         let mut sorted = list.clone();
         sorted.sort_unstable();
@@ -226,18 +160,10 @@ fn check_voting(view: &View<'_>, meta: &SnapshotMeta) -> Result<(), Violation> {
     if voting.learners.iter().any(votes) {
         return refused("a learner that votes");
     }
-    if !voting
-        .learners_next
-        .iter()
-        .all(|id| voting.voters_outgoing.contains(id))
-    {
+    if !voting.learners_next.iter().all(|id| voting.voters_outgoing.contains(id)) {
         return refused("a learner to be that does not vote yet");
     }
-    if voting
-        .learners_next
-        .iter()
-        .any(|id| voting.voters.contains(id))
-    {
+    if voting.learners_next.iter().any(|id| voting.voters.contains(id)) {
         return refused("a learner to be that goes on voting");
     }
     if voting.voters_outgoing.is_empty() && voting.auto_leave {
@@ -270,44 +196,21 @@ mod tests {
     }
 
     fn entry(index: u64, term: u64) -> LogEntry {
-        LogEntry {
-            index,
-            term,
-            kind: EntryKind::Normal,
-            data: Bytes::new(),
-        }
+        LogEntry { index, term, kind: EntryKind::Normal, data: Bytes::new() }
     }
 
     fn append(index: u64, log_term: u64, entries: Vec<LogEntry>) -> RaftBody {
-        RaftBody::Append {
-            index,
-            log_term,
-            commit: 8,
-            entries,
-        }
+        RaftBody::Append { index, log_term, commit: 8, entries }
     }
 
     fn snapshot(voting: Voting) -> RaftBody {
-        let meta = SnapshotMeta {
-            index: 20,
-            term: 5,
-            zxid: 1,
-            hash: 1,
-            voting,
-        };
-        RaftBody::Snapshot {
-            transfer: 1,
-            chunks: 1,
-            meta,
-        }
+        let meta = SnapshotMeta { index: 20, term: 5, zxid: 1, hash: 1, voting };
+        RaftBody::Snapshot { transfer: 1, chunks: 1, meta }
     }
 
     fn refused(view: &View<'_>, from: NodeId, term: u64, body: &RaftBody) {
         let result = check(view, from, term, body);
-        assert!(
-            matches!(result, Err(Violation::Refused(_))),
-            "{body:?}: {result:?}"
-        );
+        assert!(matches!(result, Err(Violation::Refused(_))), "{body:?}: {result:?}");
     }
 
     #[test]
@@ -318,15 +221,9 @@ mod tests {
             append(20, 5, vec![entry(21, 5)]),
             append(0, 0, vec![entry(1, 5)]),
             append(9, 4, vec![]),
-            RaftBody::Heartbeat {
-                commit: 10,
-                context: Bytes::from(vec![0; 16]),
-            },
+            RaftBody::Heartbeat { commit: 10, context: Bytes::from(vec![0; 16]) },
             RaftBody::TimeoutNow,
-            snapshot(Voting {
-                voters: vec![1, 2, 3],
-                ..Voting::default()
-            }),
+            snapshot(Voting { voters: vec![1, 2, 3], ..Voting::default() }),
         ] {
             assert_eq!(check(&view, 2, 5, &body), Ok(()), "{body:?}");
         }
@@ -334,10 +231,7 @@ mod tests {
 
     #[test]
     fn refuses_impossible_terms_and_senders() {
-        let heartbeat = RaftBody::Heartbeat {
-            commit: 0,
-            context: Bytes::new(),
-        };
+        let heartbeat = RaftBody::Heartbeat { commit: 0, context: Bytes::new() };
         refused(&view(), 2, 0, &heartbeat);
         refused(&view(), 2, u64::MAX, &heartbeat);
         refused(&view(), 2, 5 + TERM_JUMP_MAX + 1, &heartbeat);
@@ -345,11 +239,7 @@ mod tests {
         refused(&view(), 0, 5, &heartbeat);
         refused(&view(), 3, 5, &heartbeat);
         assert_eq!(check(&view(), 3, 6, &heartbeat), Ok(()));
-        let leader = View {
-            is_leader: true,
-            leader: 1,
-            ..view()
-        };
+        let leader = View { is_leader: true, leader: 1, ..view() };
         refused(&leader, 3, 5, &heartbeat);
     }
 
@@ -369,27 +259,14 @@ mod tests {
 
     #[test]
     fn a_leader_that_knows_more_of_us_than_we_do_means_lost_data() {
-        let body = RaftBody::Heartbeat {
-            commit: 11,
-            context: Bytes::new(),
-        };
-        assert_eq!(
-            check(&view(), 2, 5, &body),
-            Err(Violation::DataLost {
-                known: 11,
-                have: 10
-            })
-        );
+        let body = RaftBody::Heartbeat { commit: 11, context: Bytes::new() };
+        assert_eq!(check(&view(), 2, 5, &body), Err(Violation::DataLost { known: 11, have: 10 }));
         refused(&view(), 2, 4, &body);
     }
 
     #[test]
     fn refuses_impossible_answers_to_a_leader() {
-        let leader = View {
-            is_leader: true,
-            leader: 1,
-            ..view()
-        };
+        let leader = View { is_leader: true, leader: 1, ..view() };
         let response = |index, reject_hint| RaftBody::AppendResponse {
             index,
             log_term: 0,

@@ -43,29 +43,17 @@ impl Disk {
                 }
                 Input::Written { number }
             }
-            DiskOp::Install {
-                number,
-                hard_state,
-                meta,
-                state,
-            } => {
+            DiskOp::Install { number, hard_state, meta, state } => {
                 self.chunks = ChunkWriter::full(state).collect();
                 (self.hard_state, self.meta) = (hard_state, meta);
                 self.entries.clear();
                 Input::Written { number }
             }
-            DiskOp::Checkpoint {
-                meta,
-                state,
-                dirty,
-                keep_from,
-            } => {
+            DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
                 self.chunks.extend(ChunkWriter::delta(state, dirty));
                 self.entries.retain(|entry| entry.index >= keep_from);
                 self.meta = meta;
-                Input::CheckpointDone {
-                    index: self.meta.index,
-                }
+                Input::CheckpointDone { index: self.meta.index }
             }
         }
     }
@@ -108,17 +96,10 @@ impl Cluster {
             term: 1,
             zxid: machine.zxid(),
             hash: machine.hash(),
-            voting: Voting {
-                voters: (1..=nodes).collect(),
-                ..Voting::default()
-            },
+            voting: Voting { voters: (1..=nodes).collect(), ..Voting::default() },
         };
         let disk = Disk {
-            hard_state: HardState {
-                term: 1,
-                vote: 0,
-                commit: 1,
-            },
+            hard_state: HardState { term: 1, vote: 0, commit: 1 },
             entries: Vec::new(),
             meta,
             chunks: ChunkWriter::full(machine.state()).collect(),
@@ -152,10 +133,7 @@ impl Cluster {
     }
 
     fn clock(&self) -> Now {
-        Now {
-            mono: self.now,
-            wall_ms: self.wall_ms,
-        }
+        Now { mono: self.now, wall_ms: self.wall_ms }
     }
 
     pub(crate) fn start(&mut self, id: NodeId) {
@@ -173,31 +151,13 @@ impl Cluster {
             checkpoint: disk.meta.clone(),
             entries: disk.entries.clone(),
         };
-        let config = NodeConfig {
-            heartbeat: HEARTBEAT,
-            tick: TICK,
-            seed,
-        };
+        let config = NodeConfig { heartbeat: HEARTBEAT, tick: TICK, seed };
         host.node = Some(Node::new(config, id, boot, machine, now).unwrap());
         host.inputs.clear();
         host.held.clear();
-        for peer in self
-            .hosts
-            .keys()
-            .copied()
-            .filter(|peer| *peer != id)
-            .collect::<Vec<_>>()
-        {
-            self.hosts
-                .get_mut(&peer)
-                .unwrap()
-                .inputs
-                .push_back(Input::Connected { peer: id });
-            self.hosts
-                .get_mut(&id)
-                .unwrap()
-                .inputs
-                .push_back(Input::Connected { peer });
+        for peer in self.hosts.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {
+            self.hosts.get_mut(&peer).unwrap().inputs.push_back(Input::Connected { peer: id });
+            self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Connected { peer });
         }
     }
 
@@ -210,18 +170,12 @@ impl Cluster {
     }
 
     pub(crate) fn fail_disk(&mut self, id: NodeId) {
-        let input = Input::StorageFailed {
-            reason: "no space".to_owned(),
-        };
+        let input = Input::StorageFailed { reason: "no space".to_owned() };
         self.hosts.get_mut(&id).unwrap().inputs.push_back(input);
     }
 
     pub(crate) fn resign(&mut self, id: NodeId) {
-        self.hosts
-            .get_mut(&id)
-            .unwrap()
-            .inputs
-            .push_back(Input::Resign);
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Resign);
     }
 
     pub(crate) fn isolate(&mut self, id: NodeId) {
@@ -276,8 +230,7 @@ impl Cluster {
             self.stopped.insert(id, reason);
         }
         for (to, message) in effects.messages {
-            self.trace
-                .push(format!("{:?} {id}>{to} {message:?}", self.now));
+            self.trace.push(format!("{:?} {id}>{to} {message:?}", self.now));
             // Everything crosses the wire format.
             let bytes = message.encode(Vec::new());
             let message = PeerMessage::decode(&bytes).unwrap();
@@ -299,8 +252,7 @@ impl Cluster {
         self.ended.extend(effects.ended);
         self.leases.extend(effects.leases);
         let states = effects.sessions.into_iter();
-        self.states
-            .extend(states.map(|(session, state)| (id, session, state)));
+        self.states.extend(states.map(|(session, state)| (id, session, state)));
         self.replies.extend(effects.replies);
     }
 
@@ -327,11 +279,7 @@ impl Cluster {
     }
 
     pub(crate) fn leader(&self) -> Option<NodeId> {
-        let leads = |host: &&Host| {
-            host.node
-                .as_ref()
-                .is_some_and(|node| node.status().is_leader)
-        };
+        let leads = |host: &&Host| host.node.as_ref().is_some_and(|node| node.status().is_leader);
         // Of several that believe so, the one of the highest term.
         self.hosts
             .values()
@@ -413,11 +361,7 @@ impl Cluster {
     }
 
     pub(crate) fn write(&mut self, id: NodeId, session: SessionId, write: Write) -> RequestId {
-        self.ask(id, |request| ClientRequest::Write {
-            request,
-            session,
-            command: write,
-        })
+        self.ask(id, |request| ClientRequest::Write { request, session, command: write })
     }
 
     pub(crate) fn create(
@@ -427,11 +371,7 @@ impl Cluster {
         path: &str,
         mode: CreateMode,
     ) -> Result<String, Error> {
-        let op = Op::Create {
-            path: path.to_owned(),
-            data: "d".into(),
-            mode,
-        };
+        let op = Op::Create { path: path.to_owned(), data: "d".into(), mode };
         let request = self.write(id, session, Write::Op(op));
         match self.answer(request)? {
             Answer::Reply(Reply::Created(created)) => Ok(created.path),
@@ -447,11 +387,7 @@ impl Cluster {
         data: &str,
     ) -> RequestId {
         let data = data.to_owned().into();
-        let op = Op::Set {
-            path: path.to_owned(),
-            data,
-            version: None,
-        };
+        let op = Op::Set { path: path.to_owned(), data, version: None };
         self.write(id, session, Write::Op(op))
     }
 
@@ -465,33 +401,20 @@ impl Cluster {
     ) {
         let path = path.to_owned();
         let watch = WatchId(watch);
-        let request = self.ask(id, |request| ClientRequest::Watch {
-            request,
-            session,
-            watch,
-            path,
-            mode,
-        });
+        let request =
+            self.ask(id, |request| ClientRequest::Watch { request, session, watch, path, mode });
         self.answer(request).unwrap();
     }
 
     pub(crate) fn read(&mut self, id: NodeId, session: SessionId, path: &str) -> RequestId {
-        let read = Read::Get {
-            path: path.to_owned(),
-        };
-        self.ask(id, |request| ClientRequest::Read {
-            request,
-            session,
-            read,
-            watch: None,
-        })
+        let read = Read::Get { path: path.to_owned() };
+        self.ask(id, |request| ClientRequest::Read { request, session, read, watch: None })
     }
 
     /// What the replica at `id` has at `path`.
     pub(crate) fn data(&self, id: NodeId, path: &str) -> Option<String> {
         let tree = self.node(id).machine().tree();
-        tree.get(path)
-            .map(|znode| String::from_utf8_lossy(znode.data()).into_owned())
+        tree.get(path).map(|znode| String::from_utf8_lossy(znode.data()).into_owned())
     }
 
     /// Every replica that runs has the same state, and a sound one.

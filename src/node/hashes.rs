@@ -56,16 +56,10 @@ impl Hashes {
             return Verdict::Agree;
         }
         let votes = |hash: u64| {
-            known
-                .iter()
-                .filter(|(id, other)| voters.contains(id) && **other == hash)
-                .count()
+            known.iter().filter(|(id, other)| voters.contains(id) && **other == hash).count()
         };
         let others = known.values().filter(|hash| *hash != ours);
-        if others
-            .map(|hash| votes(*hash))
-            .any(|count| count * 2 > voters.len())
-        {
+        if others.map(|hash| votes(*hash)).any(|count| count * 2 > voters.len()) {
             Verdict::Diverged
         } else {
             Verdict::Disagree
@@ -92,10 +86,7 @@ mod tests {
     fn the_majority_does_not_stop() {
         let mut hashes = Hashes::default();
         for (of, hash) in [(1, 7), (2, 7), (3, 8)] {
-            assert_ne!(
-                hashes.note(2048, of, hash, 1, &[1, 2, 3]),
-                Verdict::Diverged
-            );
+            assert_ne!(hashes.note(2048, of, hash, 1, &[1, 2, 3]), Verdict::Diverged);
         }
         assert_eq!(hashes.note(5, 2, 1, 1, &[1, 2, 3]), Verdict::Agree);
     }

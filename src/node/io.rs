@@ -79,36 +79,18 @@ pub(crate) enum ClientRequest {
         timeout: Duration,
     },
     /// Answered with the `Reply` that fits the command.
-    Write {
-        request: RequestId,
-        session: SessionId,
-        command: Write,
-    },
+    Write { request: RequestId, session: SessionId, command: Write },
     /// Answered, once all earlier requests of the session are, from this replica. With `watch`,
     /// the one-shot watch that goes with the read is set in the same instant (not when the
     /// read fails, but for `Exists` also when the znode is missing).
-    Read {
-        request: RequestId,
-        session: SessionId,
-        read: Read,
-        watch: Option<WatchId>,
-    },
+    Read { request: RequestId, session: SessionId, read: Read, watch: Option<WatchId> },
     /// Sets a persistent watch. Answered with `Answer::Watching`.
-    Watch {
-        request: RequestId,
-        session: SessionId,
-        watch: WatchId,
-        path: String,
-        mode: WatchMode,
-    },
+    Watch { request: RequestId, session: SessionId, watch: WatchId, path: String, mode: WatchMode },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
     /// Answered with `Answer::Synced` when this replica has everything that was written, anywhere,
     /// before the request came in.
-    Sync {
-        request: RequestId,
-        session: SessionId,
-    },
+    Sync { request: RequestId, session: SessionId },
 }
 
 #[derive(Debug)]
@@ -169,21 +151,11 @@ pub(crate) enum DiskOp {
     /// Answered by [`Input::Written`]; several may be written as one.
     Write { number: u64, write: LogWrite },
     /// Replaces everything by this state, which a leader sent. Answered by [`Input::Written`].
-    Install {
-        number: u64,
-        hard_state: HardState,
-        meta: SnapshotMeta,
-        state: State,
-    },
+    Install { number: u64, hard_state: HardState, meta: SnapshotMeta, state: State },
     /// Writes a checkpoint, as a delta of `dirty` or in full as the store wants, and then drops
     /// the log below `keep_from`. Writes that come after it need not wait for it. Answered by
     /// [`Input::CheckpointDone`].
-    Checkpoint {
-        meta: SnapshotMeta,
-        state: State,
-        dirty: Dirty,
-        keep_from: u64,
-    },
+    Checkpoint { meta: SnapshotMeta, state: State, dirty: Dirty, keep_from: u64 },
 }
 
 /// What can be said of the node at any time, for `Coordinator::status`.

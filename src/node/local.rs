@@ -77,19 +77,9 @@ struct Wait {
 
 #[derive(Debug)]
 enum WaitFor {
-    Read {
-        read: Read,
-        watch: Option<WatchId>,
-    },
-    Watch {
-        watch: WatchId,
-        path: String,
-        kind: WatchKind,
-    },
-    Sync {
-        ticket: Ticket,
-        index: Option<u64>,
-    },
+    Read { read: Read, watch: Option<WatchId> },
+    Watch { watch: WatchId, path: String, kind: WatchKind },
+    Sync { ticket: Ticket, index: Option<u64> },
 }
 
 impl LocalSession {
@@ -144,6 +134,8 @@ pub(crate) struct LocalSessions {
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
     next_ticket: Ticket,
+    /// How many waits there are, of all sessions.
+    waits: usize,
     tickets: BTreeMap<Ticket, SessionId>,
     /// Sessions whose waits may be answerable now.
     ready: BTreeSet<SessionId>,
@@ -217,15 +209,8 @@ impl LocalSessions {
         effects: &mut Effects,
     ) {
         let closes = matches!(write, Write::Close);
-        if closes
-            && self
-                .sessions
-                .get(&session)
-                .is_none_or(LocalSession::is_over)
-        {
-            effects
-                .replies
-                .push((request, Ok(Answer::Reply(Reply::Done))));
+        if closes && self.sessions.get(&session).is_none_or(LocalSession::is_over) {
+            effects.replies.push((request, Ok(Answer::Reply(Reply::Done))));
             return;
         }
         let Some(held) = self.taking(request, session, effects) else {
@@ -262,12 +247,7 @@ impl LocalSessions {
         kind: WatchKind,
         effects: &mut Effects,
     ) {
-        self.wait(
-            request,
-            session,
-            WaitFor::Watch { watch, path, kind },
-            effects,
-        );
+        self.wait(request, session, WaitFor::Watch { watch, path, kind }, effects);
     }
 
     /// Queues a sync and says which ticket a round must carry for it.
@@ -278,15 +258,7 @@ impl LocalSessions {
         effects: &mut Effects,
     ) -> Option<Ticket> {
         let ticket = self.next_ticket;
-        if !self.wait(
-            request,
-            session,
-            WaitFor::Sync {
-                ticket,
-                index: None,
-            },
-            effects,
-        ) {
+        if !self.wait(request, session, WaitFor::Sync { ticket, index: None }, effects) {
             return None;
         }
         self.next_ticket += 1;
@@ -304,13 +276,15 @@ impl LocalSessions {
         let Some(held) = self.taking(request, session, effects) else {
             return false;
         };
-        held.waits.push_back(Wait {
-            after: held.issued,
-            request,
-            what,
-        });
+        held.waits.push_back(Wait { after: held.issued, request, what });
+        self.waits += 1;
         self.ready.insert(session);
         true
+    }
+
+    /// Whether any read, watch or sync waits for its turn.
+    pub(crate) fn has_waits(&self) -> bool {
+        self.waits > 0
     }
 
     /// What has to be sent to the leader now, each session's requests in order.
@@ -434,9 +408,7 @@ impl LocalSessions {
                     effects.leases.push((session, held.valid_until));
                     held.set_state(SessionState::Connected, effects);
                 }
-                effects
-                    .replies
-                    .push((opening.request, Ok(Answer::Reply(reply.clone()))));
+                effects.replies.push((opening.request, Ok(Answer::Reply(reply.clone()))));
                 self.ready.insert(session);
             }
             Err(error) => {
@@ -478,10 +450,7 @@ impl LocalSessions {
     /// The session is over, and nothing is known of the writes that were not answered.
     pub(crate) fn end_unknown(&mut self, session: SessionId, reason: &str, effects: &mut Effects) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            let error = Error::OutcomeUnknown {
-                session,
-                reason: reason.to_owned(),
-            };
+            let error = Error::OutcomeUnknown { session, reason: reason.to_owned() };
             for write in held.writes.drain(..) {
                 effects.replies.push((write.request, Err(error.clone())));
             }
@@ -511,6 +480,7 @@ impl LocalSessions {
             return;
         };
         let error = held.over();
+        self.waits -= held.waits.len();
         for wait in held.waits.drain(..) {
             if let WaitFor::Sync { ticket, .. } = wait.what {
                 self.tickets.remove(&ticket);
@@ -529,10 +499,9 @@ impl LocalSessions {
                 .map(|opening| opening.request)
                 .chain(held.writes.into_iter().map(|write| write.request))
                 .chain(held.waits.into_iter().map(|wait| wait.request));
-            effects
-                .replies
-                .extend(requests.map(|request| (request, Err(error.clone()))));
+            effects.replies.extend(requests.map(|request| (request, Err(error.clone()))));
         }
+        self.waits = 0;
         self.unsent.clear();
         self.tickets.clear();
         self.ready.clear();
@@ -549,20 +518,12 @@ impl LocalSessions {
 
     /// The sessions that are to be kept alive.
     pub(crate) fn living(&self) -> Vec<SessionId> {
-        self.sessions
-            .values()
-            .filter(|held| held.is_open())
-            .map(|held| held.id)
-            .collect()
+        self.sessions.values().filter(|held| held.is_open()).map(|held| held.id).collect()
     }
 
     /// The shortest timeout of them.
     pub(crate) fn shortest_timeout(&self) -> Option<Duration> {
-        self.sessions
-            .values()
-            .filter(|held| held.is_open())
-            .map(|held| held.timeout)
-            .min()
+        self.sessions.values().filter(|held| held.is_open()).map(|held| held.timeout).min()
     }
 
     /// A round sent at `sent` was confirmed for the session.
@@ -649,6 +610,7 @@ impl LocalSessions {
                 let Some(wait) = held.waits.pop_front() else {
                     break;
                 };
+                self.waits -= 1;
                 let answer = answer(wait.what, session, tree, watches);
                 effects.replies.push((wait.request, answer));
             }
@@ -657,8 +619,7 @@ impl LocalSessions {
 
     /// Forgets the sessions that are over and owe no answer.
     pub(crate) fn forget_settled(&mut self) {
-        self.sessions
-            .retain(|_, held| !(held.is_over() && held.is_settled()));
+        self.sessions.retain(|_, held| !(held.is_over() && held.is_settled()));
     }
 }
 
@@ -676,23 +637,15 @@ fn answer(
         }
         WaitFor::Read { read, watch } => (read, watch),
     };
-    let missing = |path: &str| Error::NoNode {
-        path: path.to_owned(),
-    };
+    let missing = |path: &str| Error::NoNode { path: path.to_owned() };
     let (answer, path, kind) = match &read {
         Read::Get { path } => {
             let znode = tree.get(path).ok_or_else(|| missing(path))?;
-            (
-                Answer::Data(znode.data().clone(), znode.stat()),
-                path,
-                WatchKind::Data,
-            )
+            (Answer::Data(znode.data().clone(), znode.stat()), path, WatchKind::Data)
         }
-        Read::Exists { path } => (
-            Answer::Exists(tree.get(path).map(Znode::stat)),
-            path,
-            WatchKind::Data,
-        ),
+        Read::Exists { path } => {
+            (Answer::Exists(tree.get(path).map(Znode::stat)), path, WatchKind::Data)
+        }
         Read::Children { path } => {
             let znode = tree.get(path).ok_or_else(|| missing(path))?;
             let children = znode.children().map(str::to_owned).collect();
@@ -709,16 +662,8 @@ fn answer(
 pub(crate) fn opening(resume: bool, secret: [u8; 16], timeout: Duration, owner: NodeId) -> Command {
     let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
     if resume {
-        Command::Resume {
-            secret,
-            timeout_ms,
-            owner,
-        }
+        Command::Resume { secret, timeout_ms, owner }
     } else {
-        Command::Open {
-            secret,
-            timeout_ms,
-            owner,
-        }
+        Command::Open { secret, timeout_ms, owner }
     }
 }

@@ -41,21 +41,13 @@ impl MemLog {
     ) -> MemLog {
         let entries: VecDeque<Entry> = entries.into_iter().collect();
         let bytes = entries.iter().map(|entry| entry.data.len()).sum();
-        MemLog {
-            base,
-            entries,
-            bytes,
-            hard_state,
-            conf_state,
-            applied,
-        }
+        MemLog { base, entries, bytes, hard_state, conf_state, applied }
     }
 
     pub(crate) fn last(&self) -> Position {
-        self.entries.back().map_or(self.base, |last| Position {
-            index: last.index,
-            term: last.term,
-        })
+        self.entries
+            .back()
+            .map_or(self.base, |last| Position { index: last.index, term: last.term })
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -68,9 +60,7 @@ impl MemLog {
             return Some(self.base.term);
         }
         let offset = index.checked_sub(self.base.index + 1)?;
-        self.entries
-            .get(usize::try_from(offset).ok()?)
-            .map(|entry| entry.term)
+        self.entries.get(usize::try_from(offset).ok()?).map(|entry| entry.term)
     }
 
     /// Appends entries, replacing everything from the first one's index on.
@@ -139,10 +129,7 @@ impl MemLog {
             if first.index >= index || first.index > self.applied.index {
                 break;
             }
-            self.base = Position {
-                index: first.index,
-                term: first.term,
-            };
+            self.base = Position { index: first.index, term: first.term };
             self.bytes -= first.data.len();
             self.entries.pop_front();
         }
@@ -151,10 +138,7 @@ impl MemLog {
 
 impl Storage for MemLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState::new(
-            self.hard_state.clone(),
-            self.conf_state.clone(),
-        ))
+        Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
     }
 
     fn entries(
@@ -226,18 +210,9 @@ mod tests {
     }
 
     fn log(base: u64, upto: u64) -> MemLog {
-        let position = Position {
-            index: base,
-            term: 1,
-        };
+        let position = Position { index: base, term: 1 };
         let entries = (base + 1..=upto).map(|index| entry(index, 1, 10));
-        MemLog::new(
-            position,
-            entries,
-            HardState::default(),
-            ConfState::default(),
-            position,
-        )
+        MemLog::new(position, entries, HardState::default(), ConfState::default(), position)
     }
 
     fn context() -> GetEntriesContext {

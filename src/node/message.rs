@@ -28,27 +28,14 @@ pub(crate) enum PeerMessage {
     Forward { requests: Vec<Request> },
     /// "These of my sessions live, and tell me an index that covers every write completed by now."
     /// Sent to the leader; `boot` is drawn when the sender starts, `round` is never used twice.
-    Round {
-        boot: u64,
-        round: u64,
-        sessions: Vec<SessionId>,
-    },
+    Round { boot: u64, round: u64, sessions: Vec<SessionId> },
     /// The leader was still the leader after it had received the round. Its sessions are renewed
     /// but for those in `refused`: they are gone, held elsewhere, or about to be expired.
-    RoundConfirmed {
-        boot: u64,
-        round: u64,
-        index: u64,
-        refused: Vec<SessionId>,
-    },
+    RoundConfirmed { boot: u64, round: u64, index: u64, refused: Vec<SessionId> },
     /// The sender's state hash after it applied the entry at this index, to be compared.
     StateHash { index: u64, hash: u64 },
     /// One piece of a snapshot, in answer to the snapshot that Raft asked for.
-    SnapshotChunk {
-        transfer: u64,
-        number: u32,
-        bytes: Bytes,
-    },
+    SnapshotChunk { transfer: u64, number: u32, bytes: Bytes },
     /// The receiver has taken the pieces below `next` and will take more.
     SnapshotAck { transfer: u64, next: u32 },
     /// Either end gives the transfer up.
@@ -240,10 +227,9 @@ impl RaftBody {
                 reject_hint: message.reject_hint,
                 request_snapshot: message.request_snapshot,
             },
-            MessageType::MsgHeartbeat => RaftBody::Heartbeat {
-                commit: message.commit,
-                context: message.context.clone(),
-            },
+            MessageType::MsgHeartbeat => {
+                RaftBody::Heartbeat { commit: message.commit, context: message.context.clone() }
+            }
             MessageType::MsgHeartbeatResponse => RaftBody::HeartbeatResponse {
                 commit: message.commit,
                 context: message.context.clone(),
@@ -277,21 +263,13 @@ impl RaftBody {
         message.to = to;
         message.term = term;
         match self {
-            RaftBody::Append {
-                index,
-                log_term,
-                commit,
-                entries,
-            } => {
+            RaftBody::Append { index, log_term, commit, entries } => {
                 message.set_msg_type(MessageType::MsgAppend);
                 message.index = *index;
                 message.log_term = *log_term;
                 message.commit = *commit;
-                message.entries = entries
-                    .iter()
-                    .map(eraftpb::Entry::from)
-                    .collect::<Vec<_>>()
-                    .into();
+                message.entries =
+                    entries.iter().map(eraftpb::Entry::from).collect::<Vec<_>>().into();
             }
             RaftBody::AppendResponse {
                 index,
@@ -319,14 +297,7 @@ impl RaftBody {
                 message.commit = *commit;
                 message.context = context.clone();
             }
-            RaftBody::Vote {
-                pre,
-                index,
-                log_term,
-                commit,
-                commit_term,
-                transfer,
-            } => {
+            RaftBody::Vote { pre, index, log_term, commit, commit_term, transfer } => {
                 message.set_msg_type(if *pre {
                     MessageType::MsgRequestPreVote
                 } else {
@@ -340,12 +311,7 @@ impl RaftBody {
                     message.context = Bytes::from_static(TRANSFER_CONTEXT);
                 }
             }
-            RaftBody::VoteResponse {
-                pre,
-                reject,
-                commit,
-                commit_term,
-            } => {
+            RaftBody::VoteResponse { pre, reject, commit, commit_term } => {
                 message.set_msg_type(if *pre {
                     MessageType::MsgRequestPreVoteResponse
                 } else {

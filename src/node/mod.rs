@@ -77,6 +77,8 @@ const RETAINED_BYTES: usize = 4 << 20;
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// Forwarded requests that a new leader holds until it may propose.
 const EARLY_MAX: usize = 65_536;
+/// The same for rounds.
+const EARLY_ROUNDS_MAX: usize = 1024;
 /// A round at least this often: it bounds how stale local reads may be.
 const ROUND_PERIOD: Duration = Duration::from_secs(1);
 
@@ -146,6 +148,7 @@ pub(crate) struct Node {
     serving: bool,
     admission: Admission,
     early: VecDeque<(NodeId, Request)>,
+    early_rounds: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
     confirmations: Confirmations,
     expiry: ExpiryTable,
     /// Sessions whose expiry is proposed: no longer renewed.
@@ -187,10 +190,7 @@ impl Node {
         machine: Machine,
         now: Now,
     ) -> Result<Node, String> {
-        let checkpoint = Position {
-            index: boot.checkpoint.index,
-            term: boot.checkpoint.term,
-        };
+        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
         let log = boot_log(&boot, checkpoint)?;
         let raft_config = raft::Config {
             id,
@@ -227,10 +227,7 @@ impl Node {
             election_timeout: ELECTION_TICKS,
             timeout_grounds: (0, StateRole::Leader, 0),
             leaderless_ticks: 0,
-            leadership: Leadership {
-                term: raw.raft.term,
-                leader: 0,
-            },
+            leadership: Leadership { term: raw.raft.term, leader: 0 },
             next_tick: now.mono + config.heartbeat,
             disk_number: 0,
             written: 0,
@@ -248,6 +245,7 @@ impl Node {
             serving: false,
             admission: Admission::default(),
             early: VecDeque::new(),
+            early_rounds: Vec::new(),
             confirmations: Confirmations::default(),
             expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
@@ -267,9 +265,7 @@ impl Node {
         };
         if boot.checkpoint.voting.voters == [id] {
             // Nobody else could lead or be asked.
-            node.raw
-                .campaign()
-                .map_err(|error| format!("Raft does not start: {error}"))?;
+            node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
         }
         Ok(node)
     }
@@ -456,59 +452,29 @@ impl Node {
             self.moved_at = self.now.mono;
         }
         match request {
-            ClientRequest::Open {
-                request,
-                session,
-                holder,
-                secret,
-                timeout,
-            } => {
+            ClientRequest::Open { request, session, holder, secret, timeout } => {
                 let timeout = negotiated(timeout, self.config.tick);
                 let command = local::opening(false, secret, timeout, self.id);
-                self.local
-                    .open(request, session, holder, timeout, command, effects);
+                self.local.open(request, session, holder, timeout, command, effects);
             }
-            ClientRequest::Resume {
-                request,
-                session,
-                holder,
-                secret,
-                timeout,
-            } => {
+            ClientRequest::Resume { request, session, holder, secret, timeout } => {
                 let timeout = negotiated(timeout, self.config.tick);
                 let command = local::opening(true, secret, timeout, self.id);
                 effects.ended.extend(self.watches.end_session(session));
-                self.local
-                    .open(request, session, holder, timeout, command, effects);
+                self.local.open(request, session, holder, timeout, command, effects);
             }
-            ClientRequest::Write {
-                request,
-                session,
-                command,
-            } => {
+            ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
             }
-            ClientRequest::Read {
-                request,
-                session,
-                read,
-                watch,
-            } => {
+            ClientRequest::Read { request, session, read, watch } => {
                 self.local.read(request, session, read, watch, effects);
             }
-            ClientRequest::Watch {
-                request,
-                session,
-                watch,
-                path,
-                mode,
-            } => {
+            ClientRequest::Watch { request, session, watch, path, mode } => {
                 let kind = match mode {
                     WatchMode::Persistent => WatchKind::Persistent,
                     WatchMode::PersistentRecursive => WatchKind::Recursive,
                 };
-                self.local
-                    .watch(request, session, watch, path, kind, effects);
+                self.local.watch(request, session, watch, path, kind, effects);
             }
             ClientRequest::Unwatch { watch } => self.watches.remove(watch),
             ClientRequest::Sync { request, session } => {
@@ -529,9 +495,7 @@ impl Node {
             | ClientRequest::Sync { request, .. } => request,
             ClientRequest::Unwatch { .. } => return,
         };
-        let error = Error::Stopped {
-            reason: reason.to_owned(),
-        };
+        let error = Error::Stopped { reason: reason.to_owned() };
         self.effects.replies.push((request, Err(error)));
     }
 
@@ -545,35 +509,24 @@ impl Node {
                     }
                 }
             }
-            PeerMessage::Round {
-                boot,
-                round,
-                sessions,
-            } => {
-                self.take_round(from, boot, round, &sessions);
+            PeerMessage::Round { boot, round, sessions } => {
+                if self.serving {
+                    self.take_round(from, boot, round, &sessions);
+                } else if raft_leads(&self.raw) && self.early_rounds.len() < EARLY_ROUNDS_MAX {
+                    self.early_rounds.push((from, boot, round, sessions));
+                }
             }
-            PeerMessage::RoundConfirmed {
-                boot,
-                round,
-                index,
-                refused,
-            } => {
+            PeerMessage::RoundConfirmed { boot, round, index, refused } => {
                 self.round_confirmed(boot, round, index, &refused);
             }
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
-            PeerMessage::SnapshotChunk {
-                transfer,
-                number,
-                bytes,
-            } => {
+            PeerMessage::SnapshotChunk { transfer, number, bytes } => {
                 let answer = self.incoming.chunk(from, transfer, number, &bytes);
                 self.effects.messages.push((from, answer));
             }
             PeerMessage::SnapshotAck { transfer, next } => {
                 let (more, done) = self.outgoing.acked(from, transfer, next, self.now.mono);
-                self.effects
-                    .messages
-                    .extend(more.into_iter().map(|message| (from, message)));
+                self.effects.messages.extend(more.into_iter().map(|message| (from, message)));
                 if done {
                     self.raw.report_snapshot(from, SnapshotStatus::Finish);
                 }
@@ -628,16 +581,9 @@ impl Node {
                 ));
             }
         }
-        if let RaftBody::Snapshot {
-            transfer,
-            chunks,
-            meta,
-        } = body
-        {
+        if let RaftBody::Snapshot { transfer, chunks, meta } = body {
             let Some(machine) = self.incoming.finish(from, *transfer, *chunks, meta) else {
-                let abort = PeerMessage::SnapshotAbort {
-                    transfer: *transfer,
-                };
+                let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
                 self.effects.messages.push((from, abort));
                 return Ok(());
             };
@@ -688,16 +634,8 @@ impl Node {
         let timeout = Duration::from_millis(u64::from(record.timeout_ms));
         self.expiry.touch(session, timeout, self.now.mono);
         self.expiring.insert(session);
-        let command = Command::Expire {
-            term: self.raw.raft.term,
-        };
-        let request = Request {
-            session,
-            holder,
-            seq: 0,
-            acked: 0,
-            command,
-        };
+        let command = Command::Expire { term: self.raw.raft.term };
+        let request = Request { session, holder, seq: 0, acked: 0, command };
         self.admission.admit(request, &self.machine);
     }
 
@@ -720,15 +658,13 @@ impl Node {
 
     fn observe_leader(&mut self) {
         let raft = &self.raw.raft;
-        let leadership = Leadership {
-            term: raft.term,
-            leader: raft.leader_id,
-        };
+        let leadership = Leadership { term: raft.term, leader: raft.leader_id };
         if leadership != self.leadership {
             self.leadership = leadership;
             self.serving = false;
             self.admission.reset();
             self.early.clear();
+            self.early_rounds.clear();
             self.confirmations.clear();
             self.expiry.clear();
             self.expiring.clear();
@@ -748,6 +684,9 @@ impl Node {
             self.renew_all();
             for (from, request) in std::mem::take(&mut self.early) {
                 self.take_forwarded(from, request);
+            }
+            for (from, boot, round, sessions) in std::mem::take(&mut self.early_rounds) {
+                self.take_round(from, boot, round, &sessions);
             }
         }
     }
@@ -787,17 +726,13 @@ impl Node {
             bytes += admission::size(&request);
             if bytes > FORWARD_BYTES_MAX && !part.is_empty() {
                 let requests = std::mem::take(&mut part);
-                self.effects
-                    .messages
-                    .push((leader, PeerMessage::Forward { requests }));
+                self.effects.messages.push((leader, PeerMessage::Forward { requests }));
                 bytes = admission::size(&request);
             }
             part.push(request);
         }
         if !part.is_empty() {
-            self.effects
-                .messages
-                .push((leader, PeerMessage::Forward { requests: part }));
+            self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
         }
     }
 
@@ -828,21 +763,11 @@ impl Node {
         if leader == self.id {
             self.take_round(self.id, boot, round, &sessions);
         } else {
-            self.effects.messages.push((
-                leader,
-                PeerMessage::Round {
-                    boot,
-                    round,
-                    sessions,
-                },
-            ));
+            self.effects.messages.push((leader, PeerMessage::Round { boot, round, sessions }));
         }
     }
 
     fn take_round(&mut self, from: NodeId, boot: u64, round: u64, sessions: &[SessionId]) {
-        if !self.serving {
-            return;
-        }
         let mut refused = Vec::new();
         for session in sessions {
             match self.machine.session(*session) {
@@ -853,12 +778,7 @@ impl Node {
                 _ => refused.push(*session),
             }
         }
-        self.confirmations.ask(Asked {
-            from,
-            boot,
-            round,
-            refused,
-        });
+        self.confirmations.ask(Asked { from, boot, round, refused });
     }
 
     fn read_index(&mut self) {
@@ -883,21 +803,11 @@ impl Node {
             return;
         }
         for asked in self.confirmations.confirmed(read) {
-            let Asked {
-                from,
-                boot,
-                round,
-                refused,
-            } = asked;
+            let Asked { from, boot, round, refused } = asked;
             if from == self.id {
                 self.round_confirmed(boot, round, index, &refused);
             } else {
-                let message = PeerMessage::RoundConfirmed {
-                    boot,
-                    round,
-                    index,
-                    refused,
-                };
+                let message = PeerMessage::RoundConfirmed { boot, round, index, refused };
                 self.effects.messages.push((from, message));
             }
         }
@@ -942,18 +852,11 @@ impl Node {
             };
             self.disk_number += 1;
             disk = Some(self.disk_number);
-            self.effects.disk.push(DiskOp::Write {
-                number: self.disk_number,
-                write,
-            });
+            self.effects.disk.push(DiskOp::Write { number: self.disk_number, write });
         }
         let messages = ready.take_persisted_messages();
         let committed = ready.take_committed_entries();
-        self.undurable.push_back(Undurable {
-            ready: ready.number(),
-            disk,
-            messages,
-        });
+        self.undurable.push_back(Undurable { ready: ready.number(), disk, messages });
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -983,9 +886,7 @@ impl Node {
                 self.post_snapshot(&message);
             } else if let Some(body) = RaftBody::from_raft(&message) {
                 let term = message.term;
-                self.effects
-                    .messages
-                    .push((message.to, PeerMessage::Raft { term, body }));
+                self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
             }
         }
     }
@@ -1002,12 +903,8 @@ impl Node {
         let meta = self.meta(applied);
         let (term, state) = (message.term, self.machine.state());
         tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
-        let messages = self
-            .outgoing
-            .begin(message.to, term, meta, state, self.now.mono);
-        self.effects
-            .messages
-            .extend(messages.into_iter().map(|part| (message.to, part)));
+        let messages = self.outgoing.begin(message.to, term, meta, state, self.now.mono);
+        self.effects.messages.extend(messages.into_iter().map(|part| (message.to, part)));
     }
 
     fn meta(&self, at: Position) -> SnapshotMeta {
@@ -1030,45 +927,28 @@ impl Node {
         let Some((meta, machine)) = staged else {
             return Err("Raft restored a snapshot that was not received".to_owned());
         };
-        tracing::info!(
-            index = meta.index,
-            zxid = meta.zxid,
-            "installing a snapshot"
-        );
-        let position = Position {
-            index: meta.index,
-            term: meta.term,
-        };
+        tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
+        let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
         self.machine = machine;
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
-        self.raw
-            .mut_store()
-            .reset(position, raft_meta.get_conf_state().clone());
+        self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
         self.checkpoint = position;
         self.checkpoint_at = self.now.mono;
         self.checkpointing = None;
         self.tree_changed = true;
         let mut fired = Fired::default();
-        self.watches
-            .fire_net(&old, &self.machine.tree(), &mut fired);
+        self.watches.fire_net(&old, &self.machine.tree(), &mut fired);
         self.tell(fired);
         self.reconcile_sessions();
         self.local.applied();
         self.disk_number += 1;
         let number = self.disk_number;
-        let mut hard_state = ready
-            .hs()
-            .map_or_else(|| hard_state(&self.raw), own_hard_state);
+        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
         hard_state.commit = hard_state.commit.max(position.index);
         let state = self.machine.state();
-        self.effects.disk.push(DiskOp::Install {
-            number,
-            hard_state,
-            meta,
-            state,
-        });
+        self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         Ok(number)
     }
 
@@ -1084,15 +964,13 @@ impl Node {
                     let opened = Ok(crate::machine::command::Reply::Session {
                         timeout_ms: record.timeout_ms,
                     });
-                    self.local
-                        .outcome(session, holder, 0, &opened, &mut self.effects);
+                    self.local.outcome(session, holder, 0, &opened, &mut self.effects);
                     let Some(held) = self.local.get(session) else {
                         continue;
                     };
                     for seq in held.applied() + 1..=record.last_seq {
                         if let Some(result) = record.result_of(seq) {
-                            self.local
-                                .outcome(session, holder, seq, result, &mut self.effects);
+                            self.local.outcome(session, holder, seq, result, &mut self.effects);
                         }
                     }
                 }
@@ -1116,26 +994,16 @@ impl Node {
         };
         for entry in entries {
             if entry.get_entry_type() != EntryType::EntryNormal {
-                return Err(format!(
-                    "entry {} is of a kind unknown to this version",
-                    entry.index
-                ));
+                return Err(format!("entry {} is of a kind unknown to this version", entry.index));
             }
             // A new leader's first entry is empty.
             if !entry.data.is_empty() {
                 let batch = Batch::decode(&entry.data).map_err(|reason| {
-                    format!(
-                        "entry {} is not readable by this version: {reason}",
-                        entry.index
-                    )
+                    format!("entry {} is not readable by this version: {reason}", entry.index)
                 })?;
-                let applied = self.machine.apply(entry.term, &batch);
-                self.take_applied(applied);
+                self.apply_batch(entry.term, batch);
             }
-            let position = Position {
-                index: entry.index,
-                term: entry.term,
-            };
+            let position = Position { index: entry.index, term: entry.term };
             self.raw.mut_store().set_applied(position);
             if entry.index % hashes::EVERY == 0 {
                 self.share_hash(entry.index)?;
@@ -1144,6 +1012,28 @@ impl Node {
         self.raw.advance_apply_to(last);
         self.local.applied();
         Ok(())
+    }
+
+    fn apply_batch(&mut self, term: u64, batch: Batch) {
+        if !self.local.has_waits() {
+            let applied = self.machine.apply(term, &batch);
+            self.take_applied(applied);
+            return;
+        }
+        // A read sees what was asked for before it and nothing asked for after it. A batch is
+        // nothing but its requests, so it can be applied one by one.
+        for request in batch.requests {
+            let one = Batch { time: batch.time, requests: vec![request] };
+            let applied = self.machine.apply(term, &one);
+            self.take_applied(applied);
+            self.answer_waits();
+        }
+    }
+
+    fn answer_waits(&mut self) {
+        let index = self.raw.store().applied().index;
+        let tree = self.machine.tree();
+        self.local.answer_waits(&tree, index, &mut self.watches, &mut self.effects);
     }
 
     fn take_applied(&mut self, applied: Applied) {
@@ -1155,10 +1045,7 @@ impl Node {
         self.tell(fired);
         for outcome in applied.outcomes {
             let (session, holder) = (outcome.session, outcome.holder);
-            if matches!(
-                outcome.result,
-                Err(crate::machine::command::OpError::StaleExpiry)
-            ) {
+            if matches!(outcome.result, Err(crate::machine::command::OpError::StaleExpiry)) {
                 self.expiring.remove(&session);
             } else if self.local.outcome(
                 session,
@@ -1218,9 +1105,7 @@ impl Node {
     fn share_hash(&mut self, index: u64) -> Result<(), String> {
         let hash = self.machine.hash();
         for (peer, _) in &self.unreachable {
-            self.effects
-                .messages
-                .push((*peer, PeerMessage::StateHash { index, hash }));
+            self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
         }
         self.compare_hash(index, self.id, hash)
     }
@@ -1230,11 +1115,7 @@ impl Node {
         match self.hashes.note(index, of, hash, self.id, voters) {
             Verdict::Agree => Ok(()),
             Verdict::Disagree => {
-                tracing::error!(
-                    index,
-                    peer = of,
-                    "replicas disagree on the state at this index"
-                );
+                tracing::error!(index, peer = of, "replicas disagree on the state at this index");
                 Ok(())
             }
             Verdict::Diverged => Err(format!(
@@ -1246,16 +1127,12 @@ impl Node {
     /// The last things of a step.
     fn finish(&mut self) {
         let applied = self.raw.store().applied();
-        let fresh = self
-            .fresh_soon
-            .extract_if(.., |(index, _)| *index <= applied.index);
+        let fresh = self.fresh_soon.extract_if(.., |(index, _)| *index <= applied.index);
         self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);
-        let tree = self.machine.tree();
-        self.local
-            .answer_waits(&tree, applied.index, &mut self.watches, &mut self.effects);
+        self.answer_waits();
         self.local.forget_settled();
         if std::mem::take(&mut self.tree_changed) {
-            self.effects.tree = Some(tree);
+            self.effects.tree = Some(self.machine.tree());
         }
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick;
@@ -1271,10 +1148,7 @@ impl Node {
         if !due || self.checkpointing.is_some() {
             return;
         }
-        let keep_from = self
-            .raw
-            .store()
-            .keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
+        let keep_from = self.raw.store().keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
         self.checkpoint = applied;
         self.checkpoint_at = self.now.mono;
         self.checkpointing = Some(applied.index);
@@ -1292,9 +1166,7 @@ impl Node {
         // What this step had decided before it failed is not to be done.
         self.effects.messages.clear();
         self.effects.disk.clear();
-        let error = Error::Stopped {
-            reason: reason.clone(),
-        };
+        let error = Error::Stopped { reason: reason.clone() };
         for session in self.local.ids() {
             self.effects.ended.extend(self.watches.end_session(session));
         }
@@ -1319,51 +1191,30 @@ fn hard_state(raw: &RawNode<MemLog>) -> HardState {
 }
 
 fn own_hard_state(raft: &eraftpb::HardState) -> HardState {
-    HardState {
-        term: raft.term,
-        vote: raft.vote,
-        commit: raft.commit,
-    }
+    HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
 }
 
 /// The log that the disk held, checked so that raft-rs can start from it.
 fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     // Entries behind the checkpoint were kept for laggards. The first of them then only says its
     // term, since that of the one before it is not known.
-    let first = boot
-        .entries
-        .first()
-        .map_or(checkpoint.index + 1, |entry| entry.index);
+    let first = boot.entries.first().map_or(checkpoint.index + 1, |entry| entry.index);
     let (base, skip) = if first == checkpoint.index + 1 {
         (checkpoint, 0)
     } else if first <= checkpoint.index {
-        (
-            Position {
-                index: first,
-                term: boot.entries[0].term,
-            },
-            1,
-        )
+        (Position { index: first, term: boot.entries[0].term }, 1)
     } else {
-        return Err(format!(
-            "the log begins at {first}, after the checkpoint at {checkpoint:?}"
-        ));
+        return Err(format!("the log begins at {first}, after the checkpoint at {checkpoint:?}"));
     };
     let mut before = base;
     for entry in &boot.entries[skip..] {
         if entry.index != before.index + 1 || entry.term < before.term {
             return Err(format!("entry {} does not follow {before:?}", entry.index));
         }
-        before = Position {
-            index: entry.index,
-            term: entry.term,
-        };
+        before = Position { index: entry.index, term: entry.term };
     }
     if boot.hard_state.term < before.term {
-        return Err(format!(
-            "term {} is before that of {before:?}",
-            boot.hard_state.term
-        ));
+        return Err(format!("term {} is before that of {before:?}", boot.hard_state.term));
     }
     let mut hard_state = eraftpb::HardState::default();
     hard_state.term = boot.hard_state.term;
@@ -1377,7 +1228,5 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     }
     let entries = boot.entries[skip..].iter().map(eraftpb::Entry::from);
     let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
-    Ok(MemLog::new(
-        base, entries, hard_state, conf_state, checkpoint,
-    ))
+    Ok(MemLog::new(base, entries, hard_state, conf_state, checkpoint))
 }

@@ -49,13 +49,7 @@ pub(crate) struct Round {
 
 impl Rounds {
     pub(crate) fn new(boot: u64) -> Rounds {
-        Rounds {
-            boot,
-            next: 0,
-            asked: BTreeMap::new(),
-            waiting: Vec::new(),
-            due: Time::ZERO,
-        }
+        Rounds { boot, next: 0, asked: BTreeMap::new(), waiting: Vec::new(), due: Time::ZERO }
     }
 
     pub(crate) fn boot(&self) -> u64 {
@@ -75,15 +69,7 @@ impl Rounds {
         self.next += 1;
         self.due = again;
         let tickets = std::mem::take(&mut self.waiting);
-        self.asked.insert(
-            self.next,
-            Round {
-                sent: now,
-                sessions,
-                tickets,
-                asked_anew: false,
-            },
-        );
+        self.asked.insert(self.next, Round { sent: now, sessions, tickets, asked_anew: false });
         while self.asked.len() > ASKED_MAX {
             if let Some((_, round)) = self.asked.pop_first()
                 && !round.asked_anew
@@ -96,11 +82,7 @@ impl Rounds {
 
     /// The answer to a round, if it is one that this node still wants.
     pub(crate) fn confirmed(&mut self, boot: u64, round: u64) -> Option<Round> {
-        if boot == self.boot {
-            self.asked.remove(&round)
-        } else {
-            None
-        }
+        if boot == self.boot { self.asked.remove(&round) } else { None }
     }
 
     /// The leader changed, or its connection: what was asked may never be answered.
@@ -160,16 +142,12 @@ impl Confirmations {
     /// The context for Raft's next read, if one is wanted: one at a time carries all that has
     /// gathered, unless the last one is older than `patience` and so probably lost.
     pub(crate) fn next_read(&mut self, now: Time, patience: Time) -> Option<u64> {
-        let busy = self
-            .under_way
-            .back()
-            .is_some_and(|(_, since, _)| now < *since + patience);
+        let busy = self.under_way.back().is_some_and(|(_, since, _)| now < *since + patience);
         if self.queue.is_empty() || busy {
             return None;
         }
         self.next += 1;
-        self.under_way
-            .push_back((self.next, now, std::mem::take(&mut self.queue)));
+        self.under_way.push_back((self.next, now, std::mem::take(&mut self.queue)));
         Some(self.next)
     }
 
@@ -228,11 +206,7 @@ mod tests {
         let again = rounds.ask(2 * S, 9 * S, vec![]);
         assert_ne!(slow, again);
         assert_eq!(rounds.confirmed(7, again).unwrap().tickets, [1]);
-        assert_eq!(
-            rounds.confirmed(7, slow).unwrap().tickets,
-            [1],
-            "late answers count"
-        );
+        assert_eq!(rounds.confirmed(7, slow).unwrap().tickets, [1], "late answers count");
     }
 
     #[test]
@@ -252,12 +226,7 @@ mod tests {
     #[test]
     fn the_leader_gathers_while_a_read_is_under_way() {
         let mut leader = Confirmations::default();
-        let asked = |round| Asked {
-            from: 2,
-            boot: 7,
-            round,
-            refused: vec![],
-        };
+        let asked = |round| Asked { from: 2, boot: 7, round, refused: vec![] };
         assert_eq!(leader.next_read(0 * S, S), None);
         leader.ask(asked(1));
         let first = leader.next_read(0 * S, S).unwrap();

@@ -18,9 +18,7 @@ fn writes_of_every_node_reach_every_replica() {
     cluster.elect();
     for id in 1..=3 {
         let session = cluster.open(id, id, TIMEOUT);
-        cluster
-            .create(id, session, &format!("/n{id}"), CreateMode::Persistent)
-            .unwrap();
+        cluster.create(id, session, &format!("/n{id}"), CreateMode::Persistent).unwrap();
     }
     cluster.advance(HEARTBEAT * 2);
     cluster.check_equal();
@@ -36,9 +34,7 @@ fn the_same_inputs_give_the_same_trace() {
         let mut cluster = Cluster::new(5);
         let leader = cluster.elect();
         let session = cluster.open(leader, 9, TIMEOUT);
-        cluster
-            .create(leader, session, "/a", CreateMode::Ephemeral)
-            .unwrap();
+        cluster.create(leader, session, "/a", CreateMode::Ephemeral).unwrap();
         cluster.kill(leader);
         cluster.elect();
         cluster.start(leader);
@@ -56,9 +52,7 @@ fn a_single_node_needs_nobody() {
     let mut cluster = Cluster::new(1);
     cluster.advance(HEARTBEAT);
     let session = cluster.open(1, 1, TIMEOUT);
-    cluster
-        .create(1, session, "/a", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(1, session, "/a", CreateMode::Persistent).unwrap();
     cluster.kill(1);
     cluster.start(1);
     cluster.advance(HEARTBEAT);
@@ -71,9 +65,7 @@ fn pipelined_requests_apply_in_order_across_a_leader_change() {
     let leader = cluster.elect();
     let writer = cluster.follower();
     let session = cluster.open(writer, 1, TIMEOUT);
-    cluster
-        .create(writer, session, "/q", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(writer, session, "/q", CreateMode::Persistent).unwrap();
     let mut requests = Vec::new();
     for round in 0..5 {
         for n in 0..20 {
@@ -98,10 +90,7 @@ fn pipelined_requests_apply_in_order_across_a_leader_change() {
         })
         .collect();
     let expected: Vec<String> = (0..100).map(|n| format!("/q/n-{n:010}")).collect();
-    assert_eq!(
-        created, expected,
-        "each once, and in the order of the calls"
-    );
+    assert_eq!(created, expected, "each once, and in the order of the calls");
     cluster.start(leader);
     cluster.advance(HEARTBEAT * 40);
     cluster.check_equal();
@@ -113,14 +102,9 @@ fn a_killed_node_s_session_expires_and_its_ephemerals_go() {
     let leader = cluster.elect();
     let victim = cluster.follower();
     let session = cluster.open(victim, 1, TIMEOUT);
-    cluster
-        .create(victim, session, "/e", CreateMode::Ephemeral)
-        .unwrap();
+    cluster.create(victim, session, "/e", CreateMode::Ephemeral).unwrap();
     cluster.advance(TIMEOUT * 2);
-    assert!(
-        cluster.data(leader, "/e").is_some(),
-        "a living session does not expire"
-    );
+    assert!(cluster.data(leader, "/e").is_some(), "a living session does not expire");
     cluster.kill(victim);
     cluster.advance(TIMEOUT - Duration::from_secs(2));
     assert!(cluster.data(leader, "/e").is_some());
@@ -136,9 +120,7 @@ fn an_isolated_holder_knows_of_its_loss_before_the_cluster_acts() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
-    cluster
-        .create(leader, session, "/e", CreateMode::Ephemeral)
-        .unwrap();
+    cluster.create(leader, session, "/e", CreateMode::Ephemeral).unwrap();
     cluster.advance(TIMEOUT);
     cluster.isolate(leader);
     let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
@@ -146,11 +128,7 @@ fn an_isolated_holder_knows_of_its_loss_before_the_cluster_acts() {
     let mut gone_at = None;
     for _ in 0..400 {
         cluster.advance(HEARTBEAT);
-        if lost_at.is_none()
-            && cluster
-                .states
-                .contains(&(leader, session, SessionState::Expired))
-        {
+        if lost_at.is_none() && cluster.states.contains(&(leader, session, SessionState::Expired)) {
             lost_at = Some(cluster.now);
             assert!(cluster.leases[&session] <= cluster.now);
         }
@@ -160,11 +138,7 @@ fn an_isolated_holder_knows_of_its_loss_before_the_cluster_acts() {
     }
     let (lost_at, gone_at) = (lost_at.unwrap(), gone_at.unwrap());
     assert!(lost_at < gone_at, "{lost_at:?} {gone_at:?}");
-    assert!(
-        cluster
-            .states
-            .contains(&(leader, session, SessionState::Suspended))
-    );
+    assert!(cluster.states.contains(&(leader, session, SessionState::Suspended)));
     cluster.heal();
     cluster.advance(HEARTBEAT * 40);
     cluster.check_equal();
@@ -176,9 +150,7 @@ fn sessions_survive_leader_changes() {
     cluster.elect();
     let holder = cluster.follower();
     let session = cluster.open(holder, 1, TIMEOUT);
-    cluster
-        .create(holder, session, "/e", CreateMode::Ephemeral)
-        .unwrap();
+    cluster.create(holder, session, "/e", CreateMode::Ephemeral).unwrap();
     for _ in 0..6 {
         let leader = cluster.elect();
         if leader == holder {
@@ -191,12 +163,7 @@ fn sessions_survive_leader_changes() {
         cluster.advance(Duration::from_secs(4));
     }
     assert!(cluster.data(holder, "/e").is_some());
-    assert!(
-        !cluster
-            .states
-            .iter()
-            .any(|(_, _, state)| *state == SessionState::Expired)
-    );
+    assert!(!cluster.states.iter().any(|(_, _, state)| *state == SessionState::Expired));
 }
 
 #[test]
@@ -206,9 +173,7 @@ fn a_sync_sees_all_completed_writes() {
     let reader = cluster.follower();
     let writer_session = cluster.open(leader, 1, TIMEOUT);
     let session = cluster.open(reader, 2, TIMEOUT);
-    cluster
-        .create(leader, writer_session, "/a", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(leader, writer_session, "/a", CreateMode::Persistent).unwrap();
     for n in 0..20 {
         let set = cluster.set(leader, writer_session, "/a", &n.to_string());
         cluster.answer(set).unwrap();
@@ -240,14 +205,9 @@ fn a_resumed_session_moves_with_its_ephemerals() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let session = cluster.open(1, 1, TIMEOUT);
-    cluster
-        .create(1, session, "/e", CreateMode::Ephemeral)
-        .unwrap();
+    cluster.create(1, session, "/e", CreateMode::Ephemeral).unwrap();
     let wrong = cluster.resume(2, session, 5, [8; 16]);
-    assert!(
-        matches!(wrong, Err(Error::WrongPassword { .. })),
-        "{wrong:?}"
-    );
+    assert!(matches!(wrong, Err(Error::WrongPassword { .. })), "{wrong:?}");
     cluster.resume(2, session, 6, [7; 16]).unwrap();
     cluster.settle();
     assert!(cluster.states.contains(&(1, session, SessionState::Moved)));
@@ -269,22 +229,13 @@ fn watches_tell_of_changes_made_anywhere() {
     cluster.elect();
     let (one, two) = (cluster.open(1, 1, TIMEOUT), cluster.open(2, 2, TIMEOUT));
     cluster.watch(2, two, 1, "/a", WatchMode::PersistentRecursive);
-    cluster
-        .create(1, one, "/a", CreateMode::Persistent)
-        .unwrap();
-    cluster
-        .create(1, one, "/a/b", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(1, one, "/a", CreateMode::Persistent).unwrap();
+    cluster.create(1, one, "/a/b", CreateMode::Persistent).unwrap();
     cluster.advance(HEARTBEAT * 2);
-    let seen: Vec<_> = cluster
-        .events
-        .iter()
-        .map(|(id, event)| (*id, event.kind, event.path.as_str()))
-        .collect();
-    let expected = [
-        (WatchId(1), EventKind::Created, "/a"),
-        (WatchId(1), EventKind::Created, "/a/b"),
-    ];
+    let seen: Vec<_> =
+        cluster.events.iter().map(|(id, event)| (*id, event.kind, event.path.as_str())).collect();
+    let expected =
+        [(WatchId(1), EventKind::Created, "/a"), (WatchId(1), EventKind::Created, "/a/b")];
     assert_eq!(seen, expected);
     let close = cluster.write(2, two, Write::Close);
     cluster.answer(close).unwrap();
@@ -298,12 +249,8 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
     let laggard = cluster.follower();
     let session = cluster.open(leader, 1, Duration::from_secs(40));
     let watcher = cluster.open(laggard, 2, Duration::from_secs(40));
-    cluster
-        .create(leader, session, "/a", CreateMode::Persistent)
-        .unwrap();
-    cluster
-        .create(leader, session, "/gone", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+    cluster.create(leader, session, "/gone", CreateMode::Persistent).unwrap();
     cluster.advance(HEARTBEAT * 2);
     cluster.watch(laggard, watcher, 1, "/", WatchMode::PersistentRecursive);
     cluster.events.clear();
@@ -311,18 +258,11 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
     // Big entries, so that few of them make a checkpoint.
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
-        let op = Op::Set {
-            path: "/a".to_owned(),
-            data,
-            version: None,
-        };
+        let op = Op::Set { path: "/a".to_owned(), data, version: None };
         cluster.write(leader, session, Write::Op(op));
         cluster.settle();
     }
-    let delete = Op::Delete {
-        path: "/gone".to_owned(),
-        version: None,
-    };
+    let delete = Op::Delete { path: "/gone".to_owned(), version: None };
     let delete = cluster.write(leader, session, Write::Op(delete));
     cluster.answer(delete).unwrap();
     cluster.advance(HEARTBEAT * 4);
@@ -334,10 +274,7 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
         .iter()
         .map(|(_, event)| (event.kind, event.path.as_str(), event.net))
         .collect();
-    let expected = [
-        (EventKind::DataChanged, "/a", true),
-        (EventKind::Deleted, "/gone", true),
-    ];
+    let expected = [(EventKind::DataChanged, "/a", true), (EventKind::Deleted, "/gone", true)];
     assert_eq!(seen, expected);
     // What it installed is on its disk.
     cluster.kill(laggard);
@@ -351,9 +288,7 @@ fn nothing_is_acknowledged_before_it_is_durable_on_a_majority() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
-    cluster
-        .create(leader, session, "/a", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
     for host in cluster.hosts.values_mut() {
         host.disk_stalled = true;
     }
@@ -364,10 +299,7 @@ fn nothing_is_acknowledged_before_it_is_durable_on_a_majority() {
         host.disk_stalled = *id == leader;
     }
     cluster.settle();
-    assert!(
-        !cluster.replies.contains_key(&set),
-        "a leader applies what its own disk has"
-    );
+    assert!(!cluster.replies.contains_key(&set), "a leader applies what its own disk has");
     cluster.hosts.get_mut(&leader).unwrap().disk_stalled = false;
     cluster.answer(set).unwrap();
 }
@@ -379,12 +311,7 @@ fn acknowledged_writes_survive_the_loss_of_all_nodes() {
         cluster.elect();
         let session = cluster.open(round % 3 + 1, round, TIMEOUT);
         cluster
-            .create(
-                round % 3 + 1,
-                session,
-                &format!("/r{round}"),
-                CreateMode::Persistent,
-            )
+            .create(round % 3 + 1, session, &format!("/r{round}"), CreateMode::Persistent)
             .unwrap();
         for id in 1..=3 {
             cluster.kill(id);
@@ -396,10 +323,7 @@ fn acknowledged_writes_survive_the_loss_of_all_nodes() {
     cluster.elect();
     cluster.advance(HEARTBEAT * 10);
     for round in 1..=5 {
-        assert!(
-            cluster.data(1, &format!("/r{round}")).is_some(),
-            "/r{round}"
-        );
+        assert!(cluster.data(1, &format!("/r{round}")).is_some(), "/r{round}");
     }
     cluster.check_equal();
 }
@@ -412,9 +336,7 @@ fn a_node_that_lost_its_log_stops_instead_of_voting() {
     let blank = cluster.hosts[&victim].disk.clone();
     let session = cluster.open(leader, 1, TIMEOUT);
     for n in 0..10 {
-        cluster
-            .create(leader, session, &format!("/n{n}"), CreateMode::Persistent)
-            .unwrap();
+        cluster.create(leader, session, &format!("/n{n}"), CreateMode::Persistent).unwrap();
     }
     cluster.kill(victim);
     cluster.hosts.get_mut(&victim).unwrap().disk = blank;
@@ -422,9 +344,7 @@ fn a_node_that_lost_its_log_stops_instead_of_voting() {
     cluster.advance(HEARTBEAT * 10);
     let reason = &cluster.stopped[&victim];
     assert!(reason.contains("acknowledged data was lost"), "{reason}");
-    cluster
-        .create(leader, session, "/after", CreateMode::Persistent)
-        .unwrap();
+    cluster.create(leader, session, "/after", CreateMode::Persistent).unwrap();
 }
 
 #[test]
@@ -460,21 +380,13 @@ fn a_closed_session_takes_nothing_more() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let session = cluster.open(1, 1, TIMEOUT);
-    cluster
-        .create(1, session, "/e", CreateMode::Ephemeral)
-        .unwrap();
+    cluster.create(1, session, "/e", CreateMode::Ephemeral).unwrap();
     let before: RequestId = cluster.set(1, session, "/e", "x");
     let close = cluster.write(1, session, Write::Close);
     let after = cluster.set(1, session, "/e", "y");
     assert!(cluster.answer(before).is_ok());
-    assert!(matches!(
-        cluster.answer(close),
-        Ok(Answer::Reply(Reply::Done))
-    ));
-    assert!(matches!(
-        cluster.answer(after),
-        Err(Error::SessionClosed { .. })
-    ));
+    assert!(matches!(cluster.answer(close), Ok(Answer::Reply(Reply::Done))));
+    assert!(matches!(cluster.answer(after), Err(Error::SessionClosed { .. })));
     assert_eq!(cluster.data(1, "/e"), None);
     assert!(cluster.states.contains(&(1, session, SessionState::Closed)));
     assert_eq!(TICK * 3, TIMEOUT);

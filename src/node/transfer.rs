@@ -124,15 +124,8 @@ impl Sending {
                 None => {
                     self.finished = true;
                     let (transfer, chunks) = (self.transfer, self.sent);
-                    let body = RaftBody::Snapshot {
-                        transfer,
-                        chunks,
-                        meta: self.meta.clone(),
-                    };
-                    messages.push(PeerMessage::Raft {
-                        term: self.term,
-                        body,
-                    });
+                    let body = RaftBody::Snapshot { transfer, chunks, meta: self.meta.clone() };
+                    messages.push(PeerMessage::Raft { term: self.term, body });
                 }
             }
         }
@@ -165,12 +158,7 @@ impl Incoming {
     ) -> PeerMessage {
         if number == 0 {
             let reader = ChunkReader::new();
-            self.receiving = Some(Receiving {
-                from,
-                transfer,
-                next: 0,
-                reader,
-            });
+            self.receiving = Some(Receiving { from, transfer, next: 0, reader });
         }
         let expected = self.receiving.as_mut().filter(|receiving| {
             receiving.from == from && receiving.transfer == transfer && receiving.next == number
@@ -181,10 +169,7 @@ impl Incoming {
         match receiving.reader.push(bytes) {
             Ok(()) => {
                 receiving.next += 1;
-                PeerMessage::SnapshotAck {
-                    transfer,
-                    next: receiving.next,
-                }
+                PeerMessage::SnapshotAck { transfer, next: receiving.next }
             }
             Err(reason) => {
                 tracing::warn!(from, number, reason, "a snapshot chunk does not decode");
@@ -208,12 +193,7 @@ impl Incoming {
         match ours.reader.finish(meta.zxid, meta.hash) {
             Ok(machine) => Some(machine),
             Err(reason) => {
-                tracing::warn!(
-                    from,
-                    index = meta.index,
-                    reason,
-                    "a snapshot does not add up"
-                );
+                tracing::warn!(from, index = meta.index, reason, "a snapshot does not add up");
                 None
             }
         }

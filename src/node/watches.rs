@@ -71,20 +71,10 @@ pub(crate) struct WatchTable {
 
 impl WatchTable {
     pub(crate) fn add(&mut self, id: WatchId, path: &str, kind: WatchKind, session: SessionId) {
-        self.by_path
-            .entry(path.to_owned())
-            .or_default()
-            .insert(id, kind);
+        self.by_path.entry(path.to_owned()).or_default().insert(id, kind);
         self.by_session.entry(session).or_default().insert(id);
         self.recursive += usize::from(kind == WatchKind::Recursive);
-        self.watchers.insert(
-            id,
-            Watcher {
-                path: path.to_owned(),
-                kind,
-                session,
-            },
-        );
+        self.watchers.insert(id, Watcher { path: path.to_owned(), kind, session });
     }
 
     pub(crate) fn remove(&mut self, id: WatchId) {
@@ -108,13 +98,8 @@ impl WatchTable {
 
     /// Removes the watches of a session that is over.
     pub(crate) fn end_session(&mut self, session: SessionId) -> Vec<WatchId> {
-        let ids: Vec<WatchId> = self
-            .by_session
-            .get(&session)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
+        let ids: Vec<WatchId> =
+            self.by_session.get(&session).into_iter().flatten().copied().collect();
         for id in &ids {
             self.remove(*id);
         }
@@ -193,11 +178,7 @@ impl WatchTable {
     /// After a snapshot took the place of the tree: tells each watch the net change of what it
     /// watches, oldest first.
     pub(crate) fn fire_net(&mut self, old: &Tree, new: &Tree, fired: &mut Fired) {
-        let mut net = Net {
-            old,
-            new,
-            events: Vec::new(),
-        };
+        let mut net = Net { old, new, events: Vec::new() };
         for (path, watchers) in &self.by_path {
             for (id, kind) in watchers {
                 match kind {
@@ -239,12 +220,7 @@ struct Net<'a> {
 
 impl Net<'_> {
     fn push(&mut self, id: WatchId, kind: EventKind, path: &str, zxid: Zxid) {
-        let event = WatchEvent {
-            kind,
-            path: path.to_owned(),
-            zxid,
-            net: true,
-        };
+        let event = WatchEvent { kind, path: path.to_owned(), zxid, net: true };
         self.events.push((id, event));
     }
 
@@ -282,10 +258,7 @@ impl Net<'_> {
     }
 
     fn children(&mut self, id: WatchId, path: &str, once: bool) {
-        match (
-            self.old.get(path).map(Znode::stat),
-            self.new.get(path).map(Znode::stat),
-        ) {
+        match (self.old.get(path).map(Znode::stat), self.new.get(path).map(Znode::stat)) {
             (Some(_), None) if once => self.push(id, EventKind::Deleted, path, self.new.zxid()),
             (Some(old), Some(new)) if old.pzxid != new.pzxid => {
                 self.push(id, EventKind::ChildrenChanged, path, new.pzxid);
@@ -316,25 +289,9 @@ mod tests {
 
     fn fire(table: &mut WatchTable, kind: ChangeKind, path: &str) -> Vec<(u64, EventKind, String)> {
         let mut fired = Fired::default();
-        table.fire(
-            &Change {
-                zxid: 9,
-                kind,
-                path: path.to_owned(),
-            },
-            &mut fired,
-        );
-        assert!(
-            fired
-                .events
-                .iter()
-                .all(|(_, event)| event.zxid == 9 && !event.net)
-        );
-        fired
-            .events
-            .into_iter()
-            .map(|(id, event)| (id.0, event.kind, event.path))
-            .collect()
+        table.fire(&Change { zxid: 9, kind, path: path.to_owned() }, &mut fired);
+        assert!(fired.events.iter().all(|(_, event)| event.zxid == 9 && !event.net));
+        fired.events.into_iter().map(|(id, event)| (id.0, event.kind, event.path)).collect()
     }
 
     fn table(watches: &[(u64, &str, WatchKind)]) -> WatchTable {
@@ -382,23 +339,13 @@ mod tests {
         .flat_map(|(kind, path)| fire(&mut table, kind, path))
         .map(|(_, kind, path)| (kind, path))
         .collect();
-        let expected = [
-            Created,
-            DataChanged,
-            ChildrenChanged,
-            ChildrenChanged,
-            Deleted,
-            Created,
-        ];
+        let expected = [Created, DataChanged, ChildrenChanged, ChildrenChanged, Deleted, Created];
         assert_eq!(heard, expected.map(|kind| (kind, "/a".to_owned())));
     }
 
     #[test]
     fn recursive_watches_hear_all_below_but_no_children_changed() {
-        let mut table = table(&[
-            (1, "/a", WatchKind::Recursive),
-            (2, "/", WatchKind::Recursive),
-        ]);
+        let mut table = table(&[(1, "/a", WatchKind::Recursive), (2, "/", WatchKind::Recursive)]);
         let created = fire(&mut table, ChangeKind::Created, "/a/b/c");
         let path = "/a/b/c".to_owned();
         assert_eq!(created, [(1, Created, path.clone()), (2, Created, path)]);

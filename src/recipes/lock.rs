@@ -60,10 +60,7 @@ impl Lock {
     pub(crate) fn new(session: Session, path: &str) -> Result<Lock> {
         path::validate(&path::join(path, PREFIX))?;
         path::validate(path)?;
-        Ok(Lock {
-            session,
-            path: path.to_owned(),
-        })
+        Ok(Lock { session, path: path.to_owned() })
     }
 
     /// The lock's path.
@@ -80,9 +77,7 @@ impl Lock {
         match block_on(self.acquire_async(), &self.session.shared().clock, None) {
             Some(result) => result,
             // Without a deadline there is always a result.
-            None => Err(Error::Stopped {
-                reason: "no answer".to_owned(),
-            }),
+            None => Err(Error::Stopped { reason: "no answer".to_owned() }),
         }
     }
 
@@ -170,9 +165,7 @@ impl Lock {
         let ends = self.path.match_indices('/').skip(1).map(|(end, _)| end);
         for end in ends.chain([self.path.len()]) {
             let created =
-                self.session
-                    .nonblocking()
-                    .create(&self.path[..end], b"", CreateMode::Persistent);
+                self.session.nonblocking().create(&self.path[..end], b"", CreateMode::Persistent);
             match created.await {
                 Ok(_) | Err(Error::NodeExists { .. }) => {}
                 Err(error) => return Err(error),
@@ -189,9 +182,7 @@ impl Lock {
         match queue.iter().position(|path| path == own) {
             Some(0) => Ok(None),
             Some(place) => Ok(Some(queue[place - 1].clone())),
-            None => Err(Error::NoNode {
-                path: own.to_owned(),
-            }),
+            None => Err(Error::NoNode { path: own.to_owned() }),
         }
     }
 
@@ -234,11 +225,7 @@ impl Contender {
     /// Makes the guard of the first in the queue.
     async fn hold(mut self) -> Result<LockGuard> {
         let path = self.path().to_owned();
-        let watch = self
-            .session
-            .nonblocking()
-            .watch(&path, WatchMode::Persistent)
-            .await?;
+        let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         // Gone before the watch was set?
         self.session.nonblocking().get(&path).await?;
         let Some(created) = self.created.take() else {
@@ -266,17 +253,10 @@ impl Drop for Contender {
             creating.then(move |answer| {
                 if let Ok(Answer::Reply(crate::machine::command::Reply::Created(created))) = answer
                 {
-                    let op = Op::Delete {
-                        path: created.path,
-                        version: None,
-                    };
+                    let op = Op::Delete { path: created.path, version: None };
                     let command = Write::Op(op);
                     let request = RequestId(0);
-                    shared.tell(ClientRequest::Write {
-                        request,
-                        session,
-                        command,
-                    });
+                    shared.tell(ClientRequest::Write { request, session, command });
                 }
             });
         }

@@ -30,17 +30,11 @@ const BASE: Duration = Duration::from_secs(3600);
 
 impl Clock {
     pub(crate) fn real() -> Clock {
-        Clock {
-            start: now(),
-            manual: None,
-        }
+        Clock { start: now(), manual: None }
     }
 
     pub(crate) fn manual() -> Clock {
-        Clock {
-            start: now(),
-            manual: Some(Arc::default()),
-        }
+        Clock { start: now(), manual: Some(Arc::default()) }
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -50,9 +44,7 @@ impl Clock {
     /// Milliseconds since the Unix epoch.
     pub(crate) fn wall_ms(&self) -> u64 {
         #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from((since + self.ahead()).as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -60,11 +52,7 @@ impl Clock {
         let Some(manual) = &self.manual else {
             return Duration::ZERO;
         };
-        manual
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .ahead
+        manual.state.lock().unwrap_or_else(PoisonError::into_inner).ahead
     }
 
     /// Moves a clock for tests on. A real one takes no notice.
@@ -95,11 +83,7 @@ impl Clock {
         }
         std::thread::park_timeout(deadline.saturating_sub(self.now()));
         let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = state
-            .parked
-            .iter()
-            .position(|parked| parked.id() == this.id())
-        {
+        if let Some(place) = state.parked.iter().position(|parked| parked.id() == this.id()) {
             state.parked.swap_remove(place);
         }
     }

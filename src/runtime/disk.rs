@@ -49,11 +49,7 @@ impl Disk {
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
             .spawn(move || writer.run())?;
-        Ok(Disk {
-            ops: Some(ops),
-            thread: Some(thread),
-            busy_since,
-        })
+        Ok(Disk { ops: Some(ops), thread: Some(thread), busy_since })
     }
 
     pub(crate) fn submit(&self, op: DiskOp) {
@@ -101,9 +97,7 @@ impl Writer {
     fn run(&mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the disk failed");
-            let _ = self.done.send(Input::StorageFailed {
-                reason: error.to_string(),
-            });
+            let _ = self.done.send(Input::StorageFailed { reason: error.to_string() });
         }
         self.busy_since.store(0, Ordering::Relaxed);
     }
@@ -140,29 +134,15 @@ impl Writer {
         while let Some(op) = next.take() {
             match op {
                 DiskOp::Write { number, write } => next = self.write(number, write)?,
-                DiskOp::Install {
-                    number,
-                    hard_state,
-                    meta,
-                    state,
-                } => {
+                DiskOp::Install { number, hard_state, meta, state } => {
                     // It replaces everything, a checkpoint under way included.
                     self.checkpoint = None;
                     install(&mut *self.store, hard_state, &meta, state)?;
                     self.tell(Input::Written { number });
                 }
-                DiskOp::Checkpoint {
-                    meta,
-                    state,
-                    dirty,
-                    keep_from,
-                } => {
+                DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
                     let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
-                    self.checkpoint = Some(Checkpoint {
-                        chunks,
-                        meta,
-                        keep_from,
-                    });
+                    self.checkpoint = Some(Checkpoint { chunks, meta, keep_from });
                 }
             }
         }
@@ -178,10 +158,7 @@ impl Writer {
         let mut next = None;
         while let Ok(op) = self.queue.try_recv() {
             match op {
-                DiskOp::Write {
-                    number: later,
-                    write: more,
-                } => {
+                DiskOp::Write { number: later, write: more } => {
                     number = later;
                     merge(&mut write, more);
                 }
@@ -204,8 +181,7 @@ impl Writer {
             return self.store.put_chunk(&chunk);
         }
         let (meta, keep_from) = (&checkpoint.meta, checkpoint.keep_from);
-        self.store
-            .commit_checkpoint(meta, LogAfter::From(keep_from))?;
+        self.store.commit_checkpoint(meta, LogAfter::From(keep_from))?;
         let index = meta.index;
         self.checkpoint = None;
         self.tell(Input::CheckpointDone { index });
@@ -225,21 +201,11 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             store.append(&write)?;
             Ok(Input::Written { number })
         }
-        DiskOp::Install {
-            number,
-            hard_state,
-            meta,
-            state,
-        } => {
+        DiskOp::Install { number, hard_state, meta, state } => {
             install(store, hard_state, &meta, state)?;
             Ok(Input::Written { number })
         }
-        DiskOp::Checkpoint {
-            meta,
-            state,
-            dirty,
-            keep_from,
-        } => {
+        DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
             for chunk in begin_checkpoint(store, state, dirty)? {
                 store.put_chunk(&chunk)?;
             }
@@ -293,18 +259,9 @@ mod tests {
 
     fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
         let kind = EntryKind::Normal;
-        let entry = |index| LogEntry {
-            index,
-            term,
-            kind,
-            data: Bytes::new(),
-        };
+        let entry = |index| LogEntry { index, term, kind, data: Bytes::new() };
         LogWrite {
-            hard_state: Some(HardState {
-                term,
-                vote: 0,
-                commit: 0,
-            }),
+            hard_state: Some(HardState { term, vote: 0, commit: 0 }),
             entries: indexes.map(entry).collect(),
         }
     }
@@ -313,20 +270,10 @@ mod tests {
     fn a_merged_write_is_what_both_would_have_left() {
         let mut merged = write(1, 5..=9);
         merge(&mut merged, write(2, 7..=8));
-        let left: Vec<_> = merged
-            .entries
-            .iter()
-            .map(|entry| (entry.index, entry.term))
-            .collect();
+        let left: Vec<_> = merged.entries.iter().map(|entry| (entry.index, entry.term)).collect();
         assert_eq!(left, [(5, 1), (6, 1), (7, 2), (8, 2)]);
         assert_eq!(merged.hard_state.unwrap().term, 2);
-        merge(
-            &mut merged,
-            LogWrite {
-                hard_state: None,
-                entries: Vec::new(),
-            },
-        );
+        merge(&mut merged, LogWrite { hard_state: None, entries: Vec::new() });
         assert_eq!(merged.entries.len(), 4);
         assert_eq!(merged.hard_state.unwrap().term, 2);
     }

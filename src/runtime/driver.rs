@@ -48,50 +48,26 @@ pub(crate) struct Start {
 
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
-    let Start {
-        node,
-        store,
-        listener,
-        local,
-        remote,
-        clock,
-        members,
-        settings,
-    } = start;
-    let system = |what| {
-        move |error: std::io::Error| Error::System {
-            what,
-            reason: error.to_string(),
-        }
-    };
+    let Start { node, store, listener, local, remote, clock, members, settings } = start;
+    let system =
+        |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
-    let transport = TcpTransport::start(
-        listener,
-        local,
-        remote,
-        TransportOptions::default(),
-        move |event| events.send(event).is_ok(),
-    )
-    .map_err(system("the network thread"))?;
+    let transport =
+        TcpTransport::start(listener, local, remote, TransportOptions::default(), move |event| {
+            events.send(event).is_ok()
+        })
+        .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
     let disk = Disk::start(store, done, clock.clone()).map_err(system("the disk thread"))?;
     let limits = Limits {
         pending_requests_max: settings.pending_requests_max,
         request_timeout: settings.request_timeout,
         session_timeout: settings.session_timeout,
+        tick: settings.tick,
     };
     let (host, shared) = Host::new(node, clock.clone(), limits, members);
     let calls = host.calls();
-    let driver = Driver {
-        host,
-        calls,
-        network,
-        written,
-        transport,
-        disk,
-        clock,
-        resigned: false,
-    };
+    let driver = Driver { host, calls, network, written, transport, disk, clock, resigned: false };
     let thread: JoinHandle<()> = std::thread::Builder::new()
         .name("quorate-node".to_owned())
         .spawn(move || driver.run())
@@ -150,12 +126,7 @@ impl Driver {
         }
         // Its handles get their answers before the threads below are joined.
         self.host.close();
-        let Driver {
-            host,
-            transport,
-            disk,
-            ..
-        } = self;
+        let Driver { host, transport, disk, .. } = self;
         drop(transport);
         drop(disk);
         drop(host);
@@ -202,10 +173,7 @@ impl Driver {
             self.host.input(Input::StorageFailed { reason });
         } else if busy > DISK_SLOW {
             if !self.resigned {
-                tracing::warn!(
-                    ?busy,
-                    "the disk is slow; handing over leadership, if it is ours"
-                );
+                tracing::warn!(?busy, "the disk is slow; handing over leadership, if it is ours");
                 self.host.input(Input::Resign);
             }
             self.resigned = true;

@@ -10,9 +10,7 @@ pub(crate) fn number() -> Result<u64> {
 /// Bytes that nobody can guess.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| Error::System {
-        what: "random numbers",
-        reason: error.to_string(),
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::System { what: "random numbers", reason: error.to_string() })?;
     Ok(bytes)
 }

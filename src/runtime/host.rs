@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -58,6 +58,7 @@ pub(crate) struct Limits {
     pub(crate) pending_requests_max: usize,
     pub(crate) request_timeout: Duration,
     pub(crate) session_timeout: Duration,
+    pub(crate) tick: Duration,
 }
 
 /// What the handles of one node share.
@@ -67,6 +68,10 @@ pub(crate) struct Shared {
     waiting: AtomicUsize,
     next_id: AtomicU64,
     tree: ArcSwap<Tree>,
+    /// Set while events are in channels already whose tree is not published yet. Whoever has taken
+    /// such an event must not read the tree before it, and nobody may read the next one before the
+    /// events: so reads wait, for the few microseconds that the host takes in between.
+    publishing: AtomicBool,
     status: Mutex<NodeStatus>,
     stopped: OnceLock<String>,
     pub(crate) clock: Clock,
@@ -77,23 +82,21 @@ pub(crate) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
+        f.debug_struct("Shared").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
 impl Shared {
     /// This replica's tree, as of now.
     pub(crate) fn tree(&self) -> arc_swap::Guard<Arc<Tree>> {
+        while self.publishing.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         self.tree.load()
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
-        self.status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why the node has stopped, if it has.
@@ -114,9 +117,7 @@ impl Shared {
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         if let Some(reason) = self.stopped() {
-            let error = Error::Stopped {
-                reason: reason.to_owned(),
-            };
+            let error = Error::Stopped { reason: reason.to_owned() };
             return Pending::failed(error, self.clock.clone());
         }
         let limit = self.limits.pending_requests_max;
@@ -128,12 +129,7 @@ impl Shared {
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let slot = Some((id, slot));
-        let request = Request {
-            request: Some(request(id)),
-            slot,
-            watch,
-            session,
-        };
+        let request = Request { request: Some(request(id)), slot, watch, session };
         // If the host is gone, the dropped request answers itself.
         let _ = self.calls.send(Call::Request(request));
         pending
@@ -192,9 +188,7 @@ impl Shared {
             .iter()
             .filter_map(|(peer, problem)| {
                 let address = self.address(*peer).unwrap_or("a peer");
-                problem
-                    .as_ref()
-                    .map(|problem| format!("{address}: {problem}"))
+                problem.as_ref().map(|problem| format!("{address}: {problem}"))
             })
             .collect();
         let peers = match unreachable.len() {
@@ -216,6 +210,7 @@ impl Shared {
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
     pub(crate) secret: [u8; 16],
+    pub(crate) timeout: Duration,
     state: Mutex<States>,
     /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
     lease: AtomicU64,
@@ -223,32 +218,20 @@ pub(crate) struct SessionShared {
 
 struct States {
     now: SessionState,
-    timeout: Duration,
     told: Vec<(Sender<SessionState>, Receiver<SessionState>)>,
 }
 
 impl fmt::Debug for SessionShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The secret is not for logs.
-        f.debug_struct("SessionShared")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("SessionShared").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
 impl SessionShared {
     pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
-        let state = States {
-            now: SessionState::Connecting,
-            timeout,
-            told: Vec::new(),
-        };
-        SessionShared {
-            id,
-            secret,
-            state: Mutex::new(state),
-            lease: AtomicU64::new(0),
-        }
+        let state = States { now: SessionState::Connecting, told: Vec::new() };
+        SessionShared { id, secret, timeout, state: Mutex::new(state), lease: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, States> {
@@ -257,14 +240,6 @@ impl SessionShared {
 
     pub(crate) fn state(&self) -> SessionState {
         self.lock().now
-    }
-
-    pub(crate) fn timeout(&self) -> Duration {
-        self.lock().timeout
-    }
-
-    pub(crate) fn set_timeout(&self, timeout: Duration) {
-        self.lock().timeout = timeout;
     }
 
     pub(crate) fn set_state(&self, state: SessionState) {
@@ -341,6 +316,7 @@ impl Host {
             waiting: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             tree: ArcSwap::from_pointee(node.machine().tree()),
+            publishing: AtomicBool::new(false),
             status: Mutex::new(node.status()),
             stopped: OnceLock::new(),
             clock,
@@ -429,15 +405,15 @@ impl Host {
     /// Steps the node with all that has come in, and hands its effects to whom they concern.
     pub(crate) fn step(&mut self) -> Work {
         let clock = &self.shared.clock;
-        let now = Now {
-            mono: clock.now(),
-            wall_ms: clock.wall_ms(),
-        };
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         if self.closing.is_some() && self.sessions_closed() {
             self.inputs.push(Input::Resign);
         }
         let effects = self.node.step(now, self.inputs.drain(..));
         let mut unsettled = Vec::new();
+        if !effects.events.is_empty() {
+            self.shared.publishing.store(true, Ordering::Release);
+        }
         for (id, event) in effects.events {
             if let Some(watch) = self.watches.get_mut(&id)
                 && watch.deliver(event)
@@ -448,6 +424,7 @@ impl Host {
         if let Some(tree) = effects.tree {
             self.shared.tree.store(Arc::new(tree));
         }
+        self.shared.publishing.store(false, Ordering::Release);
         for id in unsettled {
             if let Some(watch) = self.watches.get_mut(&id) {
                 watch.settle();
@@ -480,11 +457,7 @@ impl Host {
             }
         }
         self.publish_status(now.mono, effects.stopped.is_some());
-        Work {
-            messages: effects.messages,
-            disk: effects.disk,
-            wake_at: effects.wake_at,
-        }
+        Work { messages: effects.messages, disk: effects.disk, wake_at: effects.wake_at }
     }
 
     fn session(&self, id: SessionId) -> Option<Arc<SessionShared>> {
@@ -516,11 +489,7 @@ impl Host {
         }
         self.status_at = now;
         let status = self.node.status();
-        *self
-            .shared
-            .status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = status;
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     /// Answers everybody for the last time.
@@ -543,11 +512,7 @@ impl Host {
         }
         let mut status = self.node.status();
         (status.leader, status.is_leader) = (None, false);
-        *self
-            .shared
-            .status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = status;
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 }
 
@@ -555,9 +520,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         // A request that was never taken in: its inbox was dropped with the host.
         if let Some((_, slot)) = self.slot.take() {
-            slot.complete(Err(Error::Stopped {
-                reason: "it was closed".to_owned(),
-            }));
+            slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
         }
     }
 }
@@ -569,9 +532,7 @@ pub(crate) mod expect {
 
     /// The node answers each request in kind, so this is never seen.
     fn unexpected<T>(answer: &Answer) -> Result<T> {
-        Err(Error::Stopped {
-            reason: format!("an answer of the wrong kind: {answer:?}"),
-        })
+        Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
     }
 
     pub(crate) fn done(answer: Answer) -> Result<()> {
@@ -630,9 +591,9 @@ pub(crate) mod expect {
         }
     }
 
-    pub(crate) fn opened(answer: Answer) -> Result<u32> {
+    pub(crate) fn opened(answer: Answer) -> Result<()> {
         match answer {
-            Answer::Reply(Reply::Session { timeout_ms }) => Ok(timeout_ms),
+            Answer::Reply(Reply::Session { .. }) => Ok(()),
             other => unexpected(&other),
         }
     }

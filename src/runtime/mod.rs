@@ -24,14 +24,10 @@ pub(crate) fn boot(
     };
     let mut reader = ChunkReader::new();
     let boot = store.load(&mut |chunk| reader.push(chunk))?;
-    let machine = reader
-        .finish(boot.checkpoint.zxid, boot.checkpoint.hash)
-        .map_err(corrupt)?;
+    let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
     let voting = &boot.checkpoint.voting;
     if !voting.voters.contains(&id) && !voting.learners.contains(&id) {
-        return Err(corrupt(
-            "the cluster's configuration is without this member".to_owned(),
-        ));
+        return Err(corrupt("the cluster's configuration is without this member".to_owned()));
     }
     Node::new(config, id, boot, machine, now).map_err(corrupt)
 }

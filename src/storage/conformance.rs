@@ -24,10 +24,7 @@ fn reopened(open: &mut Open<'_>) -> Model {
 
 fn entries(from: u64, to: u64, term: u64) -> LogWrite {
     let entry = |index| entry(index, term, format!("entry {index}").as_bytes());
-    LogWrite {
-        hard_state: None,
-        entries: (from..=to).map(entry).collect(),
-    }
+    LogWrite { hard_state: None, entries: (from..=to).map(entry).collect() }
 }
 
 fn checkpoint(full: bool, chunks: &[&[u8]], index: u64, log: LogAfter) -> Op {
@@ -50,11 +47,7 @@ fn run(open: &mut Open<'_>, ops: &[Op]) {
         let kind = apply(store.as_mut(), op).unwrap();
         model.apply(op, kind);
         // Both as the live store reads it and as the next one does.
-        assert_eq!(
-            Model::of(store.as_mut()).unwrap(),
-            model,
-            "live after {op:?}"
-        );
+        assert_eq!(Model::of(store.as_mut()).unwrap(), model, "live after {op:?}");
         drop(store);
         assert_eq!(reopened(open), model, "reopened after {op:?}");
     }
@@ -103,12 +96,7 @@ fn append_keeps_large_entries() {
         let large = |random: &mut Random, index| entry(index, 1, &random.bytes(1 << 20));
         let two = vec![large(&mut random, 1), large(&mut random, 2)];
         let small_and_large = vec![entry(2, 2, b"small"), large(&mut random, 3)];
-        let write = |entries| {
-            Op::Append(LogWrite {
-                hard_state: None,
-                entries,
-            })
-        };
+        let write = |entries| Op::Append(LogWrite { hard_state: None, entries });
         run(open, &[write(two), write(small_and_large)]);
     });
 }
@@ -140,12 +128,7 @@ fn checkpoint_from_a_leader_resets_the_log() {
             open,
             &[
                 Op::Append(entries(1, 5, 1)),
-                checkpoint(
-                    true,
-                    &[b"theirs"],
-                    90,
-                    LogAfter::Reset(hard_state(4, 0, 90)),
-                ),
+                checkpoint(true, &[b"theirs"], 90, LogAfter::Reset(hard_state(4, 0, 90))),
                 Op::Append(entries(91, 95, 4)),
                 checkpoint(true, &[], 300, LogAfter::Reset(hard_state(5, 1, 300))),
             ],
@@ -171,10 +154,8 @@ fn checkpoint_lets_appends_come_between() {
 #[test]
 fn checkpoint_abandoned_is_forgotten() {
     each(|open| {
-        let abandon = |full| Op::Abandon {
-            full,
-            chunks: vec![vec![9; 100_000], b"never".to_vec()],
-        };
+        let abandon =
+            |full| Op::Abandon { full, chunks: vec![vec![9; 100_000], b"never".to_vec()] };
         let mut model = found(open().as_mut()).unwrap();
         let mut store = open();
         Model::of(store.as_mut()).unwrap();
@@ -210,10 +191,7 @@ fn run_on(open: &mut Open<'_>, mut model: Model, ops: &[Op]) {
 
 #[test]
 fn store_refuses_what_it_could_not_load_again() {
-    let out_of_range = LogWrite {
-        hard_state: Some(hard_state(1, 1, 6)),
-        entries: Vec::new(),
-    };
+    let out_of_range = LogWrite { hard_state: Some(hard_state(1, 1, 6)), entries: Vec::new() };
     let with_hole = LogWrite {
         hard_state: None,
         entries: [entries(6, 6, 1).entries, entries(8, 8, 1).entries].concat(),
@@ -265,19 +243,14 @@ fn memory_store_shuts_out_its_predecessor() {
 #[test]
 fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     let dir = tempfile::tempdir().unwrap();
-    let options = SledOptions {
-        delta_bytes_min: 200_000,
-        ..SledOptions::default()
-    };
+    let options = SledOptions { delta_bytes_min: 200_000, ..SledOptions::default() };
     let mut store = SledStore::open(dir.path(), options).unwrap();
     found(&mut store).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..6 {
         kinds.push(store.begin_checkpoint(false).unwrap());
         store.put_chunk(&[1; 90_000]).unwrap();
-        store
-            .commit_checkpoint(&meta(0), LogAfter::From(1))
-            .unwrap();
+        store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
     }
     let full = kinds.iter().position(|kind| *kind == CheckpointKind::Full);
     assert_eq!(full, Some(3), "{kinds:?}");
@@ -314,10 +287,7 @@ fn sled_store_bounds_its_file() {
         .filter_map(|gen_| std::fs::metadata(gen_.unwrap().path().join("db")).ok())
         .map(|db| db.len())
         .sum();
-    assert!(
-        fulls > 0 || bytes <= 32 << 20,
-        "{bytes} bytes, {fulls} fulls"
-    );
+    assert!(fulls > 0 || bytes <= 32 << 20, "{bytes} bytes, {fulls} fulls");
     drop(store);
     let mut store = SledStore::open(dir.path(), options).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
@@ -385,9 +355,7 @@ fn append_latency() {
         let first = model.last() + 1;
         let write = LogWrite {
             hard_state: Some(hard_state(1, 1, first - 1)),
-            entries: (first..first + 100)
-                .map(|i| entry(i, 1, &[7; 150]))
-                .collect(),
+            entries: (first..first + 100).map(|i| entry(i, 1, &[7; 150])).collect(),
         };
         let begun = std::time::Instant::now();
         store.append(&write).unwrap();
@@ -395,9 +363,5 @@ fn append_latency() {
         model.boot.checkpoint.index = first + 99;
     }
     times.sort();
-    println!(
-        "append p50 {:?} p99 {:?}",
-        times[times.len() / 2],
-        times[times.len() * 99 / 100]
-    );
+    println!("append p50 {:?} p99 {:?}", times[times.len() / 2], times[times.len() * 99 / 100]);
 }

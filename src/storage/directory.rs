@@ -81,16 +81,13 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io_error("reading QUARANTINED", &error)),
         }
-        let mut directory = Directory {
-            path: path.to_owned(),
-            identity: None,
-            _lock: lock,
-        };
-        let identity = directory
-            .read_frame::<Identity>(IDENTITY, IDENTITY_MAGIC)
-            .and_then(|identity| match identity {
-                Some(identity) => Ok(Some(identity)),
-                None => directory.refuse_used().map(|()| None),
+        let mut directory = Directory { path: path.to_owned(), identity: None, _lock: lock };
+        let identity =
+            directory.read_frame::<Identity>(IDENTITY, IDENTITY_MAGIC).and_then(|identity| {
+                match identity {
+                    Some(identity) => Ok(Some(identity)),
+                    None => directory.refuse_used().map(|()| None),
+                }
             });
         match identity {
             Ok(identity) => directory.identity = identity,
@@ -238,9 +235,7 @@ fn decode_frame<T: DeserializeOwned>(
     magic: &[u8; 8],
     bytes: &[u8],
 ) -> Result<T, StorageError> {
-    let damaged = || StorageError::Corrupt {
-        what: format!("{name} is damaged"),
-    };
+    let damaged = || StorageError::Corrupt { what: format!("{name} is damaged") };
     let (sealed, checksum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
     if xxh3_64(sealed) != u64::from_le_bytes(*checksum) {
         return Err(damaged());
@@ -302,8 +297,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
 }
 
 fn is_tmp(name: &str) -> bool {
-    name.strip_suffix(TMP)
-        .is_some_and(|name| name == IDENTITY || name == CURRENT)
+    name.strip_suffix(TMP).is_some_and(|name| name == IDENTITY || name == CURRENT)
 }
 
 /// The number in the name of a generation's directory.
@@ -346,7 +340,11 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)?;
+    match builder.create(path) {
+        // Another instance that starts in the same moment may have made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other?,
+    }
     sync_directory(parent)
 }
 
@@ -368,10 +366,7 @@ pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
     let what = what.to_owned();
     match error.kind() {
         StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
-        _ => StorageError::Io {
-            what,
-            reason: error.to_string(),
-        },
+        _ => StorageError::Io { what, reason: error.to_string() },
     }
 }
 
@@ -380,12 +375,7 @@ mod tests {
     use super::*;
 
     fn identity() -> Identity {
-        Identity {
-            cluster: 1,
-            node: 2,
-            incarnation: 3,
-            address: "here:1".to_owned(),
-        }
+        Identity { cluster: 1, node: 2, incarnation: 3, address: "here:1".to_owned() }
     }
 
     #[test]
@@ -417,10 +407,7 @@ mod tests {
     #[test]
     fn directory_keeps_its_identity_and_refuses_a_damaged_one() {
         let dir = tempfile::tempdir().unwrap();
-        Directory::open(dir.path())
-            .unwrap()
-            .take(&identity())
-            .unwrap();
+        Directory::open(dir.path()).unwrap().take(&identity()).unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         assert_eq!(directory.identity(), Some(&identity()));
         let error = directory.current().unwrap_err();
@@ -436,10 +423,7 @@ mod tests {
         bytes[13] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();
-        assert!(
-            error.to_string().contains("found damaged before"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("found damaged before"), "{error}");
     }
 
     #[test]

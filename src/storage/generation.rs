@@ -72,14 +72,8 @@ impl Generation {
         create_directory(&path).map_err(io)?;
         let db = open_sled(&path, tuning)?;
         let file = open_file(&path.join(DB)).map_err(io)?;
-        let mut generation = Generation {
-            number,
-            path,
-            db: Some(db),
-            file,
-            witness: None,
-            unsynced_bytes: 0,
-        };
+        let mut generation =
+            Generation { number, path, db: Some(db), file, witness: None, unsynced_bytes: 0 };
         generation.sync_everything()?;
         Ok(generation)
     }
@@ -168,11 +162,7 @@ impl Generation {
 
     /// Removes all records of a group.
     pub(super) fn remove_group(&mut self, kind: Kind, group: u64) -> Result<(), StorageError> {
-        let prefix = RecordId {
-            kind,
-            group,
-            number: 0,
-        };
+        let prefix = RecordId { kind, group, number: 0 };
         let keys = self.db()?.scan_prefix(&prefix.prefix()[..9]).keys();
         for key in keys {
             let key = key.map_err(|error| sled_error("reading", &error))?;
@@ -188,9 +178,7 @@ impl Generation {
     pub(super) fn sync(&mut self) -> Result<(), StorageError> {
         let flushed = self.db()?.flush();
         flushed.map_err(|error| sled_error("flushing", &error))?;
-        self.file
-            .sync_data()
-            .map_err(|error| io_error("syncing the database", &error))?;
+        self.file.sync_data().map_err(|error| io_error("syncing the database", &error))?;
         self.unsynced_bytes = 0;
         Ok(())
     }
@@ -207,9 +195,9 @@ impl Generation {
     pub(super) fn commit(&mut self, testimony: &Testimony) -> Result<(), StorageError> {
         self.sync()?;
         match &mut self.witness {
-            Some(witness) => witness
-                .write(testimony)
-                .map_err(|error| io_error("writing the witness", &error)),
+            Some(witness) => {
+                witness.write(testimony).map_err(|error| io_error("writing the witness", &error))
+            }
             None => {
                 self.witness = Some(Witness::create(&self.path.join(Witness::FILE), testimony)?);
                 sync_directory(&self.path).map_err(|error| io_error("syncing a generation", &error))
@@ -270,9 +258,9 @@ impl Generation {
 
     fn scan(&self, prefix: &[u8]) -> Result<Reader<Parts>, StorageError> {
         let parts = self.db()?.scan_prefix(prefix);
-        Ok(Reader::new(Box::new(parts.map(|part| {
-            part.map_err(|error| sled_error("reading", &error))
-        }))))
+        Ok(Reader::new(Box::new(
+            parts.map(|part| part.map_err(|error| sled_error("reading", &error))),
+        )))
     }
 
     fn sync_everything(&mut self) -> Result<(), StorageError> {
@@ -289,9 +277,7 @@ impl Generation {
     fn db(&self) -> Result<&Db, StorageError> {
         match &self.db {
             Some(db) => Ok(db),
-            None => Err(StorageError::Poisoned {
-                reason: "the database is closed".to_owned(),
-            }),
+            None => Err(StorageError::Poisoned { reason: "the database is closed".to_owned() }),
         }
     }
 }
@@ -366,17 +352,14 @@ fn sled_error(what: &str, error: &sled::Error) -> StorageError {
         sled::Error::Corruption { .. } | sled::Error::CollectionNotFound(_) => {
             corrupt_error(&what, &error.to_string())
         }
-        sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => StorageError::Io {
-            what,
-            reason: error.to_string(),
-        },
+        sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => {
+            StorageError::Io { what, reason: error.to_string() }
+        }
     }
 }
 
 fn corrupt_error(what: &str, reason: &str) -> StorageError {
-    StorageError::Corrupt {
-        what: format!("{what}: {reason}"),
-    }
+    StorageError::Corrupt { what: format!("{what}: {reason}") }
 }
 
 /// What a panic said.

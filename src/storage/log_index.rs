@@ -44,10 +44,7 @@ impl LogIndex {
 
     /// The records that can go when entries below `from` do not count any more.
     pub(super) fn droppable(&self, from: u64) -> usize {
-        self.spans
-            .iter()
-            .take_while(|span| span.first >= span.end || span.end <= from)
-            .count()
+        self.spans.iter().take_while(|span| span.first >= span.end || span.end <= from).count()
     }
 
     /// Forgets that many of the oldest records.
@@ -75,13 +72,7 @@ mod tests {
     fn index(ranges: &[(u64, u64)]) -> LogIndex {
         let mut index = LogIndex::default();
         for (seq, &(first, end)) in ranges.iter().enumerate() {
-            index.push(Span {
-                seq: seq as u64,
-                first,
-                end,
-                parts: 1,
-                bytes: 10,
-            });
+            index.push(Span { seq: seq as u64, first, end, parts: 1, bytes: 10 });
         }
         index
     }

@@ -167,9 +167,7 @@ impl LogStore for MemoryStore {
             let image = founded(disk)?;
             image.bounds = image.bounds.after_append(write)?;
             if let Some(first) = write.entries.first() {
-                let kept = image
-                    .entries
-                    .partition_point(|entry| entry.index < first.index);
+                let kept = image.entries.partition_point(|entry| entry.index < first.index);
                 image.entries.truncate(kept);
                 image.entries.extend_from_slice(&write.entries);
             }

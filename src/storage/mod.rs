@@ -39,15 +39,9 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::NodeId;
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 
-#[allow(
-    unused_imports,
-    reason = "the layer that opens stores is not there yet"
-)]
+#[allow(unused_imports, reason = "the layer that opens stores is not there yet")]
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
-#[allow(
-    unused_imports,
-    reason = "the layer that opens stores is not there yet"
-)]
+#[allow(unused_imports, reason = "the layer that opens stores is not there yet")]
 pub(crate) use self::sled::{SledOptions, SledStore};
 
 /// Who the node of this store is. Written once, before anything else.
@@ -161,10 +155,7 @@ impl StorageError {
             StorageError::InUse => Error::DataDirInUse { dir },
             StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },
             StorageError::Version { what } => Error::DataDirMismatch { dir, reason: what },
-            other => Error::DataDirUnusable {
-                dir,
-                reason: other.to_string(),
-            },
+            other => Error::DataDirUnusable { dir, reason: other.to_string() },
         }
     }
 }

@@ -38,21 +38,11 @@ pub(super) struct Model {
 /// Short: every piece of data by its length and hash.
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Boot {
-            hard_state,
-            checkpoint,
-            entries,
-        } = &self.boot;
+        let Boot { hard_state, checkpoint, entries } = &self.boot;
         write!(f, "{hard_state:?} checkpoint {checkpoint:?} entries")?;
         for entry in entries {
             let hash = xxh3_64(&entry.data) as u16;
-            write!(
-                f,
-                " {}/{}:{}#{hash:x}",
-                entry.index,
-                entry.term,
-                entry.data.len()
-            )?;
+            write!(f, " {}/{}:{}#{hash:x}", entry.index, entry.term, entry.data.len())?;
         }
         write!(f, " chunks")?;
         for chunk in &self.chunks {
@@ -65,11 +55,7 @@ impl std::fmt::Debug for Model {
 impl Model {
     pub(super) fn founded(hard_state: HardState, meta: &SnapshotMeta, chunks: &[Vec<u8>]) -> Model {
         Model {
-            boot: Boot {
-                hard_state,
-                checkpoint: meta.clone(),
-                entries: Vec::new(),
-            },
+            boot: Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() },
             chunks: chunks.to_vec(),
         }
     }
@@ -109,13 +95,7 @@ impl Model {
         match op {
             Op::Append(write) => self.append(write),
             Op::Abandon { .. } => {}
-            Op::Checkpoint {
-                chunks,
-                between,
-                meta,
-                log,
-                ..
-            } => {
+            Op::Checkpoint { chunks, between, meta, log, .. } => {
                 if let Some(write) = between {
                     self.append(write);
                 }
@@ -147,13 +127,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind,
             }
             Ok(kind)
         }
-        Op::Checkpoint {
-            full,
-            chunks,
-            between,
-            meta,
-            log,
-        } => {
+        Op::Checkpoint { full, chunks, between, meta, log } => {
             let kind = store.begin_checkpoint(*full)?;
             let mut between = between.as_ref();
             for chunk in chunks {
@@ -204,12 +178,7 @@ impl Random {
 }
 
 pub(super) fn identity() -> Identity {
-    Identity {
-        cluster: 11,
-        node: 2,
-        incarnation: 33,
-        address: "10.0.0.2:7000".to_owned(),
-    }
+    Identity { cluster: 11, node: 2, incarnation: 33, address: "10.0.0.2:7000".to_owned() }
 }
 
 pub(super) fn meta(index: u64) -> SnapshotMeta {
@@ -218,20 +187,12 @@ pub(super) fn meta(index: u64) -> SnapshotMeta {
         term: 1,
         zxid: index,
         hash: index.wrapping_mul(77),
-        voting: Voting {
-            voters: vec![1, 2, 3],
-            ..Voting::default()
-        },
+        voting: Voting { voters: vec![1, 2, 3], ..Voting::default() },
     }
 }
 
 pub(super) fn entry(index: u64, term: u64, data: &[u8]) -> LogEntry {
-    LogEntry {
-        index,
-        term,
-        kind: EntryKind::Normal,
-        data: Bytes::copy_from_slice(data),
-    }
+    LogEntry { index, term, kind: EntryKind::Normal, data: Bytes::copy_from_slice(data) }
 }
 
 pub(super) fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
@@ -242,12 +203,7 @@ pub(super) fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
 pub(super) fn found(store: &mut dyn LogStore) -> Result<Model, StorageError> {
     let chunks = vec![b"genesis".to_vec(), Vec::new(), vec![7; 100_000]];
     let state = hard_state(1, 0, 0);
-    store.found(
-        &identity(),
-        state,
-        &meta(0),
-        &mut chunks.clone().into_iter(),
-    )?;
+    store.found(&identity(), state, &meta(0), &mut chunks.clone().into_iter())?;
     Ok(Model::founded(state, &meta(0), &chunks))
 }
 
@@ -299,11 +255,7 @@ fn draw_write(random: &mut Random, model: &Model) -> LogWrite {
     let last = model.last();
     // Raft never overwrites what is applied.
     let overwritable = last - model.boot.checkpoint.index;
-    let overwritten = if random.chance(20) {
-        random.below(overwritable + 1)
-    } else {
-        0
-    };
+    let overwritten = if random.chance(20) { random.below(overwritable + 1) } else { 0 };
     let first = last + 1 - overwritten;
     let term = model.boot.hard_state.term + u64::from(overwritten > 0);
     let count = random.below(6);
@@ -319,14 +271,7 @@ fn draw_write(random: &mut Random, model: &Model) -> LogWrite {
     let commit_is_out = model.boot.hard_state.commit > end;
     let hard_state = (commit_is_out || random.chance(40)).then(|| {
         let commit = model.boot.checkpoint.index.min(end);
-        hard_state(
-            term,
-            random.below(4),
-            commit + random.below(end - commit + 1),
-        )
+        hard_state(term, random.below(4), commit + random.below(end - commit + 1))
     });
-    LogWrite {
-        hard_state,
-        entries,
-    }
+    LogWrite { hard_state, entries }
 }

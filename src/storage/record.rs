@@ -80,29 +80,17 @@ pub(super) struct RecordId {
 impl RecordId {
     /// The log write of this sequence number.
     pub(super) fn log(seq: u64) -> RecordId {
-        RecordId {
-            kind: Kind::Log,
-            group: seq,
-            number: 0,
-        }
+        RecordId { kind: Kind::Log, group: seq, number: 0 }
     }
 
     /// The manifest of this sequence number.
     pub(super) fn manifest(seq: u64) -> RecordId {
-        RecordId {
-            kind: Kind::Manifest,
-            group: seq,
-            number: 0,
-        }
+        RecordId { kind: Kind::Manifest, group: seq, number: 0 }
     }
 
     /// A chunk of the checkpoint with this id.
     pub(super) fn chunk(checkpoint: u64, number: u32) -> RecordId {
-        RecordId {
-            kind: Kind::Chunk,
-            group: checkpoint,
-            number,
-        }
+        RecordId { kind: Kind::Chunk, group: checkpoint, number }
     }
 
     /// The key of one part.
@@ -179,11 +167,7 @@ pub(super) struct Manifest {
 
 impl Manifest {
     pub(super) fn kind(&self) -> CheckpointKind {
-        if self.full {
-            CheckpointKind::Full
-        } else {
-            CheckpointKind::Delta
-        }
+        if self.full { CheckpointKind::Full } else { CheckpointKind::Delta }
     }
 }
 
@@ -220,11 +204,7 @@ pub(super) fn encode(id: RecordId, previous: u64, body: &[u8]) -> Encoded {
         bytes += (key.len() + value.len()) as u64;
         parts.push((key, value));
     }
-    Encoded {
-        parts,
-        chain: chain.digest(),
-        bytes,
-    }
+    Encoded { parts, chain: chain.digest(), bytes }
 }
 
 /// A record as it was read back, its checksums and parts verified, its chain not yet.
@@ -324,15 +304,9 @@ struct Opened<'a> {
 }
 
 fn open(id: RecordId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError> {
-    let short = || StorageError::Corrupt {
-        what: format!("{id}: part {part} is cut short"),
-    };
-    let (sealed, checksum) = value
-        .split_last_chunk::<CHECKSUM_BYTES>()
-        .ok_or_else(short)?;
-    let (header, piece) = sealed
-        .split_first_chunk::<HEADER_BYTES>()
-        .ok_or_else(short)?;
+    let short = || StorageError::Corrupt { what: format!("{id}: part {part} is cut short") };
+    let (sealed, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or_else(short)?;
+    let (header, piece) = sealed.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
     let checksum = u64::from_le_bytes(*checksum);
     if seal(&id.key(part), sealed) != checksum {
         return corrupt(format!("{id}: part {part} has a wrong checksum"));
@@ -340,10 +314,7 @@ fn open(id: RecordId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageErro
     // After the checksum: a version that is not ours is then a version, and not damage.
     if header[0] != FORMAT {
         return Err(StorageError::Version {
-            what: format!(
-                "records of format {}, this version reads {FORMAT}",
-                header[0]
-            ),
+            what: format!("records of format {}, this version reads {FORMAT}", header[0]),
         });
     }
     Ok(Opened {
@@ -403,21 +374,10 @@ mod tests {
 
     #[test]
     fn record_round_trip_in_parts() {
-        for length in [
-            0,
-            1,
-            BODY_BYTES_MAX,
-            BODY_BYTES_MAX + 1,
-            3 * BODY_BYTES_MAX + 7,
-        ] {
+        for length in [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 3 * BODY_BYTES_MAX + 7] {
             let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
             let encoded = encode(RecordId::log(7), 99, &body);
-            assert!(
-                encoded
-                    .parts
-                    .iter()
-                    .all(|(_, v)| v.len() <= VALUE_BYTES_MAX)
-            );
+            assert!(encoded.parts.iter().all(|(_, v)| v.len() <= VALUE_BYTES_MAX));
             let record = read(&encoded.parts).unwrap().unwrap();
             assert_eq!(record.body, body);
             assert_eq!(record.previous, 99);

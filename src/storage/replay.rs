@@ -93,11 +93,7 @@ pub(super) fn replay(
     }
     let bounds = tape.finish()?;
     let groups = generation.chunk_groups()?;
-    let next_checkpoint = groups
-        .iter()
-        .chain(&ids)
-        .max()
-        .map_or(1, |id| id.saturating_add(1));
+    let next_checkpoint = groups.iter().chain(&ids).max().map_or(1, |id| id.saturating_add(1));
     Ok(Replay {
         boot: Boot {
             hard_state: tape.hard_state,
@@ -125,18 +121,13 @@ fn read_manifests(
     let mut manifests: Vec<(Record, Manifest)> = Vec::new();
     while let Some(record) = records.next()? {
         let manifest: Manifest = record.decode()?;
-        let previous = manifests
-            .last()
-            .map(|(record, _)| (record.id.group, record.chain));
+        let previous = manifests.last().map(|(record, _)| (record.id.group, record.chain));
         let follows = match previous {
             None => manifest.full && record.id.group == 1 && record.previous == first_chain,
             Some(_) => !manifest.full,
         };
         if !follows || manifest.previous != previous {
-            return corrupt(format!(
-                "{}: does not follow the checkpoint before",
-                record.id
-            ));
+            return corrupt(format!("{}: does not follow the checkpoint before", record.id));
         }
         manifests.push((record, manifest));
     }
@@ -196,10 +187,7 @@ impl Tape<'_> {
             seq > self.seq && seq <= self.kept_from
         };
         if !follows {
-            return corrupt(format!(
-                "{}: does not follow record {}",
-                record.id, self.seq
-            ));
+            return corrupt(format!("{}: does not follow record {}", record.id, self.seq));
         }
         if seq == self.witness.seq && record.chain != self.witness.chain {
             return corrupt(format!("{}: not the one that the witness saw", record.id));
@@ -212,9 +200,7 @@ impl Tape<'_> {
     fn manifest(&mut self, manifest: &Manifest) {
         self.hard_state = manifest.hard_state;
         self.checkpoint = manifest.meta.clone();
-        let dropped = self
-            .entries
-            .partition_point(|entry| entry.index < manifest.log_from);
+        let dropped = self.entries.partition_point(|entry| entry.index < manifest.log_from);
         self.entries.drain(..dropped);
     }
 
@@ -228,10 +214,7 @@ impl Tape<'_> {
         if let (Some(head), Some(tail)) = (body.entries.first(), body.entries.last()) {
             (first, end) = (head.index, tail.index.saturating_add(1));
             let next = self.entries.last().map_or(first, |entry| entry.index + 1);
-            let contiguous = body
-                .entries
-                .windows(2)
-                .all(|pair| pair[1].index == pair[0].index + 1);
+            let contiguous = body.entries.windows(2).all(|pair| pair[1].index == pair[0].index + 1);
             if first > next || first == 0 || end == u64::MAX || !contiguous {
                 return corrupt(format!("{}: a gap before entry {first}", record.id));
             }

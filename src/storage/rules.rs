@@ -121,8 +121,5 @@ impl Bounds {
 
 /// The error for a call that the contract does not allow.
 pub(super) fn refuse<T>(reason: String) -> Result<T, StorageError> {
-    Err(StorageError::Io {
-        what: "a write against the store's contract".to_owned(),
-        reason,
-    })
+    Err(StorageError::Io { what: "a write against the store's contract".to_owned(), reason })
 }

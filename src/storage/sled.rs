@@ -44,11 +44,7 @@ pub(crate) struct SledOptions {
 
 impl Default for SledOptions {
     fn default() -> SledOptions {
-        SledOptions {
-            cache_bytes: 32 << 20,
-            delta_bytes_min: 1 << 20,
-            file_bytes_min: 64 << 20,
-        }
+        SledOptions { cache_bytes: 32 << 20, delta_bytes_min: 1 << 20, file_bytes_min: 64 << 20 }
     }
 }
 
@@ -126,13 +122,7 @@ impl SledStore {
             }),
         };
         match opened {
-            Ok(state) => Ok(SledStore {
-                options,
-                failed: None,
-                state,
-                pending: None,
-                directory,
-            }),
+            Ok(state) => Ok(SledStore { options, failed: None, state, pending: None, directory }),
             Err(error) => Err(directory.quarantine_if_corrupt(error)),
         }
     }
@@ -251,8 +241,7 @@ impl Live {
             }
             let record = old.generation.record(RecordId::log(span.seq))?;
             let mut body: LogBody = record.decode()?;
-            body.entries
-                .retain(|entry| (first..span.end).contains(&entry.index));
+            body.entries.retain(|entry| (first..span.end).contains(&entry.index));
             body.hard_state = self.hard_state;
             if body.entries.len() as u64 != span.end - first {
                 return corrupt(format!("{}: entries are missing", record.id));
@@ -321,11 +310,7 @@ impl Pending {
     ) -> Result<Live, StorageError> {
         let seq = FOUNDING_SEQ;
         let manifest = self.manifest(meta, hard_state, log_from, seq, None);
-        let record = encode(
-            RecordId::manifest(seq),
-            first_chain,
-            &encode_body(&manifest),
-        );
+        let record = encode(RecordId::manifest(seq), first_chain, &encode_body(&manifest));
         generation.write(&record, std::iter::empty())?;
         Ok(Live {
             generation,
@@ -443,10 +428,7 @@ impl LogStore for SledStore {
                 return Ok(());
             }
             let hard_state = write.hard_state.unwrap_or(live.hard_state);
-            live.write_log(&LogBody {
-                hard_state,
-                entries: write.entries.clone(),
-            })?;
+            live.write_log(&LogBody { hard_state, entries: write.entries.clone() })?;
             live.hard_state = hard_state;
             live.bounds = bounds;
             let testimony = live.testimony();

@@ -132,9 +132,7 @@ fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
 /// `None` for a slot that is torn.
 fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
     let field = |start: usize| -> u64 {
-        slot.get(start..start + 8)
-            .and_then(array)
-            .map_or(0, u64::from_le_bytes)
+        slot.get(start..start + 8).and_then(array).map_or(0, u64::from_le_bytes)
     };
     let sealed = &slot[..SEALED_BYTES];
     if xxh3_64(sealed) != field(SEALED_BYTES) || !sealed.starts_with(MAGIC) {
@@ -151,11 +149,7 @@ fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
         seq: field(20),
         chain: field(28),
         last_index: field(36),
-        hard_state: HardState {
-            term: field(44),
-            vote: field(52),
-            commit: field(60),
-        },
+        hard_state: HardState { term: field(44), vote: field(52), commit: field(60) },
     }))
 }
 
@@ -169,11 +163,7 @@ mod tests {
             seq,
             chain: seq * 31,
             last_index: seq + 100,
-            hard_state: HardState {
-                term: 1,
-                vote: 2,
-                commit: 3,
-            },
+            hard_state: HardState { term: 1, vote: 2, commit: 3 },
         }
     }
 

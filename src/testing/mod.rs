@@ -60,11 +60,7 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.control.send(Control::End);
-        let thread = self
-            .thread
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -165,13 +161,9 @@ impl Cluster {
             .name("quorate-test".to_owned())
             .spawn(move || seats.run(&orders))
             .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
-        let running = Arc::new(Running {
-            control,
-            thread: Mutex::new(Some(thread)),
-        });
-        let coordinators = shared
-            .into_iter()
-            .map(|shared| Coordinator::of_cluster(shared, Arc::clone(&running)));
+        let running = Arc::new(Running { control, thread: Mutex::new(Some(thread)) });
+        let coordinators =
+            shared.into_iter().map(|shared| Coordinator::of_cluster(shared, Arc::clone(&running)));
         let nodes = Mutex::new(coordinators.collect());
         let cluster = Cluster { running, nodes };
         cluster.elect();

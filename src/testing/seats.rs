@@ -43,21 +43,10 @@ struct Running {
 impl Seats {
     pub(crate) fn new(nodes: usize, settings: Builder, clock: Clock) -> (Seats, Vec<Arc<Shared>>) {
         let members: Vec<Member> = (1..=nodes as u64)
-            .map(|node| Member {
-                node,
-                address: format!("node-{}", node - 1),
-            })
+            .map(|node| Member { node, address: format!("node-{}", node - 1) })
             .collect();
-        let founding = Founding {
-            cluster: 1,
-            members: members.clone(),
-        };
-        let mut seats = Seats {
-            seats: Vec::new(),
-            settings,
-            clock,
-            members,
-        };
+        let founding = Founding { cluster: 1, members: members.clone() };
+        let mut seats = Seats { seats: Vec::new(), settings, clock, members };
         for member in &founding.members {
             let disk = MemoryDisk::new();
             let identity = Identity {
@@ -70,11 +59,7 @@ impl Seats {
             disk.open()
                 .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
                 .expect("a new store in memory takes its founding");
-            seats.seats.push(Seat {
-                disk,
-                running: None,
-                group: 0,
-            });
+            seats.seats.push(Seat { disk, running: None, group: 0 });
         }
         let shared = (0..nodes).map(|node| seats.start(node)).collect();
         (seats, shared)
@@ -87,25 +72,18 @@ impl Seats {
             tick: self.settings.tick,
             seed: entropy::number().unwrap_or(node as u64),
         };
-        let now = Now {
-            mono: self.clock.now(),
-            wall_ms: self.clock.wall_ms(),
-        };
+        let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
         let booted =
             boot(&mut store, config, now).expect("a store in memory keeps what it was given");
         let limits = Limits {
             pending_requests_max: self.settings.pending_requests_max,
             request_timeout: self.settings.request_timeout,
             session_timeout: self.settings.session_timeout,
+            tick: self.settings.tick,
         };
         let (host, shared) = Host::new(booted, self.clock.clone(), limits, self.members.clone());
         let calls = host.calls();
-        self.seats[node].running = Some(Running {
-            host,
-            store,
-            calls,
-            wake_at: Time::ZERO,
-        });
+        self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
         for other in 0..self.seats.len() {
             self.meet(node, other);
             self.meet(other, node);
@@ -139,10 +117,7 @@ impl Seats {
         running.host.input(if reaches {
             Input::Connected { peer }
         } else {
-            Input::Unreachable {
-                peer,
-                reason: "cut off".to_owned(),
-            }
+            Input::Unreachable { peer, reason: "cut off".to_owned() }
         });
     }
 
@@ -170,13 +145,8 @@ impl Seats {
         for running in running() {
             select.recv(&running.calls);
         }
-        let wake_at = running()
-            .map(|running| running.wake_at)
-            .min()
-            .unwrap_or(Time::MAX);
-        let wait = wake_at
-            .saturating_sub(self.clock.now())
-            .min(Duration::from_secs(3600));
+        let wake_at = running().map(|running| running.wake_at).min().unwrap_or(Time::MAX);
+        let wait = wake_at.saturating_sub(self.clock.now()).min(Duration::from_secs(3600));
         let _ = select.ready_timeout(wait);
     }
 
@@ -275,11 +245,9 @@ impl Seats {
         running.wake_at = work.wake_at;
         for op in work.disk {
             let done = perform_now(&mut running.store, op);
-            running
-                .host
-                .input(done.unwrap_or_else(|error| Input::StorageFailed {
-                    reason: error.to_string(),
-                }));
+            running.host.input(
+                done.unwrap_or_else(|error| Input::StorageFailed { reason: error.to_string() }),
+            );
         }
         for (to, message) in work.messages {
             let other = self.members.iter().position(|member| member.node == to);

@@ -58,11 +58,7 @@ pub(crate) struct FrameReader {
 impl FrameReader {
     /// A reader for a peer that has not introduced itself: it takes short frames only.
     pub(crate) fn new() -> FrameReader {
-        FrameReader {
-            buffer: Vec::new(),
-            read: 0,
-            limit: GREETING_BYTES_MAX,
-        }
+        FrameReader { buffer: Vec::new(), read: 0, limit: GREETING_BYTES_MAX }
     }
 
     /// From now on, frames may be as long as messages are.
@@ -89,10 +85,7 @@ impl FrameReader {
         };
         let length = u32::from_le_bytes(*length) as usize;
         if length > self.limit {
-            return Err(FrameError::TooLong {
-                length,
-                limit: self.limit,
-            });
+            return Err(FrameError::TooLong { length, limit: self.limit });
         }
         let Some((checksum, rest)) = rest.split_first_chunk::<8>() else {
             return Ok(None);
@@ -135,11 +128,7 @@ mod tests {
                     seen.push(payload.to_vec());
                 }
             }
-            assert_eq!(
-                seen,
-                [b"one".to_vec(), Vec::new(), vec![7; 3000]],
-                "cut at {cut}"
-            );
+            assert_eq!(seen, [b"one".to_vec(), Vec::new(), vec![7; 3000]], "cut at {cut}");
         }
     }
 

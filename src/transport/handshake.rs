@@ -109,37 +109,17 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello {
-            cluster: 7,
-            from: 2,
-            to: 1,
-            incarnation: 9,
-        }
+        Hello { cluster: 7, from: 2, to: 1, incarnation: 9 }
     }
 
     #[test]
     fn only_peers_of_this_cluster_are_let_in() {
-        let local = LocalPeer {
-            cluster: 7,
-            node: 1,
-            incarnation: 3,
-        };
+        let local = LocalPeer { cluster: 7, node: 1, incarnation: 3 };
         let check = |hello: &Hello| check(hello, &local, |node| node == 2);
         assert_eq!(check(&hello()), Ok(2));
-        assert!(
-            check(&Hello {
-                cluster: 8,
-                ..hello()
-            })
-            .unwrap_err()
-            .contains("another cluster")
-        );
+        assert!(check(&Hello { cluster: 8, ..hello() }).unwrap_err().contains("another cluster"));
         assert!(check(&Hello { to: 3, ..hello() }).is_err());
-        assert!(
-            check(&Hello { from: 1, ..hello() })
-                .unwrap_err()
-                .contains("copied")
-        );
+        assert!(check(&Hello { from: 1, ..hello() }).unwrap_err().contains("copied"));
         assert!(check(&Hello { from: 4, ..hello() }).is_err());
     }
 
@@ -151,9 +131,6 @@ mod tests {
         other[4] = 99;
         assert_eq!(Hello::decode(&other), Err(Unreadable::Version(99)));
         assert_eq!(Hello::decode(b"GET / HTTP/1.1\r\n"), Err(Unreadable::Noise));
-        assert_eq!(
-            Hello::decode(&bytes[..bytes.len() - 1]),
-            Err(Unreadable::Noise)
-        );
+        assert_eq!(Hello::decode(&bytes[..bytes.len() - 1]), Err(Unreadable::Noise));
     }
 }

@@ -83,20 +83,13 @@ impl TcpTransport {
         let poll = Poll::new()?;
         listener.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(listener);
-        poll.registry()
-            .register(&mut listener, LISTEN, Interest::READABLE)?;
+        poll.registry().register(&mut listener, LISTEN, Interest::READABLE)?;
         let waker = Waker::new(poll.registry(), WAKE)?;
-        let wake = Arc::new(Wake {
-            waker,
-            pending: AtomicBool::new(false),
-        });
+        let wake = Arc::new(Wake { waker, pending: AtomicBool::new(false) });
         let (orders, inbox) = bounded(BATCHES_MAX);
         let local = Arc::new(local);
         let known: Vec<NodeId> = peers.iter().map(|peer| peer.node).collect();
-        let dialler = Dialler {
-            orders: orders.clone(),
-            wake: Arc::clone(&wake),
-        };
+        let dialler = Dialler { orders: orders.clone(), wake: Arc::clone(&wake) };
         let outgoing = peers
             .into_iter()
             .map(|peer| Outgoing::new(peer, Arc::clone(&local), options.clone(), dialler.clone()))
@@ -114,11 +107,7 @@ impl TcpTransport {
         let thread = std::thread::Builder::new()
             .name("quorate-net".to_owned())
             .spawn(move || network.run())?;
-        Ok(TcpTransport {
-            orders: Some(orders),
-            wake,
-            thread: Some(thread),
-        })
+        Ok(TcpTransport { orders: Some(orders), wake, thread: Some(thread) })
     }
 
     /// Hands messages over, each to be sent to its peer or dropped. Never blocks.
@@ -167,10 +156,7 @@ struct Network {
 
 /// The clock that deadlines of connections go by.
 fn now() -> Instant {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "deadlines of connections are the network's own"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "deadlines of connections are the network's own")]
     Instant::now()
 }
 
@@ -259,12 +245,7 @@ impl Network {
                 self.dials.remove(&old);
             }
         }
-        self.server.work(
-            now,
-            self.poll.registry(),
-            &mut self.next_token,
-            &self.events,
-        )
+        self.server.work(now, self.poll.registry(), &mut self.next_token, &self.events)
     }
 }
 

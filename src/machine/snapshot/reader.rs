@@ -35,12 +35,7 @@ enum Phase {
 
 impl ChunkReader {
     pub(crate) fn new() -> ChunkReader {
-        ChunkReader {
-            tree: Tree::empty(),
-            sessions: Sessions::new(),
-            time: 0,
-            phase: Phase::Blank,
-        }
+        ChunkReader { tree: Tree::empty(), sessions: Sessions::new(), time: 0, phase: Phase::Blank }
     }
 
     /// Takes the next chunk. After an error, nothing else is taken.
@@ -117,16 +112,7 @@ impl ChunkReader {
             }
             (
                 Phase::Open,
-                Item::Session {
-                    id,
-                    secret,
-                    timeout_ms,
-                    owner,
-                    holder,
-                    former,
-                    last_seq,
-                    results,
-                },
+                Item::Session { id, secret, timeout_ms, owner, holder, former, last_seq, results },
             ) => {
                 if former.len() > FORMER_MAX || u64::from(results) > last_seq {
                     return Err(format!("session {id}: more history than it can have"));
@@ -152,15 +138,7 @@ impl ChunkReader {
                 }
                 Ok(())
             }
-            (
-                Phase::Open,
-                Item::End {
-                    zxid,
-                    time,
-                    znodes,
-                    sessions,
-                },
-            ) => {
+            (Phase::Open, Item::End { zxid, time, znodes, sessions }) => {
                 let found = (self.tree.len() as u64, self.sessions.len() as u64);
                 if found != (znodes, sessions) {
                     return Err(format!(
@@ -190,11 +168,7 @@ impl ChunkReader {
         if RESERVED.contains(&path) {
             return Err(format!("{path}: it cannot be gone"));
         }
-        if self
-            .tree
-            .get(path)
-            .is_some_and(|znode| znode.has_children())
-        {
+        if self.tree.get(path).is_some_and(|znode| znode.has_children()) {
             return Err(format!("{path}: it is gone, but its children are not"));
         }
         // Created and deleted since the image before, it was never there.
@@ -209,10 +183,7 @@ pub(super) fn decode_result(
     multi: Option<u32>,
     bytes: &[u8],
 ) -> Result<Result<Reply, OpError>, String> {
-    let nested = OpError::Multi {
-        index: 0,
-        error: Box::new(OpError::SessionExpired),
-    };
+    let nested = OpError::Multi { index: 0, error: Box::new(OpError::SessionExpired) };
     let nested = encode_result(&Err(nested));
     if let (&[1, variant, ..], &[_, multi_variant, ..]) = (bytes, &nested[..]) {
         // The numbers of all variants take one byte; a longer form of them is not ours.

@@ -13,26 +13,13 @@ use crate::znode::CreateMode;
 const ID: SessionId = SessionId(7);
 
 fn apply(machine: &mut Machine, seq: u64, acked: u64, command: Command) {
-    let request = Request {
-        session: ID,
-        holder: 1,
-        seq,
-        acked,
-        command,
-    };
-    let batch = Batch {
-        time: 1000 + seq,
-        requests: vec![request],
-    };
+    let request = Request { session: ID, holder: 1, seq, acked, command };
+    let batch = Batch { time: 1000 + seq, requests: vec![request] };
     machine.apply(1, &batch);
 }
 
 fn open() -> Command {
-    Command::Open {
-        secret: [9; 16],
-        timeout_ms: 1000,
-        owner: 1,
-    }
+    Command::Open { secret: [9; 16], timeout_ms: 1000, owner: 1 }
 }
 
 fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Command {
@@ -40,18 +27,11 @@ fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Command {
 }
 
 fn create_op(path: &str, data: Vec<u8>, mode: CreateMode) -> Op {
-    Op::Create {
-        path: path.to_owned(),
-        data: Bytes::from(data),
-        mode,
-    }
+    Op::Create { path: path.to_owned(), data: Bytes::from(data), mode }
 }
 
 fn delete(path: &str) -> Command {
-    Command::Op(Op::Delete {
-        path: path.to_owned(),
-        version: None,
-    })
+    Command::Op(Op::Delete { path: path.to_owned(), version: None })
 }
 
 /// A machine with an ephemeral, results of all kinds and a former holder.
@@ -65,16 +45,9 @@ fn sample() -> Machine {
         holder: 0,
         seq: 0,
         acked: 0,
-        command: Command::Resume {
-            secret: [9; 16],
-            timeout_ms: 1,
-            owner: 3,
-        },
+        command: Command::Resume { secret: [9; 16], timeout_ms: 1, owner: 3 },
     };
-    let back = Request {
-        holder: 2,
-        ..former.clone()
-    };
+    let back = Request { holder: 2, ..former.clone() };
     let ops = [
         e,
         Command::Multi(vec![
@@ -92,10 +65,7 @@ fn sample() -> Machine {
     });
     let requests = [former, back].into_iter().chain(ops).collect();
     machine.apply(1, &Batch { time: 1, requests });
-    assert_eq!(
-        machine.session(ID).map(SessionRecord::result_count),
-        Some(3)
-    );
+    assert_eq!(machine.session(ID).map(SessionRecord::result_count), Some(3));
     machine
 }
 
@@ -118,10 +88,7 @@ fn a_full_image_restores_everything() {
     assert_eq!(chunks(&restored), chunks(&machine));
     assert_eq!(restored.time(), machine.time());
     let (ours, theirs) = (machine.session(ID).unwrap(), restored.session(ID).unwrap());
-    assert_eq!(
-        (&ours.former, ours.first_kept()),
-        (&theirs.former, theirs.first_kept())
-    );
+    assert_eq!((&ours.former, ours.first_kept()), (&theirs.former, theirs.first_kept()));
     for place in 0..3 {
         assert_eq!(ours.result(place), theirs.result(place));
     }
@@ -134,12 +101,7 @@ fn chunks_have_a_moderate_size_and_a_large_znode_its_own() {
     for seq in 1..=500 {
         let size = if seq == 250 { 300 << 10 } else { 1000 };
         let path = format!("/n{seq}");
-        apply(
-            &mut machine,
-            seq,
-            seq,
-            create(&path, vec![1; size], CreateMode::Persistent),
-        );
+        apply(&mut machine, seq, seq, create(&path, vec![1; size], CreateMode::Persistent));
     }
     let chunks = chunks(&machine);
     let large = chunks.iter().filter(|chunk| chunk.len() > CHUNK_BYTES);
@@ -153,20 +115,12 @@ fn many_results_of_a_session_are_spread_over_chunks() {
     let mut machine = Machine::new();
     apply(&mut machine, 0, 0, open());
     for seq in 1..=2000 {
-        apply(
-            &mut machine,
-            seq,
-            0,
-            create("/n-", vec![], CreateMode::PersistentSequential),
-        );
+        apply(&mut machine, seq, 0, create("/n-", vec![], CreateMode::PersistentSequential));
     }
     let chunks = chunks(&machine);
     assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
     let restored = read(&chunks, machine.zxid(), machine.hash()).unwrap();
-    assert_eq!(
-        restored.session(ID).map(SessionRecord::result_count),
-        Some(2000)
-    );
+    assert_eq!(restored.session(ID).map(SessionRecord::result_count), Some(2000));
 }
 
 #[test]
@@ -249,10 +203,7 @@ fn nothing_is_taken_after_an_error() {
 
 #[test]
 fn nested_errors_do_not_recurse() {
-    let nested = OpError::Multi {
-        index: 0,
-        error: Box::new(OpError::SessionExpired),
-    };
+    let nested = OpError::Multi { index: 0, error: Box::new(OpError::SessionExpired) };
     let prefix = encode_result(&Err(nested.clone()));
     let deep = [&prefix[..1], &prefix[1..3].repeat(1 << 20)].concat();
     assert!(decode_result(None, &deep).is_err());
@@ -276,21 +227,10 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
             add(&mut chunk, item);
         }
         let mut reader = ChunkReader::new();
-        reader
-            .push(&chunk)
-            .and_then(|()| reader.finish(0, 0).map(|_| ()))
+        reader.push(&chunk).and_then(|()| reader.finish(0, 0).map(|_| ()))
     };
-    let znode = |path| Item::Znode {
-        path,
-        data: Raw(b""),
-        fields: Fields::default(),
-    };
-    let end = |znodes, sessions| Item::End {
-        zxid: 0,
-        time: 0,
-        znodes,
-        sessions,
-    };
+    let znode = |path| Item::Znode { path, data: Raw(b""), fields: Fields::default() };
+    let end = |znodes, sessions| Item::End { zxid: 0, time: 0, znodes, sessions };
     let session = |results| Item::Session {
         id: ID,
         secret: [0; 16],
@@ -306,14 +246,8 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         (vec![begin(), end(0, 0)], "no znode /"),
         (vec![begin(), znode("/a")], "/a: its parent is not there"),
         (vec![begin(), znode("x")], "invalid path"),
-        (
-            vec![begin(), znode("/"), end(2, 0)],
-            "1 znodes and 0 sessions",
-        ),
-        (
-            vec![begin(), Item::ZnodeGone { path: "/" }],
-            "cannot be gone",
-        ),
+        (vec![begin(), znode("/"), end(2, 0)], "1 znodes and 0 sessions"),
+        (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be gone"),
         (vec![begin(), session(2)], "more history"),
         (vec![begin(), session(1), end(0, 1)], "out of place"),
         (vec![begin(), session(1)], "in the middle"),
@@ -328,10 +262,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let owned = Item::Znode {
         path: "/e",
         data: Raw(b""),
-        fields: Fields {
-            owner: Some(ID),
-            ..Fields::default()
-        },
+        fields: Fields { owner: Some(ID), ..Fields::default() },
     };
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
     assert!(error.contains("is not there"), "{error}");

@@ -41,21 +41,13 @@ enum Step {
 impl ChunkWriter {
     /// The whole state.
     pub(crate) fn full(state: State) -> ChunkWriter {
-        ChunkWriter {
-            state,
-            dirty: None,
-            step: Step::Begin,
-            pending: Vec::new(),
-        }
+        ChunkWriter { state, dirty: None, step: Step::Begin, pending: Vec::new() }
     }
 
     /// What of this state changed since the image before it: `dirty` was taken then and now, the
     /// latter together with the state.
     pub(crate) fn delta(state: State, dirty: Dirty) -> ChunkWriter {
-        ChunkWriter {
-            dirty: Some(dirty),
-            ..ChunkWriter::full(state)
-        }
+        ChunkWriter { dirty: Some(dirty), ..ChunkWriter::full(state) }
     }
 
     /// Adds the next items to `pending`, if the step has any, and goes on to the next step.
@@ -67,19 +59,13 @@ impl ChunkWriter {
             Step::Begin => {
                 let full = self.dirty.is_none();
                 add(pending, &Item::Begin { full });
-                if full {
-                    Step::Znodes(None)
-                } else {
-                    Step::ZnodesGone(None)
-                }
+                if full { Step::Znodes(None) } else { Step::ZnodesGone(None) }
             }
             Step::ZnodesGone(cursor) => {
                 // A path sorts after its prefixes, so backwards means children first.
                 let before = (Unbounded, cursor.as_deref().map_or(Unbounded, Excluded));
-                let paths = self
-                    .dirty
-                    .iter()
-                    .flat_map(|dirty| dirty.paths.range::<str, _>(before).rev());
+                let paths =
+                    self.dirty.iter().flat_map(|dirty| dirty.paths.range::<str, _>(before).rev());
                 let mut gone = paths.filter(|path| tree.get(path).is_none());
                 match gone.next() {
                     Some(path) => {
@@ -107,10 +93,7 @@ impl ChunkWriter {
             },
             Step::SessionsGone(cursor) => {
                 let after = (cursor.map_or(Unbounded, Excluded), Unbounded);
-                let ids = self
-                    .dirty
-                    .iter()
-                    .flat_map(|dirty| dirty.sessions.range(after));
+                let ids = self.dirty.iter().flat_map(|dirty| dirty.sessions.range(after));
                 let mut gone = ids.filter(|id| self.state.sessions.get(**id).is_none());
                 match gone.next() {
                     Some(id) => {
@@ -202,11 +185,7 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 }
 
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
-    let item = Item::Znode {
-        path,
-        data: Raw(znode.data()),
-        fields: *znode.fields(),
-    };
+    let item = Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields() };
     add(buffer, &item);
 }
 

@@ -205,18 +205,12 @@ impl Tree {
         &'a self,
         cursor: &str,
     ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
-        let mut walk = Walk {
-            tree: self,
-            first: self.znodes.get_key_value(cursor),
-            rest: Vec::new(),
-        };
+        let mut walk =
+            Walk { tree: self, first: self.znodes.get_key_value(cursor), rest: Vec::new() };
         let mut path = cursor;
         while let Some(parent) = path::parent(path) {
             if let Some(znode) = self.get(parent) {
-                let after = (
-                    Bound::Excluded(Child::new(Arc::from(path))),
-                    Bound::Unbounded,
-                );
+                let after = (Bound::Excluded(Child::new(Arc::from(path))), Bound::Unbounded);
                 let siblings = znode.children.range::<Child, _>(after);
                 walk.rest.push(Box::new(siblings));
             }
@@ -343,13 +337,9 @@ impl Tree {
                 return Err(format!("{path}: an ephemeral with children"));
             }
             // The children that the tree starts with were never counted.
-            let genesis = RESERVED
-                .iter()
-                .filter(|child| path::parent(child) == Some(path));
+            let genesis = RESERVED.iter().filter(|child| path::parent(child) == Some(path));
             let children = znode.children.size().saturating_sub(genesis.count()) as u64;
-            let Fields {
-                creates, cversion, ..
-            } = znode.fields;
+            let Fields { creates, cversion, .. } = znode.fields;
             if cversion.wrapping_add(children) != creates.wrapping_mul(2) {
                 return Err(format!(
                     "{path}: {creates} creates, {children} children, but cversion {cversion}"
@@ -359,10 +349,7 @@ impl Tree {
         // The walk follows the children and finds each of them in the map (or stops short, which
         // the count tells), so equal numbers mean that map and children hold the same.
         if seen != self.len() {
-            return Err(format!(
-                "{seen} znodes in the tree, but {} in the map",
-                self.len()
-            ));
+            return Err(format!("{seen} znodes in the tree, but {} in the map", self.len()));
         }
         if hash != self.hash {
             return Err("the hash is not the sum of the znodes' hashes".to_owned());

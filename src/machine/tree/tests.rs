@@ -4,9 +4,7 @@ use super::*;
 use crate::path::PATH_BYTES_MAX;
 
 fn paths(tree: &Tree, cursor: &str) -> Vec<String> {
-    tree.iter_from(cursor)
-        .map(|(path, _)| path.to_owned())
-        .collect()
+    tree.iter_from(cursor).map(|(path, _)| path.to_owned()).collect()
 }
 
 fn tree_of(paths: &[&str]) -> Tree {
@@ -31,10 +29,7 @@ fn starts_with_the_reserved_znodes() {
             "/zookeeper" => 2,
             _ => 0,
         };
-        let expected = Stat {
-            num_children,
-            ..Stat::default()
-        };
+        let expected = Stat { num_children, ..Stat::default() };
         assert_eq!(stat, expected);
     }
 }
@@ -68,14 +63,8 @@ fn a_clone_does_not_see_later_writes() {
     tree.delete("/a/b", 3);
     tree.create("/a/c", b"", None, 4, 4);
     assert_eq!(before.get("/a").unwrap().data()[..], b""[..]);
-    assert_eq!(
-        before.get("/a").unwrap().children().collect::<Vec<_>>(),
-        ["b"]
-    );
-    assert_eq!(
-        tree.get("/a").unwrap().children().collect::<Vec<_>>(),
-        ["c"]
-    );
+    assert_eq!(before.get("/a").unwrap().children().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(tree.get("/a").unwrap().children().collect::<Vec<_>>(), ["c"]);
     before.check().unwrap();
     tree.check().unwrap();
     assert_ne!(before.hash(), tree.hash());

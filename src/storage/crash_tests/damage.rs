@@ -101,10 +101,7 @@ fn damage_is_refused_or_harmless() {
         }
         if dir.join("QUARANTINED").exists() {
             let again = open_and_load(&dir);
-            assert!(
-                matches!(again, Seen::Error(_)),
-                "case {case}: {what}: {again:?}"
-            );
+            assert!(matches!(again, Seen::Error(_)), "case {case}: {what}: {again:?}");
         }
         fs::remove_dir_all(&dir).unwrap();
     }

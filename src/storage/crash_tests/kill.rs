@@ -17,9 +17,7 @@ fn kill_loses_nothing_acknowledged() {
     let mut acked = None;
     for round in 0..count("QUORATE_CRASH_KILLS", 15) {
         let mut command = child("work", &dir);
-        command
-            .env(SEED, KILL_SEED.to_string())
-            .env(STEPS, "1000000");
+        command.env(SEED, KILL_SEED.to_string()).env(STEPS, "1000000");
         if let Some(step) = acked {
             command.env(START, u64::to_string(&step));
         }

@@ -37,11 +37,7 @@ const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The store never chooses a full checkpoint by itself here: the script says what each one is.
 fn options() -> SledOptions {
-    SledOptions {
-        delta_bytes_min: u64::MAX,
-        file_bytes_min: u64::MAX,
-        ..SledOptions::default()
-    }
+    SledOptions { delta_bytes_min: u64::MAX, file_bytes_min: u64::MAX, ..SledOptions::default() }
 }
 
 /// The operations of a seed, and what the store holds after each.
@@ -59,13 +55,7 @@ impl Script {
         let disk = super::MemoryDisk::new();
         let model = found(&mut disk.open()).unwrap();
         let digests = vec![model.digest()];
-        Script {
-            seed,
-            step: 0,
-            model,
-            digests,
-            begun: None,
-        }
+        Script { seed, step: 0, model, digests, begun: None }
     }
 
     /// The next operation. A checkpoint with an append in its middle is two steps, as a crash may
@@ -88,11 +78,7 @@ impl Script {
     fn advance(&mut self) {
         let (op, begun) = self.next();
         let full = matches!(op, Op::Checkpoint { full: true, .. });
-        let kind = if full {
-            CheckpointKind::Full
-        } else {
-            CheckpointKind::Delta
-        };
+        let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
         self.model.apply(&op, kind);
         self.begun = begun;
         self.step += 1;
@@ -102,16 +88,8 @@ impl Script {
     /// Does the next operation to a store and to the model; two, if they are one call.
     fn perform(&mut self, store: &mut SledStore, mut ack: impl FnMut(u64)) {
         let (op, begun) = self.next();
-        let (
-            Some(Op::Checkpoint {
-                full,
-                chunks,
-                meta,
-                log,
-                ..
-            }),
-            Op::Append(write),
-        ) = (&begun, &op)
+        let (Some(Op::Checkpoint { full, chunks, meta, log, .. }), Op::Append(write)) =
+            (&begun, &op)
         else {
             apply(store, &op).unwrap();
             self.advance();
@@ -201,9 +179,7 @@ fn child(role: &str, dir: &Path) -> Command {
 }
 
 fn lines(child: &mut Child) -> impl Iterator<Item = String> + Send + use<> {
-    BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok)
+    BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok)
 }
 
 /// Opens directories one after the other in a child process.
@@ -268,21 +244,15 @@ fn child_process() {
 /// Writes a line of its own, whatever the test runner has written on this one.
 fn say(line: &str) {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "\n{line}")
-        .and_then(|()| stdout.flush())
-        .unwrap();
+    writeln!(stdout, "\n{line}").and_then(|()| stdout.flush()).unwrap();
 }
 
 /// Does the operations of a seed from a step on, and acknowledges each.
 fn work(dir: &Path) {
     let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
-    let mut acks = std::env::var(ACKS).ok().map(|path| {
-        fs::File::options()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap()
-    });
+    let mut acks = std::env::var(ACKS)
+        .ok()
+        .map(|path| fs::File::options().create(true).append(true).open(path).unwrap());
     let mut ack = |step: u64| match &mut acks {
         Some(file) => file.write_all(format!("{step}\n").as_bytes()).unwrap(),
         None => say(&format!("ack {step}")),

@@ -133,20 +133,14 @@ impl Disk {
             }
         } else if path.exists() {
             let synced = fs::read(path).unwrap();
-            self.live
-                .insert(path.to_owned(), Node::File(self.files.len()));
-            self.files.push(File {
-                synced,
-                pending: Vec::new(),
-            });
+            self.live.insert(path.to_owned(), Node::File(self.files.len()));
+            self.files.push(File { synced, pending: Vec::new() });
         }
     }
 
     fn rename(&mut self, gone: Option<&PathBuf>, come: Option<(&PathBuf, Node)>) {
-        let naming = Naming {
-            gone: gone.cloned(),
-            come: come.map(|(path, node)| (path.clone(), node)),
-        };
+        let naming =
+            Naming { gone: gone.cloned(), come: come.map(|(path, node)| (path.clone(), node)) };
         naming.apply(&mut self.live);
         self.pending.push(naming);
     }
@@ -219,11 +213,7 @@ impl Disk {
                 continue;
             }
             // Joining an empty path would end the name in a slash.
-            let target = if inner == Path::new("") {
-                to.to_owned()
-            } else {
-                to.join(inner)
-            };
+            let target = if inner == Path::new("") { to.to_owned() } else { to.join(inner) };
             match node {
                 Node::Directory => fs::create_dir(&target).unwrap(),
                 Node::File(number) => {
@@ -254,13 +244,7 @@ enum Mode {
 
 impl Mode {
     fn draw(random: &mut Random) -> Mode {
-        let modes = [
-            Mode::None,
-            Mode::Prefix,
-            Mode::Subset,
-            Mode::Torn,
-            Mode::All,
-        ];
+        let modes = [Mode::None, Mode::Prefix, Mode::Subset, Mode::Torn, Mode::All];
         modes[random.below(5) as usize]
     }
 
@@ -303,10 +287,7 @@ fn build_recorder(dir: &Path) -> Option<PathBuf> {
     let (source, library) = (dir.join("recorder.c"), dir.join("recorder.so"));
     fs::write(&source, include_str!("recorder.c")).unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O1", "-w", "-o"])
-        .arg(&library)
-        .arg(&source)
-        .arg("-ldl");
+    cc.args(["-shared", "-fPIC", "-O1", "-w", "-o"]).arg(&library).arg(&source).arg("-ldl");
     match cc.status() {
         Ok(status) => {
             assert!(status.success(), "the recorder does not compile");
@@ -338,9 +319,7 @@ fn power_cut_loses_nothing_acknowledged() {
         let mut disk = Disk::of(&data);
         let (log, acks) = (work.join("log"), root.join("acks"));
         let mut command = child("work", &data);
-        command
-            .env("LD_PRELOAD", &recorder)
-            .env("RECORD_ROOT", &root);
+        command.env("LD_PRELOAD", &recorder).env("RECORD_ROOT", &root);
         command.env("RECORD_LOG", &log).env(ACKS, &acks);
         command.env(SEED, seed.to_string()).env(STEPS, "40");
         if let Some(step) = start {
@@ -348,13 +327,9 @@ fn power_cut_loses_nothing_acknowledged() {
         }
         assert!(command.status().unwrap().success(), "round {round}");
         let calls = read_calls(&log);
-        assert!(
-            calls.iter().any(|call| call.kind == b'S'),
-            "nothing was recorded"
-        );
-        let mut cuts: Vec<usize> = (0..cuts_per_round)
-            .map(|_| random.below(calls.len() as u64 + 1) as usize)
-            .collect();
+        assert!(calls.iter().any(|call| call.kind == b'S'), "nothing was recorded");
+        let mut cuts: Vec<usize> =
+            (0..cuts_per_round).map(|_| random.below(calls.len() as u64 + 1) as usize).collect();
         cuts.sort_unstable();
         let mut acked = start;
         let mut done = 0;
@@ -384,20 +359,15 @@ fn power_cut_loses_nothing_acknowledged() {
         let dirs: Vec<PathBuf> = images.iter().map(|(image, ..)| image.clone()).collect();
         let seen = open_in_child(&dirs);
         for (number, ((image, acked, cut), seen)) in images.iter().zip(&seen).enumerate() {
-            let step = script
-                .step_after_crash(*acked, seen)
-                .unwrap_or_else(|error| {
-                    panic!("seed {seed} round {round} cut {number} after call {cut}: {error}")
-                });
+            let step = script.step_after_crash(*acked, seen).unwrap_or_else(|error| {
+                panic!("seed {seed} round {round} cut {number} after call {cut}: {error}")
+            });
             if number == next {
                 start = step;
             }
             fs::remove_dir_all(image).unwrap();
         }
-        assert!(
-            seen.iter().any(|seen| matches!(seen, Seen::Digest(_))),
-            "round {round}"
-        );
+        assert!(seen.iter().any(|seen| matches!(seen, Seen::Digest(_))), "round {round}");
         fs::remove_dir_all(&root).unwrap();
         fs::create_dir(&root).unwrap();
         if copy.exists() {

@@ -191,26 +191,18 @@ impl Outgoing {
                 match connect(address, registry, token()) {
                     Ok(link) => {
                         let deadline = now + self.options.connect_timeout;
-                        self.state = State::Connecting {
-                            link,
-                            addresses,
-                            deadline,
-                        };
+                        self.state = State::Connecting { link, addresses, deadline };
                     }
                     Err(error) => self.next_address(error.to_string(), addresses),
                 }
                 true
             }
-            State::Connecting {
-                link,
-                addresses,
-                deadline,
-            } => self.connecting(now, link, addresses, deadline),
-            State::Greeting {
-                link,
-                reader,
-                deadline,
-            } => self.greeting(now, link, reader, deadline),
+            State::Connecting { link, addresses, deadline } => {
+                self.connecting(now, link, addresses, deadline)
+            }
+            State::Greeting { link, reader, deadline } => {
+                self.greeting(now, link, reader, deadline)
+            }
             State::Up { link } => {
                 self.up(now, link);
                 false
@@ -220,24 +212,19 @@ impl Outgoing {
 
     fn resolve(&mut self) {
         if let Ok(address) = self.peer.address.parse() {
-            self.state = State::Dial {
-                addresses: vec![address],
-            };
+            self.state = State::Dial { addresses: vec![address] };
             return;
         }
         // A resolver may take its time, so it gets a thread of its own, for as long.
         let (peer, name) = (self.peer.node, self.peer.address.clone());
         let dialler = self.dialler.clone();
-        let resolver = std::thread::Builder::new()
-            .name("quorate-dns".to_owned())
-            .spawn(move || {
+        let resolver =
+            std::thread::Builder::new().name("quorate-dns".to_owned()).spawn(move || {
                 let found = match name.to_socket_addrs() {
                     Ok(found) => Ok(found.collect()),
                     Err(error) => Err(error.to_string()),
                 };
-                let _ = dialler
-                    .orders
-                    .send(Order::Resolved(Resolved { peer, found }));
+                let _ = dialler.orders.send(Order::Resolved(Resolved { peer, found }));
                 dialler.wake.wake();
             });
         match resolver {
@@ -254,11 +241,7 @@ impl Outgoing {
         deadline: Instant,
     ) -> bool {
         if !link.ready && now < deadline {
-            self.state = State::Connecting {
-                link,
-                addresses,
-                deadline,
-            };
+            self.state = State::Connecting { link, addresses, deadline };
             return false;
         }
         let failed = match link.stream.take_error() {
@@ -268,11 +251,7 @@ impl Outgoing {
                 Err(_) if now >= deadline => Some("it takes too long to connect".to_owned()),
                 Err(_) => {
                     link.ready = false;
-                    self.state = State::Connecting {
-                        link,
-                        addresses,
-                        deadline,
-                    };
+                    self.state = State::Connecting { link, addresses, deadline };
                     return false;
                 }
             },
@@ -292,11 +271,7 @@ impl Outgoing {
         };
         link.buffer = write_frame(Vec::new(), |buffer| hello.encode(buffer));
         let deadline = now + self.options.handshake_timeout;
-        self.state = State::Greeting {
-            link,
-            reader: FrameReader::new(),
-            deadline,
-        };
+        self.state = State::Greeting { link, reader: FrameReader::new(), deadline };
         true
     }
 
@@ -313,9 +288,7 @@ impl Outgoing {
                 tracing::info!(peer = self.peer.address, "connected");
                 self.retry = self.options.retry_min;
                 self.reason = None;
-                self.events.push(TransportEvent::Connected {
-                    peer: self.peer.node,
-                });
+                self.events.push(TransportEvent::Connected { peer: self.peer.node });
                 self.state = State::Up { link };
                 true
             }
@@ -326,11 +299,7 @@ impl Outgoing {
             }
             Ok(None) if now < deadline => {
                 link.ready = false;
-                self.state = State::Greeting {
-                    link,
-                    reader,
-                    deadline,
-                };
+                self.state = State::Greeting { link, reader, deadline };
                 false
             }
             Ok(None) => {
@@ -374,15 +343,9 @@ impl Outgoing {
 
     /// Tries again later, and says why, once for each reason.
     fn fail(&mut self, reason: String, permanent: bool) {
-        let pause = if permanent {
-            self.options.retry_max
-        } else {
-            self.retry
-        };
+        let pause = if permanent { self.options.retry_max } else { self.retry };
         self.retry = (self.retry * 2).min(self.options.retry_max);
-        self.state = State::Waiting {
-            until: Some(super::now() + pause),
-        };
+        self.state = State::Waiting { until: Some(super::now() + pause) };
         if self.reason.as_ref() == Some(&reason) {
             return;
         }
@@ -393,25 +356,14 @@ impl Outgoing {
             tracing::info!(peer, reason, "a peer is out of reach; trying again");
         }
         self.reason = Some(reason.clone());
-        self.events.push(TransportEvent::Unreachable {
-            peer: self.peer.node,
-            reason,
-            permanent,
-        });
+        self.events.push(TransportEvent::Unreachable { peer: self.peer.node, reason, permanent });
     }
 }
 
 fn connect(address: SocketAddr, registry: &Registry, token: Token) -> std::io::Result<Link> {
     let mut stream = TcpStream::connect(address)?;
     registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-    Ok(Link {
-        stream,
-        token,
-        buffer: Vec::new(),
-        written: 0,
-        stuck: None,
-        ready: false,
-    })
+    Ok(Link { stream, token, buffer: Vec::new(), written: 0, stuck: None, ready: false })
 }
 
 impl Link {

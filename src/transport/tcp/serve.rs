@@ -101,10 +101,7 @@ impl Server {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let strangers = self
-            .connections
-            .values()
-            .filter(|connection| connection.peer.is_none());
+        let strangers = self.connections.values().filter(|connection| connection.peer.is_none());
         let first = strangers.map(|connection| connection.deadline).min();
         match self.accept {
             Accept::After(at) => Some(first.map_or(at, |first| first.min(at))),
@@ -196,17 +193,11 @@ impl Server {
         if self.connections.len() < self.options.connections_max {
             return;
         }
-        let strangers = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.peer.is_none());
+        let strangers = self.connections.iter().filter(|(_, connection)| connection.peer.is_none());
         // Tokens grow, so the first is the oldest. Peers are few: each has one connection.
         if let Some(oldest) = strangers.map(|(token, _)| *token).next() {
             self.connections.remove(&oldest);
-            self.log(
-                now,
-                "too many connections: the oldest that had not introduced itself goes",
-            );
+            self.log(now, "too many connections: the oldest that had not introduced itself goes");
         }
     }
 
@@ -243,10 +234,7 @@ impl Server {
             return Ok(());
         };
         let refused = |error: String| End::Refused(error);
-        let Some(payload) = connection
-            .reader
-            .next()
-            .map_err(|error| refused(error.to_string()))?
+        let Some(payload) = connection.reader.next().map_err(|error| refused(error.to_string()))?
         else {
             return Ok(());
         };
@@ -261,9 +249,7 @@ impl Server {
         };
         let answer = match &checked {
             Ok(_) => Answer::Welcome,
-            Err(reason) => Answer::Refused {
-                reason: reason.clone(),
-            },
+            Err(reason) => Answer::Refused { reason: reason.clone() },
         };
         let bytes = write_frame(Vec::new(), |buffer| answer.encode(buffer));
         // A few bytes, the first on this connection: a socket that does not take them is broken.
@@ -287,10 +273,8 @@ impl Server {
         let Some(from) = connection.peer else {
             return Ok(());
         };
-        while let Some(payload) = connection
-            .reader
-            .next()
-            .map_err(|error| End::Refused(error.to_string()))?
+        while let Some(payload) =
+            connection.reader.next().map_err(|error| End::Refused(error.to_string()))?
         {
             let message = PeerMessage::decode(payload).map_err(|error| {
                 End::Refused(format!("a message that does not decode: {error}"))

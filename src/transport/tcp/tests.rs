@@ -41,16 +41,9 @@ fn start(
 ) -> End {
     let peers = peers
         .iter()
-        .map(|(node, address)| RemotePeer {
-            node: *node,
-            address: (*address).to_owned(),
-        })
+        .map(|(node, address)| RemotePeer { node: *node, address: (*address).to_owned() })
         .collect();
-    let local = LocalPeer {
-        cluster,
-        node,
-        incarnation: node,
-    };
+    let local = LocalPeer { cluster, node, incarnation: node };
     let (sender, events) = unbounded();
     let transport = TcpTransport::start(listener, local, peers, options, move |event| {
         sender.send(event).is_ok()
@@ -70,18 +63,12 @@ fn pair() -> (End, End) {
 }
 
 fn message(number: u64, bytes: usize) -> PeerMessage {
-    PeerMessage::SnapshotChunk {
-        transfer: number,
-        number: 0,
-        bytes: Bytes::from(vec![7; bytes]),
-    }
+    PeerMessage::SnapshotChunk { transfer: number, number: 0, bytes: Bytes::from(vec![7; bytes]) }
 }
 
 impl End {
     fn next(&self) -> TransportEvent {
-        self.events
-            .recv_timeout(PATIENCE)
-            .expect("an event in time")
+        self.events.recv_timeout(PATIENCE).expect("an event in time")
     }
 
     fn connected(&self, of: u64) {
@@ -103,10 +90,7 @@ impl End {
 
     fn unreachable(&self) -> (String, bool) {
         loop {
-            if let TransportEvent::Unreachable {
-                reason, permanent, ..
-            } = self.next()
-            {
+            if let TransportEvent::Unreachable { reason, permanent, .. } = self.next() {
                 return (reason, permanent);
             }
         }
@@ -120,9 +104,7 @@ impl End {
 /// A greeted connection of our own to a transport.
 fn dial(address: &str, hello: &Hello) -> (TcpStream, Answer) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(&write_frame(Vec::new(), |buffer| hello.encode(buffer)))
-        .unwrap();
+    stream.write_all(&write_frame(Vec::new(), |buffer| hello.encode(buffer))).unwrap();
     let mut header = [0; 12];
     stream.read_exact(&mut header).unwrap();
     let length = u32::from_le_bytes(header[..4].try_into().unwrap());
@@ -201,26 +183,12 @@ fn peers_of_another_cluster_refuse_each_other() {
 fn strangers_versions_and_impostors_are_refused() {
     let ((one, one_at), (_two, two_at)) = (bind(), bind());
     let end = start(one, 1, 7, &[(2, &two_at)], options());
-    let hello = Hello {
-        cluster: 7,
-        from: 2,
-        to: 1,
-        incarnation: 5,
-    };
+    let hello = Hello { cluster: 7, from: 2, to: 1, incarnation: 5 };
     assert_eq!(dial(&one_at, &hello).1, Answer::Welcome);
     for bad in [
-        Hello {
-            from: 3,
-            ..hello.clone()
-        },
-        Hello {
-            from: 1,
-            ..hello.clone()
-        },
-        Hello {
-            to: 2,
-            ..hello.clone()
-        },
+        Hello { from: 3, ..hello.clone() },
+        Hello { from: 1, ..hello.clone() },
+        Hello { to: 2, ..hello.clone() },
     ] {
         let (stream, answer) = dial(&one_at, &bad);
         assert!(matches!(answer, Answer::Refused { .. }), "{bad:?}");
@@ -248,19 +216,11 @@ fn garbage_ends_its_connection_and_nothing_else() {
         1,
         7,
         &[(2, &two_at)],
-        TransportOptions {
-            handshake_timeout: Duration::from_millis(200),
-            ..options()
-        },
+        TransportOptions { handshake_timeout: Duration::from_millis(200), ..options() },
     );
     let two = start(two, 2, 7, &[(1, &one_at)], options());
     two.connected(1);
-    let hello = Hello {
-        cluster: 7,
-        from: 2,
-        to: 1,
-        incarnation: 5,
-    };
+    let hello = Hello { cluster: 7, from: 2, to: 1, incarnation: 5 };
     let frame = |payload: &[u8]| {
         write_frame(Vec::new(), |mut buffer| {
             buffer.extend_from_slice(payload);
@@ -274,13 +234,9 @@ fn garbage_ends_its_connection_and_nothing_else() {
         bytes.extend([0; 100]);
         bytes
     };
-    for garbage in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        &[0xff; 5000],
-        &huge,
-        &damaged,
-        &frame(b"noise"),
-    ] {
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], &huge, &damaged, &frame(b"noise")]
+    {
         let mut stream = TcpStream::connect(&one_at).unwrap();
         stream.write_all(garbage).unwrap();
         assert!(is_closed(stream));
@@ -304,39 +260,21 @@ fn garbage_ends_its_connection_and_nothing_else() {
 #[test]
 fn a_crowd_of_strangers_does_not_keep_a_peer_out() {
     let ((one, one_at), (_two, two_at)) = (bind(), bind());
-    let few = TransportOptions {
-        connections_max: 8,
-        ..options()
-    };
+    let few = TransportOptions { connections_max: 8, ..options() };
     let _end = start(one, 1, 7, &[(2, &two_at)], few);
-    let crowd: Vec<TcpStream> = (0..50)
-        .map(|_| TcpStream::connect(&one_at).unwrap())
-        .collect();
-    let hello = Hello {
-        cluster: 7,
-        from: 2,
-        to: 1,
-        incarnation: 5,
-    };
+    let crowd: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(&one_at).unwrap()).collect();
+    let hello = Hello { cluster: 7, from: 2, to: 1, incarnation: 5 };
     let (mut peer, answer) = dial(&one_at, &hello);
     assert_eq!(answer, Answer::Welcome);
-    let more: Vec<TcpStream> = (0..50)
-        .map(|_| TcpStream::connect(&one_at).unwrap())
-        .collect();
-    peer.write_all(&write_frame(Vec::new(), |buffer| {
-        message(1, 1).encode(buffer)
-    }))
-    .unwrap();
+    let more: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(&one_at).unwrap()).collect();
+    peer.write_all(&write_frame(Vec::new(), |buffer| message(1, 1).encode(buffer))).unwrap();
     drop((crowd, more));
 }
 
 #[test]
 fn what_a_peer_does_not_read_is_dropped_beyond_the_limit() {
     let ((one, _), (two, two_at)) = (bind(), bind());
-    let limited = TransportOptions {
-        queue_bytes_max: 1 << 20,
-        ..options()
-    };
+    let limited = TransportOptions { queue_bytes_max: 1 << 20, ..options() };
     let one = start(one, 1, 7, &[(2, &two_at)], limited);
     // A peer that greets and then never reads.
     let (mut stream, _) = two.accept().unwrap();
@@ -358,9 +296,7 @@ fn what_a_peer_does_not_read_is_dropped_beyond_the_limit() {
 fn a_hundred_thousand_small_messages() {
     let (one, two) = pair();
     for batch in 0..1000 {
-        let batch: Vec<_> = (0..100)
-            .map(|n| (2, message(batch * 100 + n, 100)))
-            .collect();
+        let batch: Vec<_> = (0..100).map(|n| (2, message(batch * 100 + n, 100))).collect();
         one.transport.send(batch);
     }
     for number in 0..100_000 {

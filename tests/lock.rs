@@ -1,0 +1,151 @@
+//! The lock: one holder at a time, in order, and no silent loss.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, LockLost};
+
+#[test]
+fn one_holder_at_a_time_and_tokens_only_grow() {
+    let cluster = Cluster::new(3);
+    let (busy, last) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..9 {
+            let lock = cluster.node(thread % 3).session().lock("/deep/down/lock").unwrap();
+            let (busy, last) = (&busy, &last);
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    let guard = lock.acquire().unwrap();
+                    assert!(!busy.swap(true, Ordering::SeqCst), "two holders");
+                    assert!(guard.is_held());
+                    let before = last.swap(guard.fencing_token(), Ordering::SeqCst);
+                    assert!(guard.fencing_token() > before);
+                    busy.store(false, Ordering::SeqCst);
+                    // Either way of letting go.
+                    if guard.fencing_token() % 2 == 0 {
+                        guard.release().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    assert_eq!(session.children("/deep/down/lock").unwrap(), [""; 0]);
+}
+
+#[test]
+fn it_is_fair_and_a_release_wakes_one() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    let lock = session.lock("/lock").unwrap();
+    let first = lock.acquire().unwrap();
+    std::thread::scope(|scope| {
+        let (done, order) = crossbeam_channel::unbounded();
+        for waiter in 0..10 {
+            let waiting = cluster.node(waiter % 3).session().lock("/lock").unwrap();
+            let done = done.clone();
+            scope.spawn(move || {
+                let guard = waiting.acquire().unwrap();
+                done.send(waiter).unwrap();
+                guard.release().unwrap();
+            });
+            // The next joins the queue once this one has.
+            while lock.contenders().unwrap().len() < waiter + 2 {
+                cluster.advance(Duration::from_millis(10));
+            }
+        }
+        first.release().unwrap();
+        let order: Vec<usize> = order.iter().take(10).collect();
+        assert_eq!(order, (0..10).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn giving_up_leaves_no_contender() {
+    let cluster = Cluster::new(3);
+    let lock = cluster.node(0).session().lock("/lock").unwrap();
+    let other = cluster.node(1).session().lock("/lock").unwrap();
+    let guard = lock.acquire().unwrap();
+    assert!(other.try_acquire().unwrap().is_none());
+    std::thread::scope(|scope| {
+        let waiter =
+            scope.spawn(|| other.acquire_timeout(Duration::from_secs(5)).unwrap().is_none());
+        while lock.contenders().unwrap().len() < 2 {
+            cluster.advance(Duration::from_millis(10));
+        }
+        cluster.advance(Duration::from_secs(5));
+        assert!(waiter.join().unwrap());
+    });
+    // A future dropped at its very beginning, when its znode has no known name yet.
+    let mut waiting = Box::pin(other.acquire_async());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    drop(waiting);
+    cluster.advance(Duration::from_secs(1));
+    let session = cluster.node(1).session();
+    session.sync().unwrap();
+    assert_eq!(other.contenders().unwrap(), [guard.path()]);
+    drop(guard);
+    assert!(other.acquire().unwrap().is_held());
+}
+
+#[test]
+fn a_holder_cut_off_knows_it_before_another_can_hold() {
+    let cluster = Cluster::new(3);
+    let old = cluster.node(0).session().lock("/lock").unwrap().acquire().unwrap();
+    let lost = old.lost().clone();
+    let other = cluster.node(1).session().lock("/lock").unwrap();
+    std::thread::scope(|scope| {
+        let new = scope.spawn(|| {
+            let new = other.acquire().unwrap();
+            (old.is_held(), new)
+        });
+        while other.contenders().unwrap().len() < 2 {
+            cluster.advance(Duration::from_millis(10));
+        }
+        cluster.isolate(0);
+        cluster.advance(Duration::from_secs(30));
+        let (old_held, new) = new.join().unwrap();
+        assert!(!old_held, "two holders");
+        assert!(new.fencing_token() > old.fencing_token());
+        assert!(lost.recv().is_err(), "the channel has closed");
+        assert_eq!(old.wait_lost(), LockLost::SessionOver);
+    });
+    assert!(old.release().is_ok(), "nothing is left to release");
+}
+
+#[test]
+fn a_holder_whose_znode_is_deleted_is_told() {
+    let cluster = Cluster::new(3);
+    let guard = cluster.node(0).session().lock("/lock").unwrap().acquire().unwrap();
+    assert!(guard.is_held());
+    cluster.node(1).session().delete(guard.path()).unwrap();
+    assert_eq!(guard.wait_lost(), LockLost::Deleted);
+    cluster.advance(Duration::from_millis(100));
+    assert!(!guard.is_held());
+}
+
+#[test]
+fn numbers_decide_and_not_the_order_of_names() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/lock", b"", CreateMode::Persistent).unwrap();
+    // A number of eleven digits is larger than one of ten, though its name sorts before it.
+    session.create("/lock/lock-10000000000", b"", CreateMode::Persistent).unwrap();
+    session.create("/lock/other", b"", CreateMode::Persistent).unwrap();
+    let lock = session.lock("/lock").unwrap();
+    let guard = lock.try_acquire().unwrap().expect("it is the first by number");
+    assert_eq!(lock.contenders().unwrap(), [guard.path(), "/lock/lock-10000000000"]);
+}
+
+#[test]
+fn a_lock_of_a_session_that_is_over_fails() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let lock = session.lock("/lock").unwrap();
+    session.close().unwrap();
+    assert!(matches!(lock.acquire(), Err(Error::SessionClosed { .. })));
+    assert!(matches!(session.lock("relative"), Err(Error::InvalidPath { .. })));
+}

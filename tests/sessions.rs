@@ -1,0 +1,260 @@
+//! Sessions and what belongs to them, through the public handles.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, OpResult, SessionState};
+
+#[test]
+fn a_session_reads_its_own_writes_and_others_after_a_sync() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
+    for n in 0..50 {
+        let path = format!("/n{n}");
+        one.create(&path, n.to_string(), CreateMode::Persistent).unwrap();
+        assert_eq!(&one.get(&path).unwrap().0[..], n.to_string().as_bytes());
+        two.sync().unwrap();
+        assert!(two.exists(&path).unwrap().is_some());
+    }
+    let mut names = two.children("/").unwrap();
+    names.retain(|name| name != "zookeeper");
+    assert_eq!(names.len(), 50);
+    assert!(names.is_sorted());
+}
+
+#[test]
+fn errors_name_what_is_wrong_and_change_nothing() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    session.create("/e", b"", CreateMode::Ephemeral).unwrap();
+    let path = || "/a".to_owned();
+    let again = session.create("/a", b"", CreateMode::Persistent);
+    assert_eq!(again, Err(Error::NodeExists { path: path() }));
+    assert_eq!(
+        session.set_if("/a", b"2", 7),
+        Err(Error::BadVersion { path: path(), expected: 7, actual: 0 })
+    );
+    assert_eq!(session.delete("/x"), Err(Error::NoNode { path: "/x".into() }));
+    assert_eq!(
+        session.create("/e/c", b"", CreateMode::Persistent),
+        Err(Error::NoChildrenForEphemerals { path: "/e".into() })
+    );
+    session.create("/a/b", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(session.delete("/a"), Err(Error::NotEmpty { path: path() }));
+    assert!(matches!(session.delete("/zookeeper"), Err(Error::Reserved { .. })));
+    for bad in ["", "a", "/a/", "/a//b", "/a/../b", "/a\0"] {
+        assert!(matches!(session.get(bad), Err(Error::InvalidPath { .. })), "{bad:?}");
+        assert!(matches!(session.set(bad, b""), Err(Error::InvalidPath { .. })), "{bad:?}");
+    }
+    let big = vec![0; (1 << 20) + 1];
+    assert!(matches!(session.set("/a", &big), Err(Error::TooLarge { size: 1_048_577, .. })));
+    session.set("/a", &big[1..]).expect("1 MiB is allowed");
+    assert_eq!(session.get("/a").unwrap().1.version, 1);
+}
+
+#[test]
+fn a_multi_is_all_or_nothing() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).session();
+    let results = session
+        .multi()
+        .create("/m", b"", CreateMode::Persistent)
+        .create("/m/s-", b"", CreateMode::PersistentSequential)
+        .create("/m/s-", b"", CreateMode::PersistentSequential)
+        .set_if("/m", b"1", 0)
+        .check("/m", 1)
+        .delete("/m/s-0000000000")
+        .commit()
+        .unwrap();
+    assert!(
+        matches!(&results[2], OpResult::Created(created) if created.path.ends_with("0000000001"))
+    );
+    let stat = session.get("/m").unwrap().1;
+    assert_eq!((stat.czxid, stat.pzxid, stat.cversion), (stat.mzxid, stat.mzxid, 3));
+    let failed = session.multi().set("/m", b"2").delete("/nothing").commit();
+    assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
+    assert_eq!(&session.get("/m").unwrap().0[..], b"1");
+    assert_eq!(session.multi().commit(), Ok(Vec::new()));
+}
+
+#[test]
+fn calls_take_effect_in_the_order_in_which_they_are_made() {
+    let cluster = Cluster::new(3);
+    let follower = (cluster.leader().unwrap() + 1) % 3;
+    let session = cluster.node(follower).session();
+    let calls = session.nonblocking();
+    let _ = calls.create("/q", b"", CreateMode::Persistent);
+    let pending: Vec<_> = (0..2000)
+        .map(|n| {
+            let created = calls.create("/q/", n.to_string(), CreateMode::PersistentSequential);
+            // A read in between sees all before it.
+            (n % 100 == 0).then(|| (n, calls.children("/q"), created))
+        })
+        .collect();
+    for (n, children, created) in pending.into_iter().flatten() {
+        assert_eq!(created.wait().unwrap().path, format!("/q/{n:010}"));
+        assert_eq!(children.wait().unwrap().len(), n + 1);
+    }
+}
+
+#[test]
+fn ephemerals_go_with_their_session() {
+    let cluster = Cluster::new(3);
+    let observer = cluster.node(0).session();
+    for end in ["close", "drop", "expire", "stop"] {
+        let coordinator = cluster.node(1);
+        let session = coordinator.open_session().unwrap();
+        session.create("/e", b"", CreateMode::Ephemeral).unwrap();
+        observer.sync().unwrap();
+        let (stat, watch) = observer.exists_and_watch("/e").unwrap();
+        assert_eq!(stat.unwrap().ephemeral_owner, Some(session.id()));
+        match end {
+            "close" => session.close().unwrap(),
+            "drop" => drop(session),
+            "expire" => {
+                cluster.expire(&session);
+                assert_eq!(session.state(), SessionState::Expired);
+                assert!(matches!(session.get("/"), Err(Error::SessionExpired { .. })));
+            }
+            _ => {
+                cluster.stop(1);
+                assert!(matches!(session.get("/"), Err(Error::Stopped { .. })));
+                cluster.advance(Duration::from_secs(9));
+                assert!(observer.exists("/e").unwrap().is_some(), "not before its timeout");
+                cluster.advance(Duration::from_secs(4));
+            }
+        }
+        let event = watch.recv().expect("an event");
+        assert_eq!((event.kind, event.path.as_str()), (quorate::EventKind::Deleted, "/e"), "{end}");
+        assert!(observer.exists("/e").unwrap().is_none(), "{end}");
+    }
+    cluster.restart(1);
+    cluster.advance(Duration::from_secs(2));
+    let back = cluster.node(1).session();
+    back.sync().unwrap();
+    assert_eq!(cluster.node(1).status().state_hash, cluster.node(1).status().state_hash);
+}
+
+#[test]
+fn without_a_quorum_writes_say_so_and_reads_go_on() {
+    let cluster = Cluster::builder().request_timeout(Duration::from_secs(3)).start(3);
+    let coordinator = cluster.node(0);
+    let session = coordinator.session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.isolate(0);
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| session.set("/a", b"2"));
+        // Half of the session's timeout, so that it is not the session that fails.
+        while !write.is_finished() {
+            cluster.advance(Duration::from_millis(500));
+        }
+        let error = write.join().unwrap().unwrap_err();
+        assert!(error.is_outcome_unknown());
+        let text = error.to_string();
+        assert!(text.contains("set /a") && text.contains("2 of 2 peers unreachable"), "{text}");
+    });
+    assert_eq!(&session.get("/a").unwrap().0[..], b"1");
+    let stale = coordinator.status().stale_by.unwrap();
+    assert!(stale >= Duration::from_secs(2), "{stale:?}");
+    let shown = coordinator.status().to_string();
+    assert!(shown.contains("unreachable: cut off"), "{shown}");
+    // What was under way is done after all.
+    cluster.heal();
+    cluster.advance(Duration::from_secs(3));
+    let other = cluster.node(1).session();
+    other.sync().unwrap();
+    assert_eq!(&other.get("/a").unwrap().0[..], b"2");
+}
+
+#[test]
+fn a_session_is_resumed_by_its_id_and_password_alone() {
+    let cluster = Cluster::new(3);
+    let old = cluster.node(0).session();
+    old.create("/e", b"", CreateMode::Ephemeral).unwrap();
+    let (id, password) = (old.id(), old.password());
+    let states = old.states();
+    let wrong = cluster.node(1).resume(id, [0; 16]);
+    assert!(matches!(wrong, Err(Error::WrongPassword { .. })), "{wrong:?}");
+    let unknown = cluster.node(1).resume(quorate::SessionId::from_number(42), password);
+    assert!(matches!(unknown, Err(Error::SessionExpired { .. })), "{unknown:?}");
+    let new = cluster.node(1).resume(id, password).unwrap();
+    cluster.advance(Duration::from_secs(1));
+    assert_eq!(states.iter().last(), Some(SessionState::Moved));
+    assert!(matches!(old.set("/e", b""), Err(Error::SessionMoved { .. })));
+    // The old process goes away, and the session stays.
+    cluster.stop(0);
+    cluster.advance(Duration::from_secs(30));
+    assert_eq!(new.set("/e", b"1").unwrap().ephemeral_owner, Some(id));
+    // Once more, on the node that holds it.
+    let again = cluster.node(1).resume(id, password).unwrap();
+    assert_eq!(new.state(), SessionState::Moved);
+    again.delete("/e").unwrap();
+    assert!(!format!("{again:?}").contains(&format!("{:?}", &password[..4])[1..8]));
+}
+
+#[test]
+fn timeouts_are_negotiated_into_2_to_20_ticks() {
+    let cluster = Cluster::new(1);
+    let coordinator = cluster.node(0);
+    for (asked, given) in [(1, 4), (10, 10), (3600, 40)] {
+        let session = coordinator.open_session_with(Duration::from_secs(asked)).unwrap();
+        session.sync().unwrap();
+        assert_eq!(session.timeout(), Duration::from_secs(given));
+    }
+}
+
+#[test]
+fn too_many_waiting_requests_are_refused_at_once() {
+    let cluster = Cluster::builder().pending_requests_max(10).start(3);
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    cluster.isolate(0);
+    let mut pending: Vec<_> = (0..20).map(|_| session.nonblocking().set("/", b"")).collect();
+    let refused = pending.iter_mut().filter_map(|set| set.try_take()).filter(
+        |answer| matches!(answer, Err(error @ Error::Busy { limit: 10 }) if error.is_retryable()),
+    );
+    assert_eq!(refused.count(), 10);
+    cluster.heal();
+    cluster.advance(Duration::from_secs(2));
+}
+
+#[test]
+fn futures_need_no_runtime_and_dropping_them_cancels_nothing() {
+    use std::future::Future;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    drop(session.nonblocking().create("/dropped", b"", CreateMode::Persistent));
+    block_on(async {
+        let created = session.nonblocking().create("/a", b"", CreateMode::Persistent).await?;
+        let watch = session.nonblocking().watch("/a", quorate::WatchMode::Persistent).await?;
+        session.nonblocking().set(&created.path, b"1").await?;
+        assert_eq!(
+            watch.next().await.map(|event| event.kind),
+            Some(quorate::EventKind::DataChanged)
+        );
+        let guard = session.lock("/lock")?.acquire_async().await?;
+        assert!(guard.is_held());
+        Ok::<(), Error>(())
+    })
+    .unwrap();
+    assert!(session.exists("/dropped").unwrap().is_some());
+}

@@ -1,0 +1,183 @@
+//! What watches promise, through the public handles.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, EventKind, WATCH_CAPACITY, WatchMode};
+
+#[test]
+fn every_change_comes_once_and_in_order_from_any_node() {
+    let cluster = Cluster::new(3);
+    let (writer, reader) = (cluster.node(0).session(), cluster.node(2).session());
+    let watch = reader.watch("/a", WatchMode::PersistentRecursive).unwrap();
+    let mut expected = Vec::new();
+    expected.push(writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid);
+    for _ in 0..500 {
+        expected.push(writer.set("/a", b"x").unwrap().mzxid);
+    }
+    let seen: Vec<u64> =
+        watch.events().iter().take(expected.len()).map(|event| event.zxid).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn whoever_has_the_event_reads_at_least_its_change() {
+    let cluster = Cluster::new(3);
+    let writer = cluster.node(0).session();
+    writer.create("/a", b"", CreateMode::Persistent).unwrap();
+    let sets = 3000;
+    std::thread::scope(|scope| {
+        for node in 0..3 {
+            let reader = cluster.node(node).session();
+            reader.sync().unwrap();
+            let watch = reader.watch("/a", WatchMode::Persistent).unwrap();
+            scope.spawn(move || {
+                for event in watch.events().iter() {
+                    let stat = reader.get("/a").unwrap().1;
+                    assert!(stat.mzxid >= event.zxid, "{} < {}", stat.mzxid, event.zxid);
+                    if stat.version == sets {
+                        return;
+                    }
+                }
+            });
+        }
+        for _ in 0..sets {
+            writer.set("/a", b"x").unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_event_is_there_before_the_change_can_be_read() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    std::thread::scope(|scope| {
+        let writer = session.clone();
+        scope.spawn(move || (0..3000).for_each(|_| drop(writer.set("/a", b"x").unwrap())));
+        let mut known = 0;
+        while known < 3000 {
+            let version = session.get("/a").unwrap().1.version;
+            let events = watch.events().try_iter().count() as u64;
+            known += events;
+            assert!(known >= version, "version {version} was read after {known} events");
+            // A gap would make this test lie.
+            assert!(events < WATCH_CAPACITY as u64);
+        }
+    });
+}
+
+#[test]
+fn one_shot_watches_are_set_with_the_read_and_end_when_they_fire() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    assert!(session.get_and_watch("/a").is_err());
+    let (missing, created) = session.exists_and_watch("/a").unwrap();
+    assert!(missing.is_none());
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    let event = created.recv().unwrap();
+    assert_eq!((event.kind, event.net), (EventKind::Created, false));
+    assert!(created.recv().is_none());
+
+    let (data, _, changed) = session.get_and_watch("/a").unwrap();
+    let (children, child) = session.children_and_watch("/a").unwrap();
+    assert_eq!((&data[..], children.len()), (&b"1"[..], 0));
+    session.create("/a/b", b"", CreateMode::Persistent).unwrap();
+    session.set("/a", b"2").unwrap();
+    let kinds = |watch: quorate::Watch| -> Vec<EventKind> {
+        watch.events().iter().map(|event| event.kind).collect()
+    };
+    assert_eq!(kinds(changed), [EventKind::DataChanged]);
+    assert_eq!(kinds(child), [EventKind::ChildrenChanged]);
+    session.delete("/a/b").unwrap();
+    let (_, _, gone) = session.get_and_watch("/a").unwrap();
+    let (_, no_children) = session.children_and_watch("/a").unwrap();
+    session.delete("/a").unwrap();
+    assert_eq!(kinds(gone), [EventKind::Deleted]);
+    assert_eq!(kinds(no_children), [EventKind::Deleted]);
+}
+
+#[test]
+fn a_multi_s_events_come_together_in_its_order() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let watch = session.watch("/", WatchMode::PersistentRecursive).unwrap();
+    session
+        .multi()
+        .create("/x", b"", CreateMode::Persistent)
+        .set("/x", b"1")
+        .create("/y", b"", CreateMode::Persistent)
+        .delete("/x")
+        .commit()
+        .unwrap();
+    assert!(session.multi().delete("/y").delete("/nothing").commit().is_err());
+    let events: Vec<_> = watch.events().try_iter().collect();
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.path.as_str())).collect();
+    assert_eq!(
+        kinds,
+        [
+            (EventKind::Created, "/x"),
+            (EventKind::DataChanged, "/x"),
+            (EventKind::Created, "/y"),
+            (EventKind::Deleted, "/x"),
+        ]
+    );
+    assert!(events.iter().all(|event| event.zxid == events[0].zxid));
+}
+
+#[test]
+fn dropping_a_watch_ends_it_and_so_does_the_end_of_its_session() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).open_session().unwrap();
+    let other = cluster.node(0).session();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let events = watch.events().clone();
+    drop(watch);
+    other.create("/a", b"", CreateMode::Persistent).unwrap();
+    assert!(events.recv().is_err(), "the channel is closed, and nothing came");
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    session.close().unwrap();
+    assert!(watch.recv().is_none());
+}
+
+#[test]
+fn a_slow_reader_gets_a_gap_and_then_goes_on() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let sets: Vec<_> =
+        (0..WATCH_CAPACITY * 3).map(|_| session.nonblocking().set("/a", b"x")).collect();
+    let last = sets.into_iter().last().unwrap().wait().unwrap();
+    let seen: Vec<_> = watch.events().try_iter().collect();
+    assert_eq!(seen.len(), WATCH_CAPACITY + 1);
+    assert_eq!(seen.last().unwrap().kind, EventKind::Gap);
+    assert_eq!(session.get("/a").unwrap().1, last);
+    session.set("/a", b"y").unwrap();
+    assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
+}
+
+#[test]
+fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
+    let cluster = Cluster::builder().session_timeout(Duration::from_secs(40)).start(3);
+    let cut = (cluster.leader().unwrap() + 1) % 3;
+    let (writer, reader) =
+        (cluster.node(cluster.leader().unwrap()).session(), cluster.node(cut).session());
+    writer.create("/a", b"", CreateMode::Persistent).unwrap();
+    reader.sync().unwrap();
+    let watch = reader.watch("/", WatchMode::PersistentRecursive).unwrap();
+    cluster.isolate(cut);
+    let big = vec![7; 100_000];
+    let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
+    let last = sets.into_iter().last().unwrap().wait().unwrap();
+    cluster.heal();
+    cluster.advance(Duration::from_secs(10));
+    reader.sync().unwrap();
+    let seen: Vec<_> = watch.events().try_iter().collect();
+    let (last_event, before) = seen.split_last().expect("something was seen");
+    assert_eq!(last_event.zxid, last.mzxid);
+    assert!(seen.iter().any(|event| event.net), "{} events", seen.len());
+    assert!(before.len() < 600);
+    assert_eq!(reader.get("/a").unwrap().1, last);
+}

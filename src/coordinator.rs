@@ -243,7 +243,7 @@ impl Coordinator {
     /// Stops this instance: closes its sessions, hands over leadership, and ends its threads.
     ///
     /// Takes a second at most, unless its disk hangs. It stays a member and may join again. Calls on
-    /// handles that are left fail with [`Error::Stopped`].
+    /// handles that are left fail with [`Error::SessionClosed`] or [`Error::Stopped`].
     pub fn close(&self) {
         drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();

@@ -1,0 +1,377 @@
+//! Real processes, real sockets, real disks: killed with SIGKILL, restarted, run
+//! out of disk.
+//!
+//! The processes are this test program itself, started with a role in the
+//! environment: see `worker`.
+
+#![cfg(unix)]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, unbounded};
+use quorate::{Coordinator, CreateMode, Error};
+
+const PEERS: &str = "QUORATE_TEST_PEERS";
+const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
+/// '@'.
+#[test]
+fn worker() {
+    let (Ok(peers), Ok(address)) = (std::env::var(PEERS), std::env::var(ADDRESS)) else { return };
+    let coordinator = Coordinator::builder()
+        .advertise(&address)
+        .session_timeout(Duration::from_secs(4))
+        .join(peers.split(','))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let session = coordinator.session();
+    let name = address.rsplit(':').next().unwrap().to_owned();
+    println!("@started");
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match line.as_str() {
+            "ready" => {
+                coordinator.wait_ready(PATIENCE).unwrap();
+                println!("@ready");
+            }
+            // Writes until it is killed, or until it cannot.
+            "write" => {
+                let run = session.id().number();
+                for n in 0.. {
+                    let path = format!("/{name}-{run:x}-{n}");
+                    match session.create(&path, vec![7; 100], CreateMode::Persistent) {
+                        Ok(_) => println!("@ack {path}"),
+                        Err(error) => {
+                            println!("@failed {error}");
+                            break;
+                        }
+                    }
+                }
+            }
+            "fill" => {
+                let run = session.id().number();
+                for n in 0.. {
+                    let path = format!("/{name}-{run:x}-{n}");
+                    match session.create(&path, vec![7; 50_000], CreateMode::Persistent) {
+                        Ok(_) => println!("@ack {path}"),
+                        Err(error) => {
+                            println!("@failed {error}");
+                            break;
+                        }
+                    }
+                }
+                println!("@status {}", coordinator.status());
+            }
+            "list" => {
+                session.sync().unwrap();
+                for child in session.children("/").unwrap() {
+                    println!("@has /{child}");
+                }
+                println!("@listed");
+            }
+            "hold" => {
+                let guard = session.lock("/lock").unwrap().acquire().unwrap();
+                println!("@held {}", guard.fencing_token());
+                guard.wait_lost();
+                println!("@lost {}", guard.is_held());
+            }
+            "leader" => println!("@leader {}", coordinator.status().is_leader),
+            "close" => {
+                coordinator.close();
+                println!("@closed");
+            }
+            other => panic!("unknown order {other}"),
+        }
+    }
+}
+
+struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+    acked: BTreeSet<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Process {
+    fn start(dir: &Path, peers: &[String], address: &str) -> Process {
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new(program);
+        Process::run(command.args(["--exact", "worker", "--nocapture"]), dir, peers, address)
+    }
+
+    /// With files limited to so many blocks of 512 or 1024 bytes, as the shell counts them.
+    fn start_limited(dir: &Path, peers: &[String], address: &str, blocks: u32) -> Process {
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new("sh");
+        // A write over the limit fails then; it does not end the process.
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        command.args(["-c", &script]).arg(program);
+        Process::run(command.args(["--exact", "worker", "--nocapture"]), dir, peers, address)
+    }
+
+    fn run(command: &mut Command, dir: &Path, peers: &[String], address: &str) -> Process {
+        let mut child = command
+            .env(PEERS, peers.join(","))
+            .env(ADDRESS, address)
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (sender, lines) = unbounded();
+        std::thread::Builder::new()
+            .spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    // The test harness may have begun the line.
+                    if let Some(start) = line.find('@') {
+                        let _ = sender.send(line[start + 1..].to_owned());
+                    }
+                }
+            })
+            .unwrap();
+        Process { child, stdin, lines, acked: BTreeSet::new() }
+    }
+
+    fn order(&mut self, order: &str) {
+        writeln!(self.stdin, "{order}").unwrap();
+    }
+
+    /// The next line that begins with this, noting what was acknowledged on the way.
+    fn wait(&mut self, start: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {start:?}"));
+            if let Some(path) = line.strip_prefix("ack ") {
+                self.acked.insert(path.to_owned());
+            }
+            if line.starts_with(start) {
+                return line;
+            }
+        }
+    }
+
+    fn wait_acks(&mut self, count: usize) {
+        for _ in 0..count {
+            self.wait("ack ");
+        }
+    }
+
+    /// SIGKILL; then what it had said before.
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for line in self.lines.iter() {
+            if let Some(path) = line.strip_prefix("ack ") {
+                self.acked.insert(path.to_owned());
+            }
+        }
+    }
+
+    fn list(&mut self) -> BTreeSet<String> {
+        self.order("list");
+        let mut paths = BTreeSet::new();
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect("the list");
+            match line.strip_prefix("has ") {
+                Some(path) => {
+                    paths.insert(path.to_owned());
+                }
+                None if line == "listed" => return paths,
+                None => {}
+            }
+        }
+    }
+}
+
+/// Addresses that were free a moment ago. The kernel gives such ports in turn, so nobody else gets
+/// them soon.
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_whoever_is_killed_and_whenever() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let start = |place: usize| Process::start(dir.path(), &peers, &peers[place]);
+    let mut processes: Vec<Process> = (0..3).map(start).collect();
+    let mut acked = BTreeSet::new();
+    for process in &mut processes {
+        process.order("ready");
+        process.wait("ready");
+        process.order("write");
+    }
+    for round in 0..9 {
+        let victim = round % 3;
+        // Killed in the middle of its writes, and of the others'.
+        processes[victim].wait_acks(20 + round * 7);
+        processes[victim].kill();
+        acked.append(&mut processes[victim].acked);
+        let other = (victim + 1) % 3;
+        processes[other].wait_acks(20);
+        processes[victim] = start(victim);
+        processes[victim].order("write");
+    }
+    for process in &mut processes {
+        process.wait_acks(10);
+    }
+    // And all at once.
+    for process in &mut processes {
+        process.kill();
+        acked.append(&mut process.acked);
+    }
+    let mut processes: Vec<Process> = (0..3).map(start).collect();
+    for process in &mut processes {
+        let missing: Vec<String> = acked.difference(&process.list()).cloned().collect();
+        assert!(missing.is_empty(), "{} of {} lost: {missing:?}", missing.len(), acked.len());
+    }
+    assert!(acked.len() > 300);
+}
+
+#[test]
+fn a_killed_holder_s_lock_goes_to_the_next_with_a_larger_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut processes: Vec<Process> =
+        (0..3).map(|place| Process::start(dir.path(), &peers, &peers[place])).collect();
+    let token = |line: String| -> u64 { line.rsplit(' ').next().unwrap().parse().unwrap() };
+    processes[0].order("hold");
+    let first = token(processes[0].wait("held"));
+    processes[1].order("hold");
+    processes[0].kill();
+    let second = token(processes[1].wait("held"));
+    assert!(second > first);
+    // The quorum goes too: the holder is told that its lock is lost, after its session's timeout.
+    processes[2].kill();
+    assert_eq!(processes[1].wait("lost"), "lost false");
+}
+
+#[test]
+fn a_closing_leader_hands_over_and_frees_its_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut processes: Vec<Process> =
+        (0..3).map(|place| Process::start(dir.path(), &peers, &peers[place])).collect();
+    for process in &mut processes {
+        process.order("ready");
+        process.wait("ready");
+    }
+    let leader = (0..3)
+        .cycle()
+        .find(|place| {
+            processes[*place].order("leader");
+            processes[*place].wait("leader") == "leader true"
+        })
+        .unwrap();
+    processes[leader].order("close");
+    processes[leader].wait("closed");
+    let next = (leader + 1) % 3;
+    processes[next].order("hold");
+    processes[next].wait("held");
+}
+
+#[test]
+fn a_full_disk_stops_the_node_and_harms_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(1);
+    let mut process = Process::start_limited(dir.path(), &peers, &peers[0], 60_000);
+    process.order("fill");
+    let failed = process.wait("failed");
+    assert!(failed.contains("the node has stopped: the disk failed"), "{failed}");
+    let status = process.wait("status");
+    assert!(status.contains("has stopped"), "{status}");
+    let acked = std::mem::take(&mut process.acked);
+    assert!(acked.len() > 10);
+    process.kill();
+    // With room again, all that was acknowledged is there.
+    let mut process = Process::start(dir.path(), &peers, &peers[0]);
+    let missing: Vec<String> = acked.difference(&process.list()).cloned().collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    process.order("write");
+    process.wait_acks(5);
+}
+
+#[test]
+fn what_cannot_be_joined_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let data = dir.path().join("data");
+    let builder = || Coordinator::builder().data_dir(&data);
+    let none: [&str; 0] = [];
+    assert_eq!(Coordinator::join(none).unwrap_err(), Error::NoPeers);
+
+    let taken = TcpListener::bind(&peers[1]).unwrap();
+    match builder().advertise(&peers[1]).join(&peers) {
+        Err(Error::CannotListen { address, .. }) => assert_eq!(address, peers[1]),
+        other => panic!("{other:?}"),
+    }
+    match builder().join([&peers[1]]) {
+        Err(Error::NotAPeer { detail, .. }) => assert!(detail.contains("in use"), "{detail}"),
+        other => panic!("{other:?}"),
+    }
+    drop(taken);
+    let stranger = builder().advertise("127.0.0.1:9").join(&peers);
+    assert!(matches!(stranger, Err(Error::NotAPeer { .. })), "{stranger:?}");
+    let unresolved = builder().join([peers[0].as_str(), "no-such-host.invalid:7400"]);
+    assert!(matches!(unresolved, Err(Error::UnresolvedPeer { .. })), "{unresolved:?}");
+
+    let running = builder().advertise(&peers[0]).join(&peers).unwrap();
+    match builder().advertise(&peers[1]).join(&peers) {
+        Err(Error::DataDirInUse { dir }) => assert_eq!(dir, data),
+        other => panic!("{other:?}"),
+    }
+    running.close();
+    match builder().advertise(&peers[1]).join(&peers) {
+        Err(Error::DataDirMismatch { reason, .. }) => assert!(reason.contains(&peers[0])),
+        other => panic!("{other:?}"),
+    }
+    match builder().advertise(&peers[0]).join(&peers[..1]) {
+        Err(Error::DataDirMismatch { reason, .. }) => assert!(reason.contains("another list")),
+        other => panic!("{other:?}"),
+    }
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    let unusable = Coordinator::builder().data_dir(file.join("x")).join([&peers[0]]);
+    assert!(matches!(unusable, Err(Error::DataDirUnusable { .. })), "{unusable:?}");
+    let invalid = Coordinator::builder().heartbeat(Duration::ZERO).join(&peers);
+    assert!(matches!(invalid, Err(Error::InvalidSetting { setting: "heartbeat", .. })));
+}
+
+#[test]
+fn a_peer_of_another_cluster_is_named_in_what_one_waits_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let join = |place: usize, list: &[String]| {
+        Coordinator::builder()
+            .advertise(&peers[place])
+            .data_dir(dir.path().join(place.to_string()))
+            .join(list)
+            .unwrap()
+    };
+    let one = join(0, &peers[..2]);
+    let other = join(1, &peers);
+    // A condition to wait for: the other has been reached, and has refused.
+    let refused = loop {
+        let error = one.wait_ready(Duration::from_millis(50)).unwrap_err().to_string();
+        if error.contains("another cluster") {
+            break error;
+        }
+    };
+    assert!(refused.contains(&peers[1]), "{refused}");
+    other.close();
+    one.close();
+}

@@ -1,6 +1,8 @@
 //! Testing a service that coordinates: the in-memory cluster, with faults, in
 //! milliseconds and without a port. In a project of yours `main` is a `#[test]`.
 
+#![allow(clippy::disallowed_methods, reason = "an application may look at the clock")]
+
 use std::time::{Duration, Instant};
 
 use quorate::testing::Cluster;

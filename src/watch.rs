@@ -301,7 +301,7 @@ mod tests {
                     known = if event.kind == EventKind::Gap { published } else { event.zxid };
                 }
             };
-            let burst = if (random >> 40) % 4096 == 0 { 3000 } else { (random >> 33) % 2 };
+            let burst = if (random >> 40).is_multiple_of(4096) { 3000 } else { (random >> 33) % 2 };
             read(burst, published);
             published = zxid;
             if unsettled {

@@ -23,7 +23,7 @@ fn one_holder_at_a_time_and_tokens_only_grow() {
                     assert!(guard.fencing_token() > before);
                     busy.store(false, Ordering::SeqCst);
                     // Either way of letting go.
-                    if guard.fencing_token() % 2 == 0 {
+                    if guard.fencing_token().is_multiple_of(2) {
                         guard.release().unwrap();
                     }
                 }

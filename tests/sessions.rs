@@ -84,7 +84,7 @@ fn calls_take_effect_in_the_order_in_which_they_are_made() {
     let follower = (cluster.leader().unwrap() + 1) % 3;
     let session = cluster.node(follower).session();
     let calls = session.nonblocking();
-    let _ = calls.create("/q", b"", CreateMode::Persistent);
+    drop(calls.create("/q", b"", CreateMode::Persistent));
     let pending: Vec<_> = (0..2000)
         .map(|n| {
             let created = calls.create("/q/", n.to_string(), CreateMode::PersistentSequential);

@@ -89,11 +89,6 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// How many znodes and sessions there are to save.
-    pub(crate) fn len(&self) -> usize {
-        self.paths.len() + self.sessions.len()
-    }
-
     fn add_path(&mut self, path: &str) {
         // Most writes hit what was written before: then nothing is allocated.
         if !self.paths.contains(path) {
@@ -155,11 +150,6 @@ impl Machine {
     /// See [`State::hash`].
     pub(crate) fn hash(&self) -> u64 {
         self.state.hash()
-    }
-
-    /// The time of the last batch, or of one before it if that was later.
-    pub(crate) fn time(&self) -> u64 {
-        self.state.time
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<&SessionRecord> {

@@ -478,7 +478,7 @@ proptest! {
             prop_assert_eq!(&applied.outcomes, &outcomes);
             prop_assert_eq!(&applied.changes, &model.changes);
             prop_assert_eq!(&applied.sessions, &model.session_changes);
-            prop_assert_eq!((machine.zxid(), machine.time()), (model.zxid, model.time));
+            prop_assert_eq!((machine.zxid(), machine.state.time), (model.zxid, model.time));
             prop_assert_eq!(published.len(), model.znodes.len());
             for (path, expected) in &model.znodes {
                 let znode = published.get(path).unwrap();

@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_closed_session_does_not_expire() {
         let mut table = ExpiryTable::new(100 * MS);
-        table.touch(SessionId(1), 1000 * MS, 0 * MS);
+        table.touch(SessionId(1), 1000 * MS, Duration::ZERO);
         table.forget(SessionId(1));
         assert_eq!(table.take_expired(9999 * MS), []);
     }

@@ -39,7 +39,7 @@ impl Hashes {
         own: NodeId,
         voters: &[NodeId],
     ) -> Verdict {
-        if index % EVERY != 0 {
+        if !index.is_multiple_of(EVERY) {
             return Verdict::Agree;
         }
         self.at.entry(index).or_default().insert(of, hash);

@@ -164,10 +164,8 @@ pub(crate) struct NodeStatus {
     pub(crate) leader: Option<NodeId>,
     pub(crate) is_leader: bool,
     pub(crate) term: u64,
-    pub(crate) applied_index: u64,
     pub(crate) zxid: Zxid,
     pub(crate) hash: u64,
-    pub(crate) voters: Vec<NodeId>,
     /// When this replica was last known to hold every completed write; `None`: never yet.
     pub(crate) fresh_at: Option<Time>,
     /// Open sessions in the whole cluster.

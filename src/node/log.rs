@@ -202,11 +202,7 @@ mod tests {
     use super::*;
 
     fn entry(index: u64, term: u64, bytes: usize) -> Entry {
-        let mut entry = Entry::default();
-        entry.index = index;
-        entry.term = term;
-        entry.data = vec![0; bytes].into();
-        entry
+        Entry { index, term, data: vec![0; bytes].into(), ..Entry::default() }
     }
 
     fn log(base: u64, upto: u64) -> MemLog {

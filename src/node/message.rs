@@ -167,22 +167,25 @@ impl From<&eraftpb::ConfState> for Voting {
 
 impl From<&Voting> for eraftpb::ConfState {
     fn from(voting: &Voting) -> eraftpb::ConfState {
-        let mut state = eraftpb::ConfState::default();
-        state.voters = voting.voters.clone();
-        state.learners = voting.learners.clone();
-        state.voters_outgoing = voting.voters_outgoing.clone();
-        state.learners_next = voting.learners_next.clone();
-        state.auto_leave = voting.auto_leave;
-        state
+        eraftpb::ConfState {
+            voters: voting.voters.clone(),
+            learners: voting.learners.clone(),
+            voters_outgoing: voting.voters_outgoing.clone(),
+            learners_next: voting.learners_next.clone(),
+            auto_leave: voting.auto_leave,
+            ..eraftpb::ConfState::default()
+        }
     }
 }
 
 impl From<&LogEntry> for eraftpb::Entry {
     fn from(entry: &LogEntry) -> eraftpb::Entry {
-        let mut raft = eraftpb::Entry::default();
-        raft.index = entry.index;
-        raft.term = entry.term;
-        raft.data = entry.data.clone();
+        let mut raft = eraftpb::Entry {
+            index: entry.index,
+            term: entry.term,
+            data: entry.data.clone(),
+            ..eraftpb::Entry::default()
+        };
         raft.set_entry_type(match entry.kind {
             EntryKind::Normal => EntryType::EntryNormal,
             EntryKind::Membership => EntryType::EntryConfChangeV2,
@@ -258,10 +261,7 @@ impl RaftBody {
 
     /// The message for raft-rs to step, once the guard has let it pass.
     pub(crate) fn to_raft(&self, from: NodeId, to: NodeId, term: u64) -> eraftpb::Message {
-        let mut message = eraftpb::Message::default();
-        message.from = from;
-        message.to = to;
-        message.term = term;
+        let mut message = eraftpb::Message { from, to, term, ..eraftpb::Message::default() };
         match self {
             RaftBody::Append { index, log_term, commit, entries } => {
                 message.set_msg_type(MessageType::MsgAppend);

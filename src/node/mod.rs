@@ -317,10 +317,8 @@ impl Node {
             leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
             is_leader: leads && self.stopped.is_none(),
             term: raft.term,
-            applied_index: self.raw.store().applied().index,
             zxid: self.machine.zxid(),
             hash: self.machine.hash(),
-            voters: self.raw.store().conf_state().voters.clone(),
             fresh_at: self.fresh_at,
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
@@ -1005,7 +1003,7 @@ impl Node {
             }
             let position = Position { index: entry.index, term: entry.term };
             self.raw.mut_store().set_applied(position);
-            if entry.index % hashes::EVERY == 0 {
+            if entry.index.is_multiple_of(hashes::EVERY) {
                 self.share_hash(entry.index)?;
             }
         }

@@ -181,15 +181,15 @@ mod tests {
     #[test]
     fn a_round_carries_all_that_wait_and_is_confirmed_once() {
         let mut rounds = Rounds::new(7);
-        assert!(rounds.is_due(0 * S));
+        assert!(rounds.is_due(Time::ZERO));
         rounds.wait(1);
         rounds.wait(2);
-        let round = rounds.ask(1 * S, 5 * S, vec![SessionId(9)]);
+        let round = rounds.ask(S, 5 * S, vec![SessionId(9)]);
         assert!(!rounds.is_due(2 * S));
         assert!(rounds.confirmed(8, round).is_none());
         let confirmed = rounds.confirmed(7, round).unwrap();
         assert_eq!(confirmed.tickets, [1, 2]);
-        assert_eq!(confirmed.sent, 1 * S);
+        assert_eq!(confirmed.sent, S);
         assert!(rounds.confirmed(7, round).is_none());
         assert!(rounds.is_due(5 * S));
     }
@@ -227,12 +227,12 @@ mod tests {
     fn the_leader_gathers_while_a_read_is_under_way() {
         let mut leader = Confirmations::default();
         let asked = |round| Asked { from: 2, boot: 7, round, refused: vec![] };
-        assert_eq!(leader.next_read(0 * S, S), None);
+        assert_eq!(leader.next_read(Time::ZERO, S), None);
         leader.ask(asked(1));
-        let first = leader.next_read(0 * S, S).unwrap();
+        let first = leader.next_read(Time::ZERO, S).unwrap();
         leader.ask(asked(2));
-        assert_eq!(leader.next_read(0 * S, S), None);
-        let second = leader.next_read(1 * S, S).unwrap();
+        assert_eq!(leader.next_read(Time::ZERO, S), None);
+        let second = leader.next_read(S, S).unwrap();
         assert_ne!(first, second);
         assert_eq!(leader.confirmed(second), [asked(1), asked(2)]);
         assert_eq!(leader.confirmed(first), []);

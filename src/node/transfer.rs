@@ -50,7 +50,7 @@ impl Outgoing {
         now: Time,
     ) -> Vec<PeerMessage> {
         self.next_transfer += 1;
-        let sending = Sending {
+        let mut sending = Sending {
             transfer: self.next_transfer,
             term,
             meta,
@@ -60,7 +60,9 @@ impl Outgoing {
             finished: false,
             heard: now,
         };
-        self.to.entry(to).insert_entry(sending).into_mut().fill()
+        let messages = sending.fill();
+        self.to.insert(to, sending);
+        messages
     }
 
     /// The peer has taken the chunks below `next`. The second value says that it has them all.

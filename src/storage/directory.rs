@@ -96,10 +96,6 @@ impl Directory {
         Ok(directory)
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(super) fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
@@ -254,6 +250,7 @@ fn decode_frame<T: DeserializeOwned>(
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
 fn lock(path: &Path) -> Result<File, StorageError> {
     let file = private()
         .create(true)

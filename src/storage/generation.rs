@@ -117,10 +117,6 @@ impl Generation {
         self.number
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The length of the database file.
     pub(super) fn file_bytes(&self) -> Result<u64, StorageError> {
         match self.file.metadata() {
@@ -305,6 +301,7 @@ fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
 fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
     let config = sled::Config::new()
         .path(path)

@@ -26,8 +26,10 @@ mod sled;
 mod witness;
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "it measures, too")]
 mod conformance;
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "processes are watched by the clock")]
 mod crash_tests;
 #[cfg(test)]
 mod model;
@@ -39,9 +41,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::NodeId;
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 
-#[allow(unused_imports, reason = "the layer that opens stores is not there yet")]
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
-#[allow(unused_imports, reason = "the layer that opens stores is not there yet")]
 pub(crate) use self::sled::{SledOptions, SledStore};
 
 /// Who the node of this store is. Written once, before anything else.

@@ -34,7 +34,7 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{CheckpointKind, HardState, LogEntry, SnapshotMeta, StorageError};
+use super::{HardState, LogEntry, SnapshotMeta, StorageError};
 
 /// The format of the records that this version writes and the only one that it reads.
 pub(super) const FORMAT: u8 = 1;
@@ -165,11 +165,7 @@ pub(super) struct Manifest {
     pub(super) previous: Option<(u64, u64)>,
 }
 
-impl Manifest {
-    pub(super) fn kind(&self) -> CheckpointKind {
-        if self.full { CheckpointKind::Full } else { CheckpointKind::Delta }
-    }
-}
+impl Manifest {}
 
 /// A record ready to be stored.
 #[derive(Debug)]

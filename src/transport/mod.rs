@@ -37,9 +37,7 @@ pub(crate) enum TransportEvent {
     /// What is sent to this peer now reaches it, as far as can be told.
     Connected { peer: NodeId },
     /// This peer cannot be reached; it is tried again after a while. `reason` is for people.
-    /// `permanent` says that trying again will not help unless something is reconfigured
-    /// (another cluster, another version, another identity).
-    Unreachable { peer: NodeId, reason: String, permanent: bool },
+    Unreachable { peer: NodeId, reason: String },
 }
 
 /// The limits and intervals of a transport.

@@ -356,7 +356,7 @@ impl Outgoing {
             tracing::info!(peer, reason, "a peer is out of reach; trying again");
         }
         self.reason = Some(reason.clone());
-        self.events.push(TransportEvent::Unreachable { peer: self.peer.node, reason, permanent });
+        self.events.push(TransportEvent::Unreachable { peer: self.peer.node, reason });
     }
 }
 

@@ -310,6 +310,12 @@ impl Node {
         &self.machine
     }
 
+    /// The term, the leader (0: none known) and whether that is this node.
+    pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
+        let raft = &self.raw.raft;
+        (raft.term, raft.leader_id, raft.state == StateRole::Leader)
+    }
+
     pub(crate) fn status(&self) -> NodeStatus {
         let raft = &self.raw.raft;
         let leads = raft.state == StateRole::Leader;

@@ -299,6 +299,7 @@ pub(crate) struct Host {
     watches: BTreeMap<WatchId, WatchSender>,
     sessions: BTreeMap<SessionId, Weak<SessionShared>>,
     status_at: Time,
+    status_leadership: (u64, NodeId, bool),
     /// Until when it takes its time to close.
     closing: Option<Time>,
 }
@@ -333,6 +334,7 @@ impl Host {
             watches: BTreeMap::new(),
             sessions: BTreeMap::new(),
             status_at: Time::ZERO,
+            status_leadership: (0, 0, false),
             closing: None,
         };
         (host, shared)
@@ -484,9 +486,12 @@ impl Host {
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
-        if !at_once && now < self.status_at + STATUS_EVERY {
+        let leadership = self.node.leadership();
+        let changed = at_once || leadership != self.status_leadership;
+        if !changed && now < self.status_at + STATUS_EVERY {
             return;
         }
+        self.status_leadership = leadership;
         self.status_at = now;
         let status = self.node.status();
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;

@@ -1,0 +1,332 @@
+//! A cluster over TCP with real disks, all of its members on this machine.
+//!
+//! `cargo bench --bench cluster` prints, for each kind of operation, how many a
+//! second and the median and the 99th percentile of the time each took. The
+//! members run in one process but for the last figure, which needs one to kill.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use quorate::{Coordinator, CreateMode, Session, WatchMode};
+
+const PEERS: &str = "QUORATE_BENCH_PEERS";
+const DATA: [u8; 100] = [7; 100];
+const TIME: Duration = Duration::from_secs(3);
+
+fn main() {
+    if let Ok(peers) = std::env::var(PEERS) {
+        return worker(&peers);
+    }
+    // `cargo test --benches` only sees whether this runs.
+    let time = if std::env::args().any(|arg| arg == "--bench") { TIME } else { Duration::ZERO };
+    println!("{:44} {:>10} {:>10} {:>10}", "", "a second", "p50", "p99");
+    let one = Members::start(1);
+    sequential("sequential write, 1 member", &one.session(0), time);
+    pipelined("pipelined writes of 100 B, 1 member", &[one.session(0)], time);
+    drop(one);
+    let three = Members::start(3);
+    let (leader, follower) = (three.leader(), (three.leader() + 1) % 3);
+    reads("read", &three.session(leader), time);
+    sequential("sequential write, 3 members, at the leader", &three.session(leader), time);
+    sequential("sequential write, 3 members, at another", &three.session(follower), time);
+    concurrent("64 concurrent writers, 3 members", &three, time);
+    pipelined("pipelined writes of 100 B, at the leader", &[three.session(leader)], time);
+    pipelined("pipelined writes of 100 B, at another", &[three.session(follower)], time);
+    let all: Vec<Session> = (0..3).map(|place| three.session(place)).collect();
+    pipelined("pipelined writes of 100 B, at all three", &all, time);
+    syncs("sync, at another than the leader", &three.session(follower), time);
+    watch("set to event at another member", &three.session(leader), &three.session(follower), time);
+    uncontended("lock acquired and released, uncontended", &three.session(follower), time);
+    hand_off("lock handed over between two members", &three, time);
+    drop(three);
+    if !time.is_zero() {
+        take_over("leader killed to next write", 5);
+    }
+}
+
+struct Members {
+    members: Vec<Coordinator>,
+    _dir: tempfile::TempDir,
+}
+
+impl Members {
+    fn start(count: usize) -> Members {
+        let dir = tempfile::tempdir().unwrap();
+        let peers = addresses(count);
+        let join = |peer: &String| {
+            let data = dir.path().join(peer.replace(':', "-"));
+            Coordinator::builder().advertise(peer).data_dir(data).join(&peers).unwrap()
+        };
+        let members: Vec<Coordinator> = peers.iter().map(join).collect();
+        for member in &members {
+            member.wait_ready(Duration::from_secs(30)).unwrap();
+        }
+        Members { members, _dir: dir }
+    }
+
+    fn session(&self, place: usize) -> Session {
+        self.members[place].session()
+    }
+
+    fn leader(&self) -> usize {
+        self.members.iter().position(|member| member.status().is_leader).expect("somebody leads")
+    }
+}
+
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+fn report(name: &str, took: Duration, mut each: Vec<Duration>) {
+    each.sort_unstable();
+    let at = |share: f64| each[((each.len() - 1) as f64 * share) as usize];
+    let rate = each.len() as f64 / took.as_secs_f64();
+    println!("{name:44} {rate:>10.0} {:>10.1?} {:>10.1?}", at(0.5), at(0.99));
+}
+
+/// Does something again and again, one after the other.
+fn repeat(name: &str, time: Duration, mut run: impl FnMut()) {
+    let start = Instant::now();
+    let mut each = Vec::new();
+    while each.is_empty() || start.elapsed() < time {
+        let begun = Instant::now();
+        run();
+        each.push(begun.elapsed());
+    }
+    report(name, start.elapsed(), each);
+}
+
+fn znode(session: &Session, path: &str) {
+    if session.exists(path).unwrap().is_none() {
+        session.create(path, DATA, CreateMode::Persistent).unwrap();
+    }
+    session.sync().unwrap();
+}
+
+fn reads(name: &str, session: &Session, time: Duration) {
+    znode(session, "/read");
+    // A single read is too short for the clock.
+    const BATCH: u32 = 1000;
+    let start = Instant::now();
+    let mut each = Vec::new();
+    while each.is_empty() || start.elapsed() < time {
+        let begun = Instant::now();
+        for _ in 0..BATCH {
+            std::hint::black_box(session.get("/read").unwrap());
+        }
+        each.push(begun.elapsed() / BATCH);
+    }
+    let count = each.len() as f64 * f64::from(BATCH);
+    each.sort_unstable();
+    let at = |share: f64| each[((each.len() - 1) as f64 * share) as usize];
+    let rate = count / start.elapsed().as_secs_f64();
+    println!("{name:44} {rate:>10.0} {:>10.1?} {:>10.1?}", at(0.5), at(0.99));
+}
+
+fn sequential(name: &str, session: &Session, time: Duration) {
+    znode(session, "/sequential");
+    repeat(name, time, || {
+        session.set("/sequential", DATA).unwrap();
+    });
+}
+
+fn syncs(name: &str, session: &Session, time: Duration) {
+    repeat(name, time, || {
+        session.sync().unwrap();
+    });
+}
+
+fn concurrent(name: &str, members: &Members, time: Duration) {
+    const WRITERS: usize = 64;
+    let start = Instant::now();
+    let each = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let session = members.session(writer % 3);
+                scope.spawn(move || {
+                    let path = format!("/writer-{writer}");
+                    znode(&session, &path);
+                    let mut each = Vec::new();
+                    while each.is_empty() || start.elapsed() < time {
+                        let begun = Instant::now();
+                        session.set(&path, DATA).unwrap();
+                        each.push(begun.elapsed());
+                    }
+                    each
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    report(name, start.elapsed(), each);
+}
+
+/// Keeps a window of writes under way in each session.
+fn pipelined(name: &str, sessions: &[Session], time: Duration) {
+    const WINDOW: usize = 1024;
+    znode(&sessions[0], "/pipelined");
+    let start = Instant::now();
+    let each = std::thread::scope(|scope| {
+        let writers: Vec<_> = sessions
+            .iter()
+            .map(|session| {
+                scope.spawn(move || {
+                    let (mut each, mut under_way) = (Vec::new(), VecDeque::new());
+                    while start.elapsed() < time || each.is_empty() {
+                        while under_way.len() < WINDOW {
+                            let set = session.nonblocking().set("/pipelined", DATA);
+                            under_way.push_back((Instant::now(), set));
+                        }
+                        // Half a window at a time, so that the writer does not wake for each.
+                        for _ in 0..WINDOW / 2 {
+                            if let Some((begun, set)) = under_way.pop_front() {
+                                set.wait().unwrap();
+                                each.push(begun.elapsed());
+                            }
+                        }
+                    }
+                    for (begun, set) in under_way {
+                        set.wait().unwrap();
+                        each.push(begun.elapsed());
+                    }
+                    each
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    report(name, start.elapsed(), each);
+}
+
+fn watch(name: &str, writer: &Session, reader: &Session, time: Duration) {
+    znode(writer, "/watched");
+    reader.sync().unwrap();
+    let watch = reader.watch("/watched", WatchMode::Persistent).unwrap();
+    repeat(name, time, || {
+        drop(writer.nonblocking().set("/watched", DATA));
+        watch.recv().unwrap();
+    });
+}
+
+fn uncontended(name: &str, session: &Session, time: Duration) {
+    let lock = session.lock("/uncontended").unwrap();
+    repeat(name, time, || lock.acquire().unwrap().release().unwrap());
+}
+
+fn hand_off(name: &str, members: &Members, time: Duration) {
+    let start = Instant::now();
+    let each = std::thread::scope(|scope| {
+        let (released, mut last) = channel();
+        let contenders: Vec<_> = (0..2)
+            .map(|place| {
+                let lock = members.session(place).lock("/handed").unwrap();
+                let released = released.clone();
+                scope.spawn(move || {
+                    let mut turns = 0;
+                    while turns < 2 || start.elapsed() < time {
+                        let guard = lock.acquire().unwrap();
+                        let token = guard.fencing_token();
+                        let acquired = Instant::now();
+                        let begun = Instant::now();
+                        guard.release().unwrap();
+                        released.send((token, acquired, begun)).unwrap();
+                        turns += 1;
+                    }
+                })
+            })
+            .collect();
+        drop(released);
+        for contender in contenders {
+            contender.join().unwrap();
+        }
+        let mut turns: Vec<_> = std::iter::from_fn(|| Receiver::recv(&mut last).ok()).collect();
+        turns.sort_by_key(|(token, _, _)| *token);
+        turns.windows(2).map(|turn| turn[1].1.saturating_duration_since(turn[0].2)).collect()
+    });
+    report(name, start.elapsed(), each);
+}
+
+// ---- A member in a process of its own, to be killed. ----
+
+fn worker(peers: &str) {
+    let coordinator = Coordinator::join(peers.split(',')).unwrap();
+    coordinator.wait_ready(Duration::from_secs(30)).unwrap();
+    let session = coordinator.session();
+    let path = format!("/{}", coordinator.address());
+    znode(&session, &path);
+    loop {
+        session.set(&path, DATA).unwrap();
+        println!("{}", coordinator.status().is_leader);
+    }
+}
+
+struct Worker {
+    child: Child,
+    lines: Receiver<(Instant, bool)>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Worker {
+    fn start(dir: &Path, peers: &[String]) -> Worker {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .env(PEERS, peers.join(","))
+            .current_dir(dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (sender, lines) = channel();
+        std::thread::Builder::new()
+            .spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    if sender.send((Instant::now(), line == "true")).is_err() {
+                        return;
+                    }
+                }
+            })
+            .unwrap();
+        Worker { child, lines }
+    }
+}
+
+fn take_over(name: &str, rounds: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut workers: Vec<Worker> = (0..3).map(|_| Worker::start(dir.path(), &peers)).collect();
+    let start = Instant::now();
+    let mut each = Vec::new();
+    for _ in 0..rounds {
+        // All have written, and so all are up.
+        let leader = loop {
+            let leads: Vec<bool> =
+                workers.iter().map(|worker| worker.lines.recv().unwrap().1).collect();
+            if let Some(leader) = leads.iter().position(|leads| *leads) {
+                break leader;
+            }
+        };
+        drop(workers.remove(leader));
+        let killed = Instant::now();
+        let next = |worker: &Worker| {
+            worker.lines.iter().map(|(at, _)| at).find(|at| *at > killed + Duration::from_millis(5))
+        };
+        let first = workers.iter().filter_map(next).min().unwrap();
+        each.push(first - killed);
+        workers.push(Worker::start(dir.path(), &peers));
+    }
+    report(name, start.elapsed(), each);
+}

@@ -10,6 +10,8 @@ use crate::node::message::{HardState, PeerMessage, SnapshotMeta, Voting};
 use crate::node::{Node, NodeConfig};
 use crate::path;
 use crate::storage::Boot;
+use crate::transport::frame::{FrameReader, write_frame};
+use crate::transport::handshake::{Answer, Hello};
 
 /// A peer's message: what decodes encodes to the same again.
 pub fn peer_message(bytes: &[u8]) {
@@ -108,6 +110,49 @@ fn fresh_node() -> Node {
     Node::new(config, 1, boot, machine, now).expect("this boot is sound")
 }
 
+/// What comes in on a connection, in pieces of any size.
+pub fn frames(bytes: &[u8]) {
+    for trusted in [false, true] {
+        let mut reader = FrameReader::new();
+        if trusted {
+            reader.trust();
+        }
+        'pieces: for piece in parts(bytes) {
+            reader.push(piece);
+            loop {
+                match reader.next() {
+                    Ok(Some(payload)) => {
+                        let _ = Hello::decode(payload);
+                        let _ = Answer::decode(payload);
+                        let _ = PeerMessage::decode(payload);
+                    }
+                    Ok(None) => break,
+                    Err(_) => break 'pieces,
+                }
+            }
+        }
+    }
+    // Payloads whose checksum is right.
+    for payload in parts(bytes) {
+        let frame = write_frame(Vec::new(), |mut buffer| {
+            buffer.extend_from_slice(payload);
+            buffer
+        });
+        let mut reader = FrameReader::new();
+        reader.trust();
+        reader.push(&frame);
+        assert_eq!(reader.next(), Ok(Some(payload)));
+        let _ = Hello::decode(payload);
+        let _ = Answer::decode(payload);
+    }
+}
+
+/// What is read back from disk.
+pub fn records(bytes: &[u8]) {
+    let parts: Vec<&[u8]> = parts(bytes).collect();
+    crate::storage::fuzz(&parts);
+}
+
 /// Cuts the bytes into parts: a length of two bytes before each.
 fn parts(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
@@ -120,8 +165,16 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Inputs to begin with: the parts of real traffic, for [`node`] and [`batches`].
-pub fn seeds() -> Vec<Bytes> {
+/// Writes inputs to begin with into the directory that `QUORATE_FUZZ_SEEDS` names.
+pub fn write_seeds() {
+    let Ok(dir) = std::env::var("QUORATE_FUZZ_SEEDS") else { return };
+    for (number, seed) in seeds().into_iter().enumerate() {
+        std::fs::write(format!("{dir}/seed-{number}"), seed).expect("the directory takes a file");
+    }
+}
+
+/// Messages as a leader sends them, one by one and all together, in the form of [`node`].
+fn seeds() -> Vec<Bytes> {
     use crate::node::message::{EntryKind, LogEntry, RaftBody};
     let raft = |term, body| PeerMessage::Raft { term, body };
     let entry = |index, data: &'static [u8]| LogEntry {

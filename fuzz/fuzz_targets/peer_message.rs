@@ -1,3 +1,6 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| quorate::fuzzing::peer_message(bytes));
+libfuzzer_sys::fuzz_target!(
+    init: quorate::fuzzing::write_seeds(),
+    |bytes: &[u8]| quorate::fuzzing::peer_message(bytes)
+);

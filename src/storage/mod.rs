@@ -159,3 +159,12 @@ impl StorageError {
         }
     }
 }
+
+/// Arbitrary bytes for all that is read back from disk.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(parts: &[&[u8]]) {
+    record::fuzz(parts);
+    for part in parts {
+        witness::fuzz(part);
+    }
+}

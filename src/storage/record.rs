@@ -165,8 +165,6 @@ pub(super) struct Manifest {
     pub(super) previous: Option<(u64, u64)>,
 }
 
-impl Manifest {}
-
 /// A record ready to be stored.
 #[derive(Debug)]
 pub(super) struct Encoded {
@@ -281,6 +279,22 @@ where
         }
         record.chain = chain.digest();
         Ok(Some(record))
+    }
+}
+
+/// Reads arbitrary parts as they are, and arbitrary bodies that are properly sealed.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(parts: &[&[u8]]) {
+    let stored = parts.chunks(2).map(|part| Ok((part[0], *part.last().unwrap_or(&part[0]))));
+    let mut reader = Reader::new(stored);
+    while let Ok(Some(_)) = reader.next() {}
+    for body in parts {
+        let encoded = encode(RecordId::log(1), 0, body);
+        let mut reader = Reader::new(encoded.parts.iter().map(|(key, value)| Ok((key, value))));
+        let record = reader.next().unwrap().unwrap();
+        assert_eq!(record.body, *body);
+        let _ = record.decode::<LogBody>();
+        let _ = record.decode::<Manifest>();
     }
 }
 

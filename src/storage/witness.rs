@@ -153,6 +153,21 @@ fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
     }))
 }
 
+/// Reads an arbitrary slot.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let mut slot = [0; SLOT_BYTES];
+    let length = bytes.len().min(SLOT_BYTES);
+    slot[..length].copy_from_slice(&bytes[..length]);
+    let _ = decode(&slot);
+    // And one whose checksum is right.
+    let checksum = xxh3_64(&slot[..SEALED_BYTES]);
+    slot[SEALED_BYTES..].copy_from_slice(&checksum.to_le_bytes());
+    if let Ok(Some(testimony)) = decode(&slot) {
+        let _ = decode(&encode(&testimony));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

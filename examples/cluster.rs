@@ -94,7 +94,11 @@ fn instance(peers: &str) -> Outcome<()> {
                 println!("= {}", guard.fencing_token());
                 held = Some(guard);
             }
-            "members" => println!("= {}", session.children("/members")?.join(" ")),
+            "members" => {
+                // This instance's replica may lag behind what another has just been told.
+                session.sync()?;
+                println!("= {}", session.children("/members")?.join(" "));
+            }
             "read" => {
                 session.sync()?;
                 let (data, _) = session.get("/board/last")?;

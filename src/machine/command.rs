@@ -62,7 +62,9 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Opens the session under `Request::session`.
-    Open { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
+    /// `base` is the last zxid that its node had seen when the session was first asked for: it
+    /// tells a late copy of a session that has ended from a new one.
+    Open { secret: [u8; 16], timeout_ms: u32, owner: NodeId, base: Zxid },
     /// Hands the session to a new holder, if the secret is right.
     Resume { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
     /// Closes the session by its holder's wish.

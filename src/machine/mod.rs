@@ -44,6 +44,7 @@
 //!   `NodeExists`, as with ZooKeeper, until the next create moves the number on.
 
 pub(crate) mod command;
+mod graves;
 mod ops;
 mod sessions;
 pub(crate) mod snapshot;
@@ -56,6 +57,7 @@ use self::command::{
     Applied, Batch, ChangeKind, Command, NodeId, Op, OpError, Outcome, Reply, Request,
     SessionChange,
 };
+use self::graves::Graves;
 use self::ops::Write;
 use self::sessions::{Admission, Sessions};
 use self::tree::hash_words;
@@ -78,6 +80,7 @@ pub(crate) struct Machine {
 pub(crate) struct State {
     tree: Tree,
     sessions: Sessions,
+    graves: Graves,
     time: u64,
 }
 
@@ -107,13 +110,19 @@ impl State {
         hash_words(&[self.tree.zxid(), self.time])
             .wrapping_add(self.tree.hash())
             .wrapping_add(self.sessions.hash())
+            .wrapping_add(self.graves.hash())
     }
 }
 
 impl Machine {
     /// The state of a new cluster, the same for every replica.
     pub(crate) fn new() -> Machine {
-        Machine::from_state(State { tree: Tree::genesis(), sessions: Sessions::new(), time: 0 })
+        Machine::from_state(State {
+            tree: Tree::genesis(),
+            sessions: Sessions::new(),
+            graves: Graves::new(),
+            time: 0,
+        })
     }
 
     fn from_state(state: State) -> Machine {
@@ -207,7 +216,10 @@ impl Machine {
     ) -> Result<Reply, OpError> {
         let id = request.session;
         let ops = match &request.command {
-            Command::Open { secret, timeout_ms, owner } => {
+            Command::Open { secret, timeout_ms, owner, base } => {
+                if !self.state.graves.admit(id, *base) {
+                    return Err(OpError::SessionExpired);
+                }
                 let record = SessionRecord::new(*secret, *timeout_ms, *owner, request.holder);
                 return self.open(id, record, applied);
             }
@@ -303,6 +315,7 @@ impl Machine {
     /// Ends a session, and its ephemerals with it.
     fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
+        self.state.graves.bury(id, write.zxid);
         if let Some(record) = self.state.sessions.get(id) {
             for path in record.ephemerals.iter() {
                 write.delete(&mut self.state.tree, path);

@@ -5,7 +5,7 @@
 //! stats and all children must agree; replicas that saw the same batches, or
 //! were restored from chunks half-way, must agree in every hash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -41,6 +41,7 @@ struct ModelSession {
 struct Model {
     znodes: BTreeMap<String, ModelZnode>,
     sessions: BTreeMap<SessionId, ModelSession>,
+    ended: BTreeSet<SessionId>,
     zxid: u64,
     time: u64,
     changes: Vec<Change>,
@@ -53,6 +54,7 @@ impl Model {
         Model {
             znodes: reserved.map(|path| (path.to_owned(), ModelZnode::default())).into(),
             sessions: BTreeMap::new(),
+            ended: BTreeSet::new(),
             zxid: 0,
             time: 0,
             changes: Vec::new(),
@@ -86,6 +88,7 @@ impl Model {
     fn apply(&mut self, term: u64, request: &Request) -> Result<Reply, OpError> {
         let id = request.session;
         match &request.command {
+            Command::Open { .. } if self.ended.contains(&id) => Err(OpError::SessionExpired),
             Command::Open { secret, timeout_ms, .. } => match self.sessions.get(&id) {
                 Some(known)
                     if known.secret == *secret && known.holders.last() == Some(&request.holder) =>
@@ -179,6 +182,7 @@ impl Model {
             self.delete(self.zxid, &path);
         }
         self.sessions.remove(&id);
+        self.ended.insert(id);
         self.session_changes.push(SessionChange::Gone(id));
         Reply::Done
     }
@@ -388,7 +392,7 @@ fn command() -> impl Strategy<Value = Command> {
     let timeout_ms = 1000..1003u32;
     prop_oneof![
         6 => (secret(), timeout_ms.clone())
-            .prop_map(|(secret, timeout_ms)| Command::Open { secret, timeout_ms, owner: 1 }),
+            .prop_map(|(secret, timeout_ms)| Command::Open { secret, timeout_ms, owner: 1, base: 0 }),
         2 => (secret(), timeout_ms)
             .prop_map(|(secret, timeout_ms)| Command::Resume { secret, timeout_ms, owner: 2 }),
         1 => Just(Command::Close),

@@ -83,7 +83,7 @@ impl Script {
 }
 
 fn open() -> Command {
-    Command::Open { secret: SECRET, timeout_ms: 9000, owner: 1 }
+    Command::Open { secret: SECRET, timeout_ms: 9000, owner: 1, base: 0 }
 }
 
 fn resume(secret: [u8; 16]) -> Command {
@@ -512,7 +512,7 @@ fn opening_again_gives_the_same_answer() {
     assert_eq!((s.machine.zxid(), s.last.sessions.len()), (2, 0));
     let other = s.send(A, 77, 0, 0, open());
     assert_eq!(other, Err(OpError::WrongSecret));
-    let thief = Command::Open { secret: [0; 16], timeout_ms: 1, owner: 1 };
+    let thief = Command::Open { secret: [0; 16], timeout_ms: 1, owner: 1, base: 0 };
     assert_eq!(s.send(A, A.0, 0, 0, thief), Err(OpError::WrongSecret));
     assert_eq!(s.machine.session(A).unwrap().timeout_ms, 9000);
 }

@@ -84,6 +84,8 @@ pub(crate) struct Cluster {
     pub(crate) states: Vec<(NodeId, SessionId, SessionState)>,
     pub(crate) leases: BTreeMap<SessionId, Time>,
     pub(crate) stopped: BTreeMap<NodeId, String>,
+    /// Requests on their way to a leader.
+    pub(crate) forwarded: Vec<PeerMessage>,
     /// All that was done, for comparing two runs.
     pub(crate) trace: Vec<String>,
 }
@@ -124,6 +126,7 @@ impl Cluster {
             states: Vec::new(),
             leases: BTreeMap::new(),
             stopped: BTreeMap::new(),
+            forwarded: Vec::new(),
             trace: Vec::new(),
         };
         for id in 1..=nodes {
@@ -176,6 +179,11 @@ impl Cluster {
 
     pub(crate) fn resign(&mut self, id: NodeId) {
         self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Resign);
+    }
+
+    pub(crate) fn deliver(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
+        let input = Input::Peer { from, message };
+        self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
     }
 
     pub(crate) fn isolate(&mut self, id: NodeId) {
@@ -231,6 +239,9 @@ impl Cluster {
         }
         for (to, message) in effects.messages {
             self.trace.push(format!("{:?} {id}>{to} {message:?}", self.now));
+            if matches!(message, PeerMessage::Forward { .. }) {
+                self.forwarded.push(message.clone());
+            }
             // Everything crosses the wire format.
             let bytes = message.encode(Vec::new());
             let message = PeerMessage::decode(&bytes).unwrap();

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::machine::command::{Command, NodeId, OpError, Reply, Request};
+use crate::machine::command::{Command, OpError, Reply, Request};
 use crate::machine::{Tree, Znode};
 use crate::node::io::{Answer, Effects, Read, RequestId, Time, WatchId, Write};
 use crate::node::rounds::Ticket;
@@ -134,6 +134,8 @@ pub(crate) struct LocalSessions {
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
     next_ticket: Ticket,
+    /// Sessions whose local deadline has passed and which may owe answers yet.
+    lost: BTreeSet<SessionId>,
     /// How many waits there are, of all sessions.
     waits: usize,
     tickets: BTreeMap<Ticket, SessionId>,
@@ -465,6 +467,7 @@ impl LocalSessions {
             return;
         };
         held.set_state(SessionState::Expired, effects);
+        self.lost.insert(session);
         let error = held.over();
         // What was never sent to anyone cannot happen any more.
         let keep = usize::try_from(held.ever_sent.saturating_sub(held.applied));
@@ -502,6 +505,7 @@ impl LocalSessions {
             effects.replies.extend(requests.map(|request| (request, Err(error.clone()))));
         }
         self.waits = 0;
+        self.lost.clear();
         self.unsent.clear();
         self.tickets.clear();
         self.ready.clear();
@@ -617,9 +621,16 @@ impl LocalSessions {
         }
     }
 
-    /// Forgets the sessions that are over and owe no answer.
+    /// Forgets the lost sessions that owe no answer any more.
     pub(crate) fn forget_settled(&mut self) {
-        self.sessions.retain(|_, held| !(held.is_over() && held.is_settled()));
+        let sessions = &mut self.sessions;
+        self.lost.retain(|id| {
+            let owes = sessions.get(id).is_some_and(|held| held.is_over() && !held.is_settled());
+            if !owes {
+                sessions.remove(id);
+            }
+            owes
+        });
     }
 }
 
@@ -658,12 +669,7 @@ fn answer(
     Ok(answer)
 }
 
-/// The command that opens a session, or resumes it.
-pub(crate) fn opening(resume: bool, secret: [u8; 16], timeout: Duration, owner: NodeId) -> Command {
-    let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    if resume {
-        Command::Resume { secret, timeout_ms, owner }
-    } else {
-        Command::Open { secret, timeout_ms, owner }
-    }
+/// A timeout as commands have it.
+pub(crate) fn milliseconds(timeout: Duration) -> u32 {
+    u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
 }

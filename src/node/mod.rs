@@ -452,18 +452,18 @@ impl Node {
 
     fn take_request(&mut self, request: ClientRequest) {
         let effects = &mut self.effects;
-        if !self.local.is_waiting() {
-            self.moved_at = self.now.mono;
-        }
         match request {
             ClientRequest::Open { request, session, holder, secret, timeout } => {
                 let timeout = negotiated(timeout, self.config.tick);
-                let command = local::opening(false, secret, timeout, self.id);
+                let timeout_ms = local::milliseconds(timeout);
+                let (owner, base) = (self.id, self.machine.zxid());
+                let command = Command::Open { secret, timeout_ms, owner, base };
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
                 let timeout = negotiated(timeout, self.config.tick);
-                let command = local::opening(true, secret, timeout, self.id);
+                let timeout_ms = local::milliseconds(timeout);
+                let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 effects.ended.extend(self.watches.end_session(session));
                 self.local.open(request, session, holder, timeout, command, effects);
             }
@@ -610,7 +610,9 @@ impl Node {
         // Elections take this long, so a round or a request that takes longer may be lost.
         let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
         self.rounds.restart_older(now.saturating_sub(election));
-        if now >= self.moved_at + self.patience && self.local.is_waiting() {
+        if !self.local.is_waiting() {
+            self.moved_at = now;
+        } else if now >= self.moved_at + self.patience {
             self.moved_at = now;
             self.patience = (self.patience * 2).min(election * 4);
             self.local.send_again();

@@ -391,3 +391,27 @@ fn a_closed_session_takes_nothing_more() {
     assert!(cluster.states.contains(&(1, session, SessionState::Closed)));
     assert_eq!(TICK * 3, TIMEOUT);
 }
+
+/// A session's requests come a second time after the session has ended: held up on their way, or
+/// resent to another leader. Running its open again would run its writes again too.
+#[test]
+fn late_copies_of_an_ended_session_s_requests_do_nothing() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let holder = cluster.follower();
+    let session = cluster.open(holder, 1, TIMEOUT);
+    for _ in 0..3 {
+        cluster.create(holder, session, "/n-", CreateMode::PersistentSequential).unwrap();
+    }
+    let copies: Vec<_> = cluster.forwarded.clone();
+    assert!(copies.len() >= 4);
+    let close = cluster.write(holder, session, Write::Close);
+    cluster.answer(close).unwrap();
+    let before = cluster.node(leader).machine().zxid();
+    for message in copies {
+        cluster.deliver(holder, leader, message);
+    }
+    cluster.advance(HEARTBEAT * 4);
+    assert_eq!(cluster.node(leader).machine().zxid(), before);
+    cluster.check_equal();
+}

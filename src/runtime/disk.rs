@@ -19,6 +19,9 @@ use crate::storage::{
     CheckpointKind, HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError,
 };
 
+/// A write is not joined with more beyond this, and is cut into parts when it is larger itself.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
 /// The node's end of the disk's thread. Dropping it ends the thread once all is written.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -105,22 +108,23 @@ impl Writer {
     /// Ends well when the node is gone and all is written.
     fn work(&mut self) -> Result<(), StorageError> {
         loop {
-            self.busy_since.store(0, Ordering::Relaxed);
-            let op = match (self.queue.try_recv(), &self.checkpoint) {
-                (Ok(op), _) => op,
-                (Err(TryRecvError::Disconnected), _) => return Ok(()),
-                (Err(TryRecvError::Empty), Some(_)) => {
-                    self.start_clock();
-                    self.checkpoint_chunk()?;
-                    continue;
-                }
-                (Err(TryRecvError::Empty), None) => match self.queue.recv() {
-                    Ok(op) => op,
-                    Err(_) => return Ok(()),
-                },
+            let op = if self.checkpoint.is_some() {
+                // A chunk between any two writes: neither waits long for the other.
+                self.start_clock();
+                self.checkpoint_chunk()?;
+                self.queue.try_recv()
+            } else {
+                self.busy_since.store(0, Ordering::Relaxed);
+                self.queue.recv().map_err(|_| TryRecvError::Disconnected)
             };
-            self.start_clock();
-            self.perform(op)?;
+            match op {
+                Ok(op) => {
+                    self.start_clock();
+                    self.perform(op)?;
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
         }
     }
 
@@ -156,7 +160,9 @@ impl Writer {
         mut write: LogWrite,
     ) -> Result<Option<DiskOp>, StorageError> {
         let mut next = None;
-        while let Ok(op) = self.queue.try_recv() {
+        while size(&write) < WRITE_BYTES_MAX
+            && let Ok(op) = self.queue.try_recv()
+        {
             match op {
                 DiskOp::Write { number: later, write: more } => {
                     number = later;
@@ -168,7 +174,7 @@ impl Writer {
                 }
             }
         }
-        self.store.append(&write)?;
+        append(&mut *self.store, write)?;
         self.tell(Input::Written { number });
         Ok(next)
     }
@@ -198,7 +204,7 @@ impl Writer {
 pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input, StorageError> {
     match op {
         DiskOp::Write { number, write } => {
-            store.append(&write)?;
+            append(store, write)?;
             Ok(Input::Written { number })
         }
         DiskOp::Install { number, hard_state, meta, state } => {
@@ -239,6 +245,37 @@ fn install(
     store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
 }
 
+/// About the bytes of a write.
+fn size(write: &LogWrite) -> usize {
+    const OVERHEAD: usize = 32;
+    write.entries.iter().map(|entry| entry.data.len() + OVERHEAD).sum()
+}
+
+/// Makes a write durable, in parts if it is large: the store wants no more than a few megabytes
+/// between two syncs. A crash in between leaves the first parts, which is as if fewer entries had
+/// arrived.
+fn append(store: &mut dyn LogStore, mut write: LogWrite) -> Result<(), StorageError> {
+    while size(&write) > WRITE_BYTES_MAX && write.entries.len() > 1 {
+        let mut bytes = 0;
+        let fits = write.entries.iter().take_while(|entry| {
+            bytes += entry.data.len();
+            bytes <= WRITE_BYTES_MAX / 2
+        });
+        let rest = write.entries.split_off(fits.count().max(1));
+        let part = LogWrite {
+            // What is committed may lie in a later part. It is never before the first entry,
+            // since what is committed is not replaced.
+            hard_state: write.hard_state.map(|hard_state| HardState {
+                commit: hard_state.commit.min(write.entries[write.entries.len() - 1].index),
+                ..hard_state
+            }),
+            entries: std::mem::replace(&mut write.entries, rest),
+        };
+        store.append(&part)?;
+    }
+    store.append(&write)
+}
+
 /// Adds a later write to an earlier one: its entries replace those from its first index on.
 fn merge(write: &mut LogWrite, more: LogWrite) {
     if more.hard_state.is_some() {
@@ -264,6 +301,31 @@ mod tests {
             hard_state: Some(HardState { term, vote: 0, commit: 0 }),
             entries: indexes.map(entry).collect(),
         }
+    }
+
+    #[test]
+    fn a_large_write_is_stored_in_parts_and_whole() {
+        let disk = crate::storage::MemoryDisk::new();
+        let mut store = disk.open();
+        let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+        let (hard_state, meta, state) = founding.genesis();
+        let identity = crate::storage::Identity {
+            cluster: 1,
+            node: founding.members[0].node,
+            incarnation: 1,
+            address: "127.0.0.1:7400".to_owned(),
+        };
+        store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+        let mut large = write(2, 2..=40);
+        for entry in &mut large.entries {
+            entry.data = Bytes::from(vec![7; 100_000]);
+        }
+        large.hard_state = Some(HardState { term: 2, vote: 1, commit: 39 });
+        append(&mut store, large.clone()).unwrap();
+        drop(store);
+        let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+        assert_eq!(boot.entries, large.entries);
+        assert_eq!(Some(boot.hard_state), large.hard_state);
     }
 
     #[test]

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+use once_cell::sync::OnceCell;
 
 use crate::error::{Error, Result};
 use crate::machine::Tree;
@@ -73,7 +74,7 @@ pub(crate) struct Shared {
     /// events: so reads wait, for the few microseconds that the host takes in between.
     publishing: AtomicBool,
     status: Mutex<NodeStatus>,
-    stopped: OnceLock<String>,
+    stopped: OnceCell<String>,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
@@ -165,11 +166,6 @@ impl Shared {
                 reason: self.waiting_for(),
             })
         })
-    }
-
-    fn stopped_error(&self) -> Error {
-        let reason = self.stopped().unwrap_or("it was closed").to_owned();
-        Error::Stopped { reason }
     }
 
     pub(crate) fn address(&self, node: NodeId) -> Option<&str> {
@@ -319,7 +315,7 @@ impl Host {
             tree: ArcSwap::from_pointee(node.machine().tree()),
             publishing: AtomicBool::new(false),
             status: Mutex::new(node.status()),
-            stopped: OnceLock::new(),
+            stopped: OnceCell::new(),
             clock,
             limits,
             node: node.id(),
@@ -499,8 +495,12 @@ impl Host {
 
     /// Answers everybody for the last time.
     pub(crate) fn close(&mut self) {
-        let _ = self.shared.stopped.set("it was closed".to_owned());
-        let error = self.shared.stopped_error();
+        // A node that had stopped by itself keeps its reason.
+        let reason = match self.shared.stopped.try_insert("it was closed".to_owned()) {
+            Ok(reason) => reason,
+            Err((reason, _)) => reason,
+        };
+        let error = Error::Stopped { reason: reason.clone() };
         for (_, slot) in std::mem::take(&mut self.slots) {
             slot.complete(Err(error.clone()));
         }

@@ -8,7 +8,7 @@
 //!
 //! | image | items |
 //! | --- | --- |
-//! | full | all znodes, each after its parent; all sessions, each followed by its results |
+//! | full | all znodes, each after its parent; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results |
 //! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
 //!
 //! Equal states give equal bytes. What follows from the rest is left out (sets
@@ -61,7 +61,11 @@ enum Item<'a> {
         data: Raw<'a>,
         fields: Fields,
     },
-    SessionGone(SessionId),
+    /// A session that has ended, and at which zxid, as far as that is remembered.
+    SessionGone {
+        id: SessionId,
+        zxid: Option<Zxid>,
+    },
     Session {
         id: SessionId,
         secret: [u8; 16],
@@ -85,6 +89,9 @@ enum Item<'a> {
         time: u64,
         znodes: u64,
         sessions: u64,
+        graves: u64,
+        /// See `Graves::forgotten`.
+        forgotten: Zxid,
     },
 }
 
@@ -124,7 +131,7 @@ impl Item<'_> {
             Item::Begin { full: true } => "the beginning of a full image",
             Item::Begin { full: false } => "the beginning of a delta",
             Item::ZnodeGone { .. } | Item::Znode { .. } => "a znode",
-            Item::SessionGone(_) | Item::Session { .. } => "a session",
+            Item::SessionGone { .. } | Item::Session { .. } => "a session",
             Item::Outcome { .. } => "a result",
             Item::End { .. } => "the end of an image",
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{FORMAT, Item};
 use crate::machine::command::{OpError, Reply};
+use crate::machine::graves::Graves;
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
 use crate::machine::tree::{Fields, RESERVED, Tree};
 use crate::machine::{Machine, State};
@@ -15,6 +16,7 @@ use crate::znode::{SessionId, Zxid};
 pub(crate) struct ChunkReader {
     tree: Tree,
     sessions: Sessions,
+    graves: Graves,
     time: u64,
     phase: Phase,
 }
@@ -35,7 +37,13 @@ enum Phase {
 
 impl ChunkReader {
     pub(crate) fn new() -> ChunkReader {
-        ChunkReader { tree: Tree::empty(), sessions: Sessions::new(), time: 0, phase: Phase::Blank }
+        ChunkReader {
+            tree: Tree::empty(),
+            sessions: Sessions::new(),
+            graves: Graves::new(),
+            time: 0,
+            phase: Phase::Blank,
+        }
     }
 
     /// Takes the next chunk. After an error, nothing else is taken.
@@ -72,6 +80,7 @@ impl ChunkReader {
         let machine = Machine::from_state(State {
             tree: self.tree,
             sessions: self.sessions,
+            graves: self.graves,
             time: self.time,
         });
         machine.check_invariants()?;
@@ -106,8 +115,11 @@ impl ChunkReader {
             }
             (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),
             (Phase::Open, Item::Znode { path, data, fields }) => self.put(path, data.0, fields),
-            (Phase::Open, Item::SessionGone(id)) => {
+            (Phase::Open, Item::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
+                if let Some(zxid) = zxid {
+                    self.graves.put(id, zxid);
+                }
                 Ok(())
             }
             (
@@ -138,12 +150,13 @@ impl ChunkReader {
                 }
                 Ok(())
             }
-            (Phase::Open, Item::End { zxid, time, znodes, sessions }) => {
-                let found = (self.tree.len() as u64, self.sessions.len() as u64);
-                if found != (znodes, sessions) {
+            (Phase::Open, Item::End { zxid, time, znodes, sessions, graves, forgotten }) => {
+                self.graves.forget(forgotten);
+                let found = [self.tree.len(), self.sessions.len(), self.graves.len()];
+                let expected = [znodes, sessions, graves];
+                if found.map(|count| count as u64) != expected {
                     return Err(format!(
-                        "{} znodes and {} sessions, but {znodes} and {sessions} are expected",
-                        found.0, found.1,
+                        "{found:?} znodes, sessions and ended sessions, but {expected:?} are expected"
                     ));
                 }
                 self.tree.set_zxid(zxid);

@@ -19,7 +19,7 @@ fn apply(machine: &mut Machine, seq: u64, acked: u64, command: Command) {
 }
 
 fn open() -> Command {
-    Command::Open { secret: [9; 16], timeout_ms: 1000, owner: 1 }
+    Command::Open { secret: [9; 16], timeout_ms: 1000, owner: 1, base: 0 }
 }
 
 fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Command {
@@ -230,7 +230,14 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         reader.push(&chunk).and_then(|()| reader.finish(0, 0).map(|_| ()))
     };
     let znode = |path| Item::Znode { path, data: Raw(b""), fields: Fields::default() };
-    let end = |znodes, sessions| Item::End { zxid: 0, time: 0, znodes, sessions };
+    let end = |znodes, sessions| Item::End {
+        zxid: 0,
+        time: 0,
+        znodes,
+        sessions,
+        graves: 0,
+        forgotten: 0,
+    };
     let session = |results| Item::Session {
         id: ID,
         secret: [0; 16],
@@ -246,7 +253,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         (vec![begin(), end(0, 0)], "no znode /"),
         (vec![begin(), znode("/a")], "/a: its parent is not there"),
         (vec![begin(), znode("x")], "invalid path"),
-        (vec![begin(), znode("/"), end(2, 0)], "1 znodes and 0 sessions"),
+        (vec![begin(), znode("/"), end(2, 0)], "[1, 0, 0] znodes"),
         (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be gone"),
         (vec![begin(), session(2)], "more history"),
         (vec![begin(), session(1), end(0, 1)], "out of place"),

@@ -7,7 +7,7 @@ use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
-use crate::znode::SessionId;
+use crate::znode::{SessionId, Zxid};
 
 /// Makes the chunks of a state, one at a time.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ enum Step {
     Znodes(Option<String>),
     /// The sessions that are gone after this one.
     SessionsGone(Option<SessionId>),
+    /// In a full image, the sessions that ended after this zxid.
+    Graves(Option<Zxid>),
     /// The sessions after this one; in a delta, those still in the dirty set.
     Sessions(Option<SessionId>),
     /// A session's results from this place on.
@@ -97,12 +99,21 @@ impl ChunkWriter {
                 let mut gone = ids.filter(|id| self.state.sessions.get(**id).is_none());
                 match gone.next() {
                     Some(id) => {
-                        add(pending, &Item::SessionGone(*id));
+                        let zxid = self.state.graves.get(*id);
+                        add(pending, &Item::SessionGone { id: *id, zxid });
                         Step::SessionsGone(Some(*id))
                     }
+                    None if self.dirty.is_none() => Step::Graves(None),
                     None => Step::Sessions(None),
                 }
             }
+            Step::Graves(cursor) => match self.state.graves.after(cursor) {
+                Some((zxid, id)) => {
+                    add(pending, &Item::SessionGone { id, zxid: Some(zxid) });
+                    Step::Graves(Some(zxid))
+                }
+                None => Step::Sessions(None),
+            },
             Step::Sessions(cursor) => {
                 let sessions = &self.state.sessions;
                 let next = match &mut self.dirty {
@@ -146,6 +157,8 @@ impl ChunkWriter {
                     time: self.state.time,
                     znodes: tree.len() as u64,
                     sessions: self.state.sessions.len() as u64,
+                    graves: self.state.graves.len() as u64,
+                    forgotten: self.state.graves.forgotten(),
                 };
                 add(pending, &item);
                 Step::Done

@@ -1,0 +1,147 @@
+//! Sessions that are over, so that none of them opens again.
+//!
+//! A request to open a session may come a second time, late: resent across a
+//! change of leader, or held up on its way. If the session has ended in
+//! between, running it again would run the session's other requests again too.
+//! So the ids of the last sessions that ended are kept. Of those before them
+//! only the last one's zxid is known, and it is enough: a request carries the
+//! zxid that its node had seen when the session was first asked for, which is
+//! smaller than that of the session's end.
+//!
+//! Invariants: every grave is newer than `forgotten`; no more than
+//! [`GRAVES_MAX`] of them are kept.
+
+use rpds::RedBlackTreeMapSync;
+
+use super::tree::hash_words;
+use crate::znode::{SessionId, Zxid};
+
+/// How many ended sessions are kept by id. A node that lags by more ends of sessions than this
+/// cannot open one, and is told that it has expired.
+pub(super) const GRAVES_MAX: usize = 10_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Graves {
+    by_zxid: RedBlackTreeMapSync<Zxid, SessionId>,
+    by_id: RedBlackTreeMapSync<SessionId, Zxid>,
+    forgotten: Zxid,
+    hash: u64,
+}
+
+fn hash(zxid: Zxid, id: SessionId) -> u64 {
+    hash_words(&[zxid, id.number()])
+}
+
+impl Graves {
+    pub(super) fn new() -> Graves {
+        Graves {
+            by_zxid: RedBlackTreeMapSync::new_sync(),
+            by_id: RedBlackTreeMapSync::new_sync(),
+            forgotten: 0,
+            hash: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_zxid.size()
+    }
+
+    /// The end of the last session whose id is not known any more.
+    pub(super) fn forgotten(&self) -> Zxid {
+        self.forgotten
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash.wrapping_add(hash_words(&[self.forgotten]))
+    }
+
+    /// When the session ended, if that is known.
+    pub(super) fn get(&self, id: SessionId) -> Option<Zxid> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The first grave after this zxid, or the first of all.
+    pub(super) fn after(&self, zxid: Option<Zxid>) -> Option<(Zxid, SessionId)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let range = (zxid.map_or(Unbounded, Excluded), Unbounded);
+        self.by_zxid.range(range).next().map(|(zxid, id)| (*zxid, *id))
+    }
+
+    /// Whether a session may open that was first asked for when its node had seen `base`.
+    pub(super) fn admit(&self, id: SessionId, base: Zxid) -> bool {
+        base >= self.forgotten && !self.by_id.contains_key(&id)
+    }
+
+    /// The session ended at this zxid, after all others.
+    pub(super) fn bury(&mut self, id: SessionId, zxid: Zxid) {
+        self.put(id, zxid);
+        while self.len() > GRAVES_MAX
+            && let Some((first, _)) = self.after(None)
+        {
+            self.forget(first);
+        }
+    }
+
+    /// Adds a grave as it was saved.
+    pub(super) fn put(&mut self, id: SessionId, zxid: Zxid) {
+        if let Some(known) = self.get(id) {
+            self.remove(known, id);
+        }
+        if let Some(other) = self.by_zxid.get(&zxid).copied() {
+            self.remove(zxid, other);
+        }
+        self.hash = self.hash.wrapping_add(hash(zxid, id));
+        self.by_zxid.insert_mut(zxid, id);
+        self.by_id.insert_mut(id, zxid);
+    }
+
+    /// Forgets the graves up to this zxid.
+    pub(super) fn forget(&mut self, upto: Zxid) {
+        while let Some((zxid, id)) = self.after(None).filter(|(zxid, _)| *zxid <= upto) {
+            self.remove(zxid, id);
+        }
+        self.forgotten = self.forgotten.max(upto);
+    }
+
+    fn remove(&mut self, zxid: Zxid, id: SessionId) {
+        self.hash = self.hash.wrapping_sub(hash(zxid, id));
+        self.by_zxid.remove_mut(&zxid);
+        self.by_id.remove_mut(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_session_never_opens_again() {
+        let mut graves = Graves::new();
+        let ended = GRAVES_MAX as u64 + 100;
+        for n in 1..=ended {
+            assert!(graves.admit(SessionId(n), n - 1), "the first time");
+            graves.bury(SessionId(n), n);
+        }
+        assert_eq!((graves.len(), graves.forgotten()), (GRAVES_MAX, 100));
+        for n in 1..=ended {
+            assert!(!graves.admit(SessionId(n), n - 1), "session {n}");
+        }
+        assert!(graves.admit(SessionId(ended + 1), ended));
+    }
+
+    #[test]
+    fn the_same_graves_have_the_same_hash_however_they_came() {
+        let mut one = Graves::new();
+        for n in 1..=GRAVES_MAX as u64 + 5 {
+            one.bury(SessionId(n * 7), n);
+        }
+        let mut two = Graves::new();
+        let mut at = None;
+        while let Some((zxid, id)) = one.after(at) {
+            two.put(id, zxid);
+            at = Some(zxid);
+        }
+        two.forget(one.forgotten());
+        assert_eq!((one.hash(), one.len()), (two.hash(), two.len()));
+    }
+}

@@ -225,7 +225,7 @@ fn uncontended(name: &str, session: &Session, time: Duration) {
 fn hand_off(name: &str, members: &Members, time: Duration) {
     let start = Instant::now();
     let each = std::thread::scope(|scope| {
-        let (released, mut last) = channel();
+        let (released, last) = channel();
         let contenders: Vec<_> = (0..2)
             .map(|place| {
                 let lock = members.session(place).lock("/handed").unwrap();
@@ -248,7 +248,7 @@ fn hand_off(name: &str, members: &Members, time: Duration) {
         for contender in contenders {
             contender.join().unwrap();
         }
-        let mut turns: Vec<_> = std::iter::from_fn(|| Receiver::recv(&mut last).ok()).collect();
+        let mut turns: Vec<_> = last.iter().collect();
         turns.sort_by_key(|(token, _, _)| *token);
         turns.windows(2).map(|turn| turn[1].1.saturating_duration_since(turn[0].2)).collect()
     });

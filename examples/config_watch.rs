@@ -10,6 +10,7 @@ fn follow(service: &Session) -> Result<()> {
     let changes = service.watch("/config", WatchMode::PersistentRecursive)?;
     let (value, stat) = service.get("/config/limit")?;
     println!("limit {} (version {})", String::from_utf8_lossy(&value), stat.version);
+    service.create("/seen/", &value, CreateMode::PersistentSequential)?;
     for event in changes.events() {
         if event.kind == EventKind::Deleted {
             println!("{} was deleted by write {}", event.path, event.zxid);
@@ -33,14 +34,16 @@ fn main() -> Result<()> {
     operator.create("/seen", b"", CreateMode::Persistent)?;
     let service = cluster.node(2).session();
     service.sync()?;
+    let (_, mut seen) = operator.children_and_watch("/seen")?;
     std::thread::scope(|scope| {
         let service = scope.spawn(|| follow(&service));
         for limit in ["20", "30", "40"] {
-            let (_, watch) = operator.children_and_watch("/seen")?;
+            // The service says when it has seen the value before.
+            seen.recv();
+            seen = operator.children_and_watch("/seen")?.1;
             operator.set("/config/limit", limit)?;
-            // The service says when it has seen it.
-            watch.recv();
         }
+        seen.recv();
         operator.delete("/config/limit")?;
         service.join().expect("the service panicked")
     })

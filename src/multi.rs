@@ -10,7 +10,7 @@ use crate::znode::{CreateMode, OpResult};
 /// Operations that are done all together, as one write with one zxid, or not at all.
 ///
 /// Each sees what those before it did. Nobody ever sees some of them done and others not. Their data
-/// together may be 1 MiB.
+/// together may be 1 MiB, and so may their paths.
 ///
 /// Source: ZooKeeper, `multi`.
 ///
@@ -34,22 +34,25 @@ use crate::znode::{CreateMode, OpResult};
 pub struct Multi<'a> {
     session: &'a Session,
     ops: Vec<Op>,
-    bytes: usize,
+    data_bytes: usize,
+    path_bytes: usize,
     checked: Result<()>,
 }
 
 impl<'a> Multi<'a> {
     pub(crate) fn new(session: &'a Session) -> Multi<'a> {
-        Multi { session, ops: Vec::new(), bytes: 0, checked: Ok(()) }
+        Multi { session, ops: Vec::new(), data_bytes: 0, path_bytes: 0, checked: Ok(()) }
     }
 
     fn push(mut self, checked: Result<()>, bytes: usize, op: impl FnOnce() -> Op) -> Multi<'a> {
-        self.bytes += bytes;
+        self.data_bytes += bytes;
         let index = self.ops.len();
         let op = op();
+        // What an operation takes besides, about.
+        self.path_bytes += op.path().len() + 32;
         if self.checked.is_ok() {
             self.checked = checked
-                .and_then(|()| check_data(op.path(), self.bytes))
+                .and_then(|()| check_data(op.path(), self.data_bytes.max(self.path_bytes)))
                 .map_err(|error| crate::error::Error::Multi { index, error: Box::new(error) });
         }
         self.ops.push(op);

@@ -90,6 +90,11 @@ impl<T> Pending<T> {
         Some(self.converted(answer))
     }
 
+    /// Whether it has failed already.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.slot.lock().answer, Some(Err(_)))
+    }
+
     /// Lets `then` have the answer, on the node's thread, where it must not block.
     pub(crate) fn then(self, then: impl FnOnce(Result<Answer>) + Send + 'static) {
         let mut state = self.slot.lock();

@@ -139,6 +139,10 @@ impl Session {
             Some(Arc::clone(&session)),
             expect::opened,
         );
+        if pending.has_failed() {
+            // Refused at once: nobody will ever open it.
+            session.set_state(SessionState::Expired);
+        }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner) }, pending))
     }

@@ -258,3 +258,12 @@ fn futures_need_no_runtime_and_dropping_them_cancels_nothing() {
     .unwrap();
     assert!(session.exists("/dropped").unwrap().is_some());
 }
+
+#[test]
+fn a_multi_is_bounded_in_its_operations_too() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let path = format!("/{}", "x".repeat(4000));
+    let multi = (0..300).fold(session.multi(), |multi, _| multi.delete(&path));
+    assert!(matches!(multi.commit(), Err(Error::Multi { index: 259, .. })));
+}

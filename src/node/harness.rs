@@ -173,7 +173,7 @@ impl Cluster {
     }
 
     pub(crate) fn fail_disk(&mut self, id: NodeId) {
-        let input = Input::StorageFailed { reason: "no space".to_owned() };
+        let input = Input::Failed { reason: "the disk failed: no space".to_owned() };
         self.hosts.get_mut(&id).unwrap().inputs.push_back(input);
     }
 

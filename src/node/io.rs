@@ -49,8 +49,8 @@ pub(crate) enum Input {
     Written { number: u64 },
     /// The checkpoint at this index is durable.
     CheckpointDone { index: u64 },
-    /// The disk failed; nothing more will be written.
-    StorageFailed { reason: String },
+    /// The disk or something else that the node cannot do without has failed.
+    Failed { reason: String },
     /// The session is to be expired now, as if its time were up. Only a leader acts on it.
     Expire { session: SessionId },
     /// The node is about to be stopped: if it leads, it hands over first.

@@ -12,6 +12,9 @@
 //! answers its user when its own replica has applied it. Nothing is answered to
 //! a node by a node, so no answer can be lost.
 //!
+//! [`users`] is what the node does for its own users, [`lead`] what it does as the
+//! leader, [`ready`] what Raft wants done.
+//!
 //! What Raft wants sent only after something is durable waits in
 //! `Node::undurable` for [`io::Input::Written`]; the shell cannot get that order wrong.
 //!
@@ -28,41 +31,42 @@ mod guard;
 mod harness;
 mod hashes;
 pub(crate) mod io;
+mod lead;
 mod local;
 mod log;
 pub(crate) mod message;
 mod raft_log;
+mod ready;
 mod rounds;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod users;
 mod watches;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use raft::eraftpb::{self, EntryType, MessageType};
+use raft::eraftpb::{self};
 use raft::{RawNode, SnapshotStatus, StateRole};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::machine::command::{Applied, Batch, Command, NodeId, Request, SessionChange};
-use crate::session::SessionState;
-use crate::storage::{Boot, LogWrite};
-use crate::watch::WatchMode;
+use crate::machine::command::{NodeId, Request};
+use crate::storage::Boot;
 use crate::znode::SessionId;
 use admission::Admission;
 use expiry::ExpiryTable;
 use guard::{View, Violation};
-use hashes::{Hashes, Verdict};
-use io::{ClientRequest, DiskOp, Effects, Input, NodeStatus, Now, Time};
+use hashes::Hashes;
+use io::{Effects, Input, NodeStatus, Now, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
-use message::{HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
-use rounds::{Asked, Confirmations, Rounds};
+use message::{HardState, PeerMessage, RaftBody, SnapshotMeta};
+use rounds::{Confirmations, Rounds};
 use transfer::{Incoming, Outgoing};
-use watches::{Fired, WatchKind, WatchTable};
+use watches::WatchTable;
 
 /// An election starts after this many heartbeats of silence, and up to twice as many.
 const ELECTION_TICKS: usize = 10;
@@ -415,7 +419,7 @@ impl Node {
                     self.raw.mut_store().compact(keep_from);
                 }
             }
-            Input::StorageFailed { reason } => return Err(format!("the disk failed: {reason}")),
+            Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if self.serving {
                     self.expire(session);
@@ -431,76 +435,6 @@ impl Node {
             Some((_, known)) => *known = problem,
             None => self.unreachable.push((peer, problem)),
         }
-    }
-
-    /// Hands leadership to the voter that has most of the log.
-    fn resign(&mut self) {
-        if self.raw.raft.state != StateRole::Leader {
-            return;
-        }
-        let progress = self.raw.raft.prs();
-        let heir = progress
-            .iter()
-            .filter(|(id, progress)| **id != self.id && progress.recent_active)
-            .filter(|(id, _)| self.raw.store().conf_state().voters.contains(id))
-            .max_by_key(|(id, progress)| (progress.matched, **id))
-            .map(|(id, _)| *id);
-        if let Some(heir) = heir {
-            self.raw.transfer_leader(heir);
-        }
-    }
-
-    fn take_request(&mut self, request: ClientRequest) {
-        let effects = &mut self.effects;
-        match request {
-            ClientRequest::Open { request, session, holder, secret, timeout } => {
-                let timeout = negotiated(timeout, self.config.tick);
-                let timeout_ms = local::milliseconds(timeout);
-                let (owner, base) = (self.id, self.machine.zxid());
-                let command = Command::Open { secret, timeout_ms, owner, base };
-                self.local.open(request, session, holder, timeout, command, effects);
-            }
-            ClientRequest::Resume { request, session, holder, secret, timeout } => {
-                let timeout = negotiated(timeout, self.config.tick);
-                let timeout_ms = local::milliseconds(timeout);
-                let command = Command::Resume { secret, timeout_ms, owner: self.id };
-                effects.ended.extend(self.watches.end_session(session));
-                self.local.open(request, session, holder, timeout, command, effects);
-            }
-            ClientRequest::Write { request, session, command } => {
-                self.local.write(request, session, command, effects);
-            }
-            ClientRequest::Read { request, session, read, watch } => {
-                self.local.read(request, session, read, watch, effects);
-            }
-            ClientRequest::Watch { request, session, watch, path, mode } => {
-                let kind = match mode {
-                    WatchMode::Persistent => WatchKind::Persistent,
-                    WatchMode::PersistentRecursive => WatchKind::Recursive,
-                };
-                self.local.watch(request, session, watch, path, kind, effects);
-            }
-            ClientRequest::Unwatch { watch } => self.watches.remove(watch),
-            ClientRequest::Sync { request, session } => {
-                if let Some(ticket) = self.local.sync(request, session, effects) {
-                    self.rounds.wait(ticket);
-                }
-            }
-        }
-    }
-
-    fn refuse(&mut self, request: ClientRequest, reason: &str) {
-        let request = match request {
-            ClientRequest::Open { request, .. }
-            | ClientRequest::Resume { request, .. }
-            | ClientRequest::Write { request, .. }
-            | ClientRequest::Read { request, .. }
-            | ClientRequest::Watch { request, .. }
-            | ClientRequest::Sync { request, .. } => request,
-            ClientRequest::Unwatch { .. } => return,
-        };
-        let error = Error::Stopped { reason: reason.to_owned() };
-        self.effects.replies.push((request, Err(error)));
     }
 
     fn take_message(&mut self, from: NodeId, message: PeerMessage) -> Result<(), String> {
@@ -545,22 +479,6 @@ impl Node {
         Ok(())
     }
 
-    fn take_forwarded(&mut self, from: NodeId, request: Request) {
-        // Only a leader decides that a session has expired, and a node opens sessions for itself.
-        let forged = match request.command {
-            Command::Expire { .. } => true,
-            Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
-            _ => false,
-        };
-        if forged {
-            tracing::warn!(from, "refused a request that its sender may not make");
-        } else if self.serving {
-            self.admission.admit(request, &self.machine);
-        } else if self.early.len() < EARLY_MAX {
-            self.early.push_back((from, request));
-        }
-    }
-
     fn take_raft(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Result<(), String> {
         let raft = &self.raw.raft;
         let view = View {
@@ -597,6 +515,8 @@ impl Node {
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(from, %error, "raft did not take a message");
         }
+        // What follows in the same step may be meant for the leader that this has become.
+        self.observe_leader();
         Ok(())
     }
 
@@ -623,26 +543,6 @@ impl Node {
         if self.serving {
             self.expire_sessions();
         }
-    }
-
-    fn expire_sessions(&mut self) {
-        for session in self.expiry.take_expired(self.now.mono) {
-            self.expire(session);
-        }
-    }
-
-    fn expire(&mut self, session: SessionId) {
-        let Some(record) = self.machine.session(session) else {
-            return;
-        };
-        let holder = record.holder;
-        // In case it comes to nothing (it was resumed in the same moment).
-        let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-        self.expiry.touch(session, timeout, self.now.mono);
-        self.expiring.insert(session);
-        let command = Command::Expire { term: self.raw.raft.term };
-        let request = Request { session, holder, seq: 0, acked: 0, command };
-        self.admission.admit(request, &self.machine);
     }
 
     /// Runs Raft until it wants nothing more.
@@ -697,439 +597,6 @@ impl Node {
         }
     }
 
-    /// Gives every session its full timeout again.
-    fn renew_all(&mut self) {
-        if self.serving {
-            for (session, record) in self.machine.sessions() {
-                let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                self.expiry.touch(session, timeout, self.now.mono);
-            }
-        }
-    }
-
-    fn send_again(&mut self) {
-        self.moved_at = self.now.mono;
-        self.patience = self.config.heartbeat * ELECTION_TICKS as u32;
-        self.local.send_again();
-        self.rounds.restart(self.now.mono);
-    }
-
-    fn send_requests(&mut self) {
-        let leader = self.leadership.leader;
-        if leader == 0 || !self.local.has_unsent() || (leader == self.id && !self.serving) {
-            return;
-        }
-        let requests = self.local.take_unsent(self.now.mono);
-        if leader == self.id {
-            for request in requests {
-                self.admission.admit(request, &self.machine);
-            }
-            return;
-        }
-        let mut bytes = 0;
-        let mut part = Vec::new();
-        for request in requests {
-            bytes += admission::size(&request);
-            if bytes > FORWARD_BYTES_MAX && !part.is_empty() {
-                let requests = std::mem::take(&mut part);
-                self.effects.messages.push((leader, PeerMessage::Forward { requests }));
-                bytes = admission::size(&request);
-            }
-            part.push(request);
-        }
-        if !part.is_empty() {
-            self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
-        }
-    }
-
-    fn propose(&mut self) {
-        while self.serving {
-            let Some(batch) = self.admission.next_batch(self.now.wall_ms) else {
-                return;
-            };
-            // Refused while too much is uncommitted, or while leadership is handed over.
-            if self.raw.propose(Vec::new(), batch.encode()).is_err() {
-                self.admission.put_back(batch);
-                return;
-            }
-        }
-    }
-
-    fn ask_round(&mut self) {
-        let leader = self.leadership.leader;
-        let now = self.now.mono;
-        if leader == 0 || !self.rounds.is_due(now) || (leader == self.id && !self.serving) {
-            return;
-        }
-        let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
-        let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
-        let sessions = self.local.living();
-        let round = self.rounds.ask(now, now + period, sessions.clone());
-        let boot = self.rounds.boot();
-        if leader == self.id {
-            self.take_round(self.id, boot, round, &sessions);
-        } else {
-            self.effects.messages.push((leader, PeerMessage::Round { boot, round, sessions }));
-        }
-    }
-
-    fn take_round(&mut self, from: NodeId, boot: u64, round: u64, sessions: &[SessionId]) {
-        let mut refused = Vec::new();
-        for session in sessions {
-            match self.machine.session(*session) {
-                Some(record) if record.owner == from && !self.expiring.contains(session) => {
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                    self.expiry.touch(*session, timeout, self.now.mono);
-                }
-                _ => refused.push(*session),
-            }
-        }
-        self.confirmations.ask(Asked { from, boot, round, refused });
-    }
-
-    fn read_index(&mut self) {
-        if !self.serving {
-            return;
-        }
-        let patience = self.config.heartbeat * 2;
-        if let Some(read) = self.confirmations.next_read(self.now.mono, patience) {
-            let mut context = self.rounds.boot().to_be_bytes().to_vec();
-            context.extend(read.to_be_bytes());
-            self.raw.read_index(context);
-        }
-    }
-
-    fn reads_confirmed(&mut self, context: &[u8], index: u64) {
-        let parts = context.split_first_chunk::<8>();
-        let Some((boot, rest)) = parts else { return };
-        let Ok(read) = <[u8; 8]>::try_from(rest).map(u64::from_be_bytes) else {
-            return;
-        };
-        if u64::from_be_bytes(*boot) != self.rounds.boot() {
-            return;
-        }
-        for asked in self.confirmations.confirmed(read) {
-            let Asked { from, boot, round, refused } = asked;
-            if from == self.id {
-                self.round_confirmed(boot, round, index, &refused);
-            } else {
-                let message = PeerMessage::RoundConfirmed { boot, round, index, refused };
-                self.effects.messages.push((from, message));
-            }
-        }
-    }
-
-    fn round_confirmed(&mut self, boot: u64, round: u64, index: u64, refused: &[SessionId]) {
-        let Some(round) = self.rounds.confirmed(boot, round) else {
-            return;
-        };
-        for session in &round.sessions {
-            if !refused.contains(session) {
-                self.local.renew(*session, round.sent, &mut self.effects);
-            }
-        }
-        for ticket in round.tickets {
-            self.local.synced(ticket, index);
-        }
-        self.fresh_soon.push((index, round.sent));
-    }
-
-    /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
-    fn ready(&mut self) -> Result<(), String> {
-        let mut ready = self.raw.ready();
-        self.post(ready.take_messages());
-        for read in ready.take_read_states() {
-            self.reads_confirmed(&read.request_ctx, read.index);
-        }
-        let mut disk = None;
-        if *ready.snapshot() != eraftpb::Snapshot::default() {
-            disk = Some(self.install(&ready)?);
-        }
-        let store = self.raw.mut_store();
-        store.append(ready.entries());
-        if let Some(hard_state) = ready.hs() {
-            store.set_hard_state(hard_state.clone());
-        }
-        let only_installed = disk.is_some() && ready.entries().is_empty();
-        if ready.must_sync() && !only_installed {
-            let write = LogWrite {
-                hard_state: Some(hard_state(&self.raw)),
-                entries: ready.entries().iter().map(LogEntry::from).collect(),
-            };
-            self.disk_number += 1;
-            disk = Some(self.disk_number);
-            self.effects.disk.push(DiskOp::Write { number: self.disk_number, write });
-        }
-        let messages = ready.take_persisted_messages();
-        let committed = ready.take_committed_entries();
-        self.undurable.push_back(Undurable { ready: ready.number(), disk, messages });
-        self.raw.advance_append_async(ready);
-        for peer in std::mem::take(&mut self.failed_transfers) {
-            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
-        }
-        self.apply(committed)?;
-        self.settle();
-        Ok(())
-    }
-
-    /// Sends what waited for the disk, as far as the disk has got.
-    fn settle(&mut self) {
-        while let Some(first) = self.undurable.front() {
-            if first.disk.is_some_and(|number| number > self.written) {
-                return;
-            }
-            let Some(durable) = self.undurable.pop_front() else {
-                return;
-            };
-            self.post(durable.messages);
-            self.raw.on_persist_ready(durable.ready);
-        }
-    }
-
-    fn post(&mut self, messages: Vec<eraftpb::Message>) {
-        for message in messages {
-            if message.get_msg_type() == MessageType::MsgSnapshot {
-                self.post_snapshot(&message);
-            } else if let Some(body) = RaftBody::from_raft(&message) {
-                let term = message.term;
-                self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
-            }
-        }
-    }
-
-    /// Raft wants a peer to have a snapshot: the state goes out in chunks.
-    fn post_snapshot(&mut self, message: &eraftpb::Message) {
-        let applied = self.raw.store().applied();
-        let current =
-            raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == applied.index;
-        if !current {
-            self.failed_transfers.push(message.to);
-            return;
-        }
-        let meta = self.meta(applied);
-        let (term, state) = (message.term, self.machine.state());
-        tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
-        let messages = self.outgoing.begin(message.to, term, meta, state, self.now.mono);
-        self.effects.messages.extend(messages.into_iter().map(|part| (message.to, part)));
-    }
-
-    fn meta(&self, at: Position) -> SnapshotMeta {
-        SnapshotMeta {
-            index: at.index,
-            term: at.term,
-            zxid: self.machine.zxid(),
-            hash: self.machine.hash(),
-            voting: Voting::from(self.raw.store().conf_state()),
-        }
-    }
-
-    /// Raft has taken the snapshot that was staged: it replaces everything.
-    fn install(&mut self, ready: &raft::Ready) -> Result<u64, String> {
-        let raft_meta = ready.snapshot().get_metadata();
-        let staged = self
-            .staged
-            .take()
-            .filter(|(meta, _)| meta.index == raft_meta.index && meta.term == raft_meta.term);
-        let Some((meta, machine)) = staged else {
-            return Err("Raft restored a snapshot that was not received".to_owned());
-        };
-        tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
-        let position = Position { index: meta.index, term: meta.term };
-        let old = self.machine.tree();
-        self.machine = machine;
-        // The disk gets the whole state; deltas count from here.
-        let _ = self.machine.take_dirty();
-        self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
-        self.checkpoint = position;
-        self.checkpoint_at = self.now.mono;
-        self.checkpointing = None;
-        self.tree_changed = true;
-        let mut fired = Fired::default();
-        self.watches.fire_net(&old, &self.machine.tree(), &mut fired);
-        self.tell(fired);
-        self.reconcile_sessions();
-        self.local.applied();
-        self.disk_number += 1;
-        let number = self.disk_number;
-        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
-        hard_state.commit = hard_state.commit.max(position.index);
-        let state = self.machine.state();
-        self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
-        Ok(number)
-    }
-
-    /// What the entries that the snapshot stands for did to this node's sessions.
-    fn reconcile_sessions(&mut self) {
-        for session in self.local.ids() {
-            let Some(held) = self.local.get(session) else {
-                continue;
-            };
-            let (holder, open) = (held.holder, held.opened());
-            match self.machine.session(session) {
-                Some(record) if record.holder == holder => {
-                    let opened = Ok(crate::machine::command::Reply::Session {
-                        timeout_ms: record.timeout_ms,
-                    });
-                    self.local.outcome(session, holder, 0, &opened, &mut self.effects);
-                    let Some(held) = self.local.get(session) else {
-                        continue;
-                    };
-                    for seq in held.applied() + 1..=record.last_seq {
-                        if let Some(result) = record.result_of(seq) {
-                            self.local.outcome(session, holder, seq, result, &mut self.effects);
-                        }
-                    }
-                }
-                Some(_) if open => self.end_local(session, SessionState::Moved),
-                None if open => {
-                    // It ended in what the snapshot stands for, and whether its last writes came
-                    // before that is not recorded any more.
-                    let reason = "the session ended while this replica was out of reach";
-                    self.local.end_unknown(session, reason, &mut self.effects);
-                    self.end_watches(session);
-                }
-                // Its open is not in the log yet, or will be answered when it is.
-                Some(_) | None => {}
-            }
-        }
-    }
-
-    fn apply(&mut self, entries: Vec<eraftpb::Entry>) -> Result<(), String> {
-        let Some(last) = entries.last().map(|entry| entry.index) else {
-            return Ok(());
-        };
-        for entry in entries {
-            if entry.get_entry_type() != EntryType::EntryNormal {
-                return Err(format!("entry {} is of a kind unknown to this version", entry.index));
-            }
-            // A new leader's first entry is empty.
-            if !entry.data.is_empty() {
-                let batch = Batch::decode(&entry.data).map_err(|reason| {
-                    format!("entry {} is not readable by this version: {reason}", entry.index)
-                })?;
-                self.apply_batch(entry.term, batch);
-            }
-            let position = Position { index: entry.index, term: entry.term };
-            self.raw.mut_store().set_applied(position);
-            if entry.index.is_multiple_of(hashes::EVERY) {
-                self.share_hash(entry.index)?;
-            }
-        }
-        self.raw.advance_apply_to(last);
-        self.local.applied();
-        Ok(())
-    }
-
-    fn apply_batch(&mut self, term: u64, batch: Batch) {
-        if !self.local.has_waits() {
-            let applied = self.machine.apply(term, &batch);
-            self.take_applied(applied);
-            return;
-        }
-        // A read sees what was asked for before it and nothing asked for after it. A batch is
-        // nothing but its requests, so it can be applied one by one.
-        for request in batch.requests {
-            let one = Batch { time: batch.time, requests: vec![request] };
-            let applied = self.machine.apply(term, &one);
-            self.take_applied(applied);
-            self.answer_waits();
-        }
-    }
-
-    fn answer_waits(&mut self) {
-        let index = self.raw.store().applied().index;
-        let tree = self.machine.tree();
-        self.local.answer_waits(&tree, index, &mut self.watches, &mut self.effects);
-    }
-
-    fn take_applied(&mut self, applied: Applied) {
-        self.tree_changed |= !applied.changes.is_empty();
-        let mut fired = Fired::default();
-        for change in &applied.changes {
-            self.watches.fire(change, &mut fired);
-        }
-        self.tell(fired);
-        for outcome in applied.outcomes {
-            let (session, holder) = (outcome.session, outcome.holder);
-            if matches!(outcome.result, Err(crate::machine::command::OpError::StaleExpiry)) {
-                self.expiring.remove(&session);
-            } else if self.local.outcome(
-                session,
-                holder,
-                outcome.seq,
-                &outcome.result,
-                &mut self.effects,
-            ) {
-                self.moved_at = self.now.mono;
-                self.patience = self.config.heartbeat * ELECTION_TICKS as u32;
-            }
-        }
-        for change in applied.sessions {
-            match change {
-                SessionChange::Held(session) => {
-                    let Some(record) = self.machine.session(session) else {
-                        continue;
-                    };
-                    let holder = record.holder;
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                    if self.serving {
-                        self.expiry.touch(session, timeout, self.now.mono);
-                    }
-                    self.expiring.remove(&session);
-                    if self
-                        .local
-                        .get(session)
-                        .is_some_and(|held| held.opened() && held.holder != holder)
-                    {
-                        self.end_local(session, SessionState::Moved);
-                    }
-                }
-                SessionChange::Gone(session) => {
-                    self.expiry.forget(session);
-                    self.expiring.remove(&session);
-                    self.admission.forget(session);
-                    self.end_local(session, SessionState::Expired);
-                }
-            }
-        }
-    }
-
-    fn end_local(&mut self, session: SessionId, state: SessionState) {
-        self.local.end(session, state, &mut self.effects);
-        self.end_watches(session);
-    }
-
-    fn end_watches(&mut self, session: SessionId) {
-        self.effects.ended.extend(self.watches.end_session(session));
-    }
-
-    fn tell(&mut self, fired: Fired) {
-        self.effects.events.extend(fired.events);
-        self.effects.ended.extend(fired.ended);
-    }
-
-    fn share_hash(&mut self, index: u64) -> Result<(), String> {
-        let hash = self.machine.hash();
-        for (peer, _) in &self.unreachable {
-            self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
-        }
-        self.compare_hash(index, self.id, hash)
-    }
-
-    fn compare_hash(&mut self, index: u64, of: NodeId, hash: u64) -> Result<(), String> {
-        let voters = &self.raw.store().conf_state().voters;
-        match self.hashes.note(index, of, hash, self.id, voters) {
-            Verdict::Agree => Ok(()),
-            Verdict::Disagree => {
-                tracing::error!(index, peer = of, "replicas disagree on the state at this index");
-                Ok(())
-            }
-            Verdict::Diverged => Err(format!(
-                "this replica's state at entry {index} is not the majority's: it has diverged"
-            )),
-        }
-    }
-
     /// The last things of a step.
     fn finish(&mut self) {
         let applied = self.raw.store().applied();
@@ -1142,28 +609,6 @@ impl Node {
         }
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick;
-    }
-
-    fn maybe_checkpoint(&mut self, applied: Position) {
-        let entries = applied.index - self.checkpoint.index;
-        let old = self.now.mono >= self.checkpoint_at + CHECKPOINT_AGE;
-        let due = entries >= CHECKPOINT_ENTRIES
-            || (entries > 0 && old)
-            || (entries >= RETAINED_ENTRIES as u64 / 10
-                && self.raw.store().bytes() > CHECKPOINT_BYTES);
-        if !due || self.checkpointing.is_some() {
-            return;
-        }
-        let keep_from = self.raw.store().keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
-        self.checkpoint = applied;
-        self.checkpoint_at = self.now.mono;
-        self.checkpointing = Some(applied.index);
-        self.effects.disk.push(DiskOp::Checkpoint {
-            meta: self.meta(applied),
-            state: self.machine.state(),
-            dirty: self.machine.take_dirty(),
-            keep_from,
-        });
     }
 
     /// Stops for good: everything is answered, nothing is promised any more.

@@ -100,7 +100,7 @@ impl Writer {
     fn run(&mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the disk failed");
-            let _ = self.done.send(Input::StorageFailed { reason: error.to_string() });
+            let _ = self.done.send(Input::Failed { reason: format!("the disk failed: {error}") });
         }
         self.busy_since.store(0, Ordering::Relaxed);
     }

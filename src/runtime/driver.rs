@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 
 use crate::builder::Builder;
 use crate::coordinator::Coordinator;
@@ -98,11 +98,18 @@ impl Driver {
                 select! {
                     recv(self.calls) -> call => call.is_ok_and(|call| self.host.call(call)),
                     recv(self.network) -> event => {
-                        event.into_iter().for_each(|event| self.take_event(event));
+                        match event {
+                            Ok(event) => self.take_event(event),
+                            Err(_) => self.network_ended(),
+                        }
                         true
                     }
                     recv(self.written) -> input => {
-                        input.into_iter().for_each(|input| self.host.input(input));
+                        match input {
+                            Ok(input) => self.host.input(input),
+                            // It has said why, and there will be nothing more.
+                            Err(_) => self.written = never(),
+                        }
                         true
                     }
                     default(wait) => true,
@@ -126,10 +133,17 @@ impl Driver {
         }
         // Its handles get their answers before the threads below are joined.
         self.host.close();
-        let Driver { host, transport, disk, .. } = self;
+        let Driver { host, network, transport, disk, .. } = self;
+        // First, since the network's thread may be waiting for room in it.
+        drop(network);
         drop(transport);
         drop(disk);
         drop(host);
+    }
+
+    fn network_ended(&mut self) {
+        self.network = never();
+        self.host.input(Input::Failed { reason: "the network thread has ended".to_owned() });
     }
 
     /// Takes in what has gathered; `false` once the coordinator is closed.
@@ -169,8 +183,8 @@ impl Driver {
     fn watch_disk(&mut self) {
         let busy = self.disk.busy_for(self.clock.now());
         if busy > DISK_DEAD {
-            let reason = format!("a write has been under way for {busy:?}");
-            self.host.input(Input::StorageFailed { reason });
+            let reason = format!("the disk failed: a write has been under way for {busy:?}");
+            self.host.input(Input::Failed { reason });
         } else if busy > DISK_SLOW {
             if !self.resigned {
                 tracing::warn!(?busy, "the disk is slow; handing over leadership, if it is ours");

@@ -245,9 +245,9 @@ impl Seats {
         running.wake_at = work.wake_at;
         for op in work.disk {
             let done = perform_now(&mut running.store, op);
-            running.host.input(
-                done.unwrap_or_else(|error| Input::StorageFailed { reason: error.to_string() }),
-            );
+            running.host.input(done.unwrap_or_else(|error| Input::Failed {
+                reason: format!("the disk failed: {error}"),
+            }));
         }
         for (to, message) in work.messages {
             let other = self.members.iter().position(|member| member.node == to);

@@ -1,0 +1,142 @@
+//! What a node does as the leader: it lets requests into the log, expires
+//! sessions, and confirms that it still leads.
+
+use std::time::Duration;
+
+use raft::StateRole;
+
+use super::rounds::Asked;
+use super::{EARLY_MAX, Node};
+use crate::machine::command::{Command, NodeId, Request};
+use crate::node::message::PeerMessage;
+use crate::znode::SessionId;
+
+impl Node {
+    pub(super) fn take_forwarded(&mut self, from: NodeId, request: Request) {
+        // Only a leader decides that a session has expired, and a node opens sessions for itself.
+        let forged = match request.command {
+            Command::Expire { .. } => true,
+            Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
+            _ => false,
+        };
+        if forged {
+            tracing::warn!(from, "refused a request that its sender may not make");
+        } else if self.serving {
+            self.admission.admit(request, &self.machine);
+        } else if self.early.len() < EARLY_MAX {
+            self.early.push_back((from, request));
+        }
+    }
+
+    pub(super) fn expire_sessions(&mut self) {
+        for session in self.expiry.take_expired(self.now.mono) {
+            self.expire(session);
+        }
+    }
+
+    pub(super) fn expire(&mut self, session: SessionId) {
+        let Some(record) = self.machine.session(session) else {
+            return;
+        };
+        let holder = record.holder;
+        // In case it comes to nothing (it was resumed in the same moment).
+        let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+        self.expiry.touch(session, timeout, self.now.mono);
+        self.expiring.insert(session);
+        let command = Command::Expire { term: self.raw.raft.term };
+        let request = Request { session, holder, seq: 0, acked: 0, command };
+        self.admission.admit(request, &self.machine);
+    }
+
+    /// Gives every session its full timeout again.
+    pub(super) fn renew_all(&mut self) {
+        if self.serving {
+            for (session, record) in self.machine.sessions() {
+                let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                self.expiry.touch(session, timeout, self.now.mono);
+            }
+        }
+    }
+
+    pub(super) fn propose(&mut self) {
+        while self.serving {
+            let Some(batch) = self.admission.next_batch(self.now.wall_ms) else {
+                return;
+            };
+            // Refused while too much is uncommitted, or while leadership is handed over.
+            if self.raw.propose(Vec::new(), batch.encode()).is_err() {
+                self.admission.put_back(batch);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn take_round(
+        &mut self,
+        from: NodeId,
+        boot: u64,
+        round: u64,
+        sessions: &[SessionId],
+    ) {
+        let mut refused = Vec::new();
+        for session in sessions {
+            match self.machine.session(*session) {
+                Some(record) if record.owner == from && !self.expiring.contains(session) => {
+                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                    self.expiry.touch(*session, timeout, self.now.mono);
+                }
+                _ => refused.push(*session),
+            }
+        }
+        self.confirmations.ask(Asked { from, boot, round, refused });
+    }
+
+    pub(super) fn read_index(&mut self) {
+        if !self.serving {
+            return;
+        }
+        let patience = self.config.heartbeat * 2;
+        if let Some(read) = self.confirmations.next_read(self.now.mono, patience) {
+            let mut context = self.rounds.boot().to_be_bytes().to_vec();
+            context.extend(read.to_be_bytes());
+            self.raw.read_index(context);
+        }
+    }
+
+    pub(super) fn reads_confirmed(&mut self, context: &[u8], index: u64) {
+        let parts = context.split_first_chunk::<8>();
+        let Some((boot, rest)) = parts else { return };
+        let Ok(read) = <[u8; 8]>::try_from(rest).map(u64::from_be_bytes) else {
+            return;
+        };
+        if u64::from_be_bytes(*boot) != self.rounds.boot() {
+            return;
+        }
+        for asked in self.confirmations.confirmed(read) {
+            let Asked { from, boot, round, refused } = asked;
+            if from == self.id {
+                self.round_confirmed(boot, round, index, &refused);
+            } else {
+                let message = PeerMessage::RoundConfirmed { boot, round, index, refused };
+                self.effects.messages.push((from, message));
+            }
+        }
+    }
+
+    /// Hands leadership to the voter that has most of the log.
+    pub(super) fn resign(&mut self) {
+        if self.raw.raft.state != StateRole::Leader {
+            return;
+        }
+        let progress = self.raw.raft.prs();
+        let heir = progress
+            .iter()
+            .filter(|(id, progress)| **id != self.id && progress.recent_active)
+            .filter(|(id, _)| self.raw.store().conf_state().voters.contains(id))
+            .max_by_key(|(id, progress)| (progress.matched, **id))
+            .map(|(id, _)| *id);
+        if let Some(heir) = heir {
+            self.raw.transfer_leader(heir);
+        }
+    }
+}

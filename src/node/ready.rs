@@ -1,0 +1,216 @@
+//! What Raft wants done: messages sent, entries stored and then applied,
+//! snapshots sent and taken.
+//!
+//! raft-rs's contract for a ready round is the documentation of `RawNode`; the
+//! asynchronous form is used, in which the disk comes after.
+
+use raft::SnapshotStatus;
+use raft::eraftpb::{self, EntryType, MessageType};
+
+use super::hashes::{self, Verdict};
+use super::log::Position;
+use super::watches::Fired;
+use super::{
+    CHECKPOINT_AGE, CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, Node, RETAINED_BYTES, RETAINED_ENTRIES,
+    Undurable, hard_state, own_hard_state, raft_leads,
+};
+use crate::machine::command::{Batch, NodeId};
+use crate::node::io::DiskOp;
+use crate::node::message::{LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
+use crate::storage::LogWrite;
+
+impl Node {
+    /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
+    pub(super) fn ready(&mut self) -> Result<(), String> {
+        let mut ready = self.raw.ready();
+        self.post(ready.take_messages());
+        for read in ready.take_read_states() {
+            self.reads_confirmed(&read.request_ctx, read.index);
+        }
+        let mut disk = None;
+        if *ready.snapshot() != eraftpb::Snapshot::default() {
+            disk = Some(self.install(&ready)?);
+        }
+        let store = self.raw.mut_store();
+        store.append(ready.entries());
+        if let Some(hard_state) = ready.hs() {
+            store.set_hard_state(hard_state.clone());
+        }
+        let only_installed = disk.is_some() && ready.entries().is_empty();
+        if ready.must_sync() && !only_installed {
+            let write = LogWrite {
+                hard_state: Some(hard_state(&self.raw)),
+                entries: ready.entries().iter().map(LogEntry::from).collect(),
+            };
+            self.disk_number += 1;
+            disk = Some(self.disk_number);
+            self.effects.disk.push(DiskOp::Write { number: self.disk_number, write });
+        }
+        let messages = ready.take_persisted_messages();
+        let committed = ready.take_committed_entries();
+        self.undurable.push_back(Undurable { ready: ready.number(), disk, messages });
+        self.raw.advance_append_async(ready);
+        for peer in std::mem::take(&mut self.failed_transfers) {
+            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+        }
+        self.apply(committed)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Sends what waited for the disk, as far as the disk has got.
+    pub(super) fn settle(&mut self) {
+        while let Some(first) = self.undurable.front() {
+            if first.disk.is_some_and(|number| number > self.written) {
+                return;
+            }
+            let Some(durable) = self.undurable.pop_front() else {
+                return;
+            };
+            self.post(durable.messages);
+            self.raw.on_persist_ready(durable.ready);
+        }
+    }
+
+    pub(super) fn post(&mut self, messages: Vec<eraftpb::Message>) {
+        for message in messages {
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.post_snapshot(&message);
+            } else if let Some(body) = RaftBody::from_raft(&message) {
+                let term = message.term;
+                self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
+            }
+        }
+    }
+
+    /// Raft wants a peer to have a snapshot: the state goes out in chunks.
+    pub(super) fn post_snapshot(&mut self, message: &eraftpb::Message) {
+        let applied = self.raw.store().applied();
+        let current =
+            raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == applied.index;
+        if !current {
+            self.failed_transfers.push(message.to);
+            return;
+        }
+        let meta = self.meta(applied);
+        let (term, state) = (message.term, self.machine.state());
+        tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
+        let messages = self.outgoing.begin(message.to, term, meta, state, self.now.mono);
+        self.effects.messages.extend(messages.into_iter().map(|part| (message.to, part)));
+    }
+
+    pub(super) fn meta(&self, at: Position) -> SnapshotMeta {
+        SnapshotMeta {
+            index: at.index,
+            term: at.term,
+            zxid: self.machine.zxid(),
+            hash: self.machine.hash(),
+            voting: Voting::from(self.raw.store().conf_state()),
+        }
+    }
+
+    /// Raft has taken the snapshot that was staged: it replaces everything.
+    pub(super) fn install(&mut self, ready: &raft::Ready) -> Result<u64, String> {
+        let raft_meta = ready.snapshot().get_metadata();
+        let staged = self
+            .staged
+            .take()
+            .filter(|(meta, _)| meta.index == raft_meta.index && meta.term == raft_meta.term);
+        let Some((meta, machine)) = staged else {
+            return Err("Raft restored a snapshot that was not received".to_owned());
+        };
+        tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
+        let position = Position { index: meta.index, term: meta.term };
+        let old = self.machine.tree();
+        self.machine = machine;
+        // The disk gets the whole state; deltas count from here.
+        let _ = self.machine.take_dirty();
+        self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
+        self.checkpoint = position;
+        self.checkpoint_at = self.now.mono;
+        self.checkpointing = None;
+        self.tree_changed = true;
+        let mut fired = Fired::default();
+        self.watches.fire_net(&old, &self.machine.tree(), &mut fired);
+        self.tell(fired);
+        self.reconcile_sessions();
+        self.local.applied();
+        self.disk_number += 1;
+        let number = self.disk_number;
+        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
+        hard_state.commit = hard_state.commit.max(position.index);
+        let state = self.machine.state();
+        self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
+        Ok(number)
+    }
+
+    pub(super) fn apply(&mut self, entries: Vec<eraftpb::Entry>) -> Result<(), String> {
+        let Some(last) = entries.last().map(|entry| entry.index) else {
+            return Ok(());
+        };
+        for entry in entries {
+            if entry.get_entry_type() != EntryType::EntryNormal {
+                return Err(format!("entry {} is of a kind unknown to this version", entry.index));
+            }
+            // A new leader's first entry is empty.
+            if !entry.data.is_empty() {
+                let batch = Batch::decode(&entry.data).map_err(|reason| {
+                    format!("entry {} is not readable by this version: {reason}", entry.index)
+                })?;
+                self.apply_batch(entry.term, batch);
+            }
+            let position = Position { index: entry.index, term: entry.term };
+            self.raw.mut_store().set_applied(position);
+            if entry.index.is_multiple_of(hashes::EVERY) {
+                self.share_hash(entry.index)?;
+            }
+        }
+        self.raw.advance_apply_to(last);
+        self.local.applied();
+        Ok(())
+    }
+
+    pub(super) fn share_hash(&mut self, index: u64) -> Result<(), String> {
+        let hash = self.machine.hash();
+        for (peer, _) in &self.unreachable {
+            self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
+        }
+        self.compare_hash(index, self.id, hash)
+    }
+
+    pub(super) fn compare_hash(&mut self, index: u64, of: NodeId, hash: u64) -> Result<(), String> {
+        let voters = &self.raw.store().conf_state().voters;
+        match self.hashes.note(index, of, hash, self.id, voters) {
+            Verdict::Agree => Ok(()),
+            Verdict::Disagree => {
+                tracing::error!(index, peer = of, "replicas disagree on the state at this index");
+                Ok(())
+            }
+            Verdict::Diverged => Err(format!(
+                "this replica's state at entry {index} is not the majority's: it has diverged"
+            )),
+        }
+    }
+
+    pub(super) fn maybe_checkpoint(&mut self, applied: Position) {
+        let entries = applied.index - self.checkpoint.index;
+        let old = self.now.mono >= self.checkpoint_at + CHECKPOINT_AGE;
+        let due = entries >= CHECKPOINT_ENTRIES
+            || (entries > 0 && old)
+            || (entries >= RETAINED_ENTRIES as u64 / 10
+                && self.raw.store().bytes() > CHECKPOINT_BYTES);
+        if !due || self.checkpointing.is_some() {
+            return;
+        }
+        let keep_from = self.raw.store().keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
+        self.checkpoint = applied;
+        self.checkpoint_at = self.now.mono;
+        self.checkpointing = Some(applied.index);
+        self.effects.disk.push(DiskOp::Checkpoint {
+            meta: self.meta(applied),
+            state: self.machine.state(),
+            dirty: self.machine.take_dirty(),
+            keep_from,
+        });
+    }
+}

@@ -1,0 +1,265 @@
+//! What a node does for its own users: their requests go out, and what the log
+//! says of them comes back.
+
+use std::time::Duration;
+
+use super::io::ClientRequest;
+use super::watches::{Fired, WatchKind};
+use super::{ELECTION_TICKS, FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
+use crate::error::Error;
+use crate::machine::command::{Applied, Batch, Command, OpError, Reply, SessionChange};
+use crate::node::message::PeerMessage;
+use crate::session::SessionState;
+use crate::watch::WatchMode;
+use crate::znode::SessionId;
+
+impl Node {
+    pub(super) fn take_request(&mut self, request: ClientRequest) {
+        let effects = &mut self.effects;
+        match request {
+            ClientRequest::Open { request, session, holder, secret, timeout } => {
+                let timeout = negotiated(timeout, self.config.tick);
+                let timeout_ms = local::milliseconds(timeout);
+                let (owner, base) = (self.id, self.machine.zxid());
+                let command = Command::Open { secret, timeout_ms, owner, base };
+                self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Resume { request, session, holder, secret, timeout } => {
+                let timeout = negotiated(timeout, self.config.tick);
+                let timeout_ms = local::milliseconds(timeout);
+                let command = Command::Resume { secret, timeout_ms, owner: self.id };
+                effects.ended.extend(self.watches.end_session(session));
+                self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Write { request, session, command } => {
+                self.local.write(request, session, command, effects);
+            }
+            ClientRequest::Read { request, session, read, watch } => {
+                self.local.read(request, session, read, watch, effects);
+            }
+            ClientRequest::Watch { request, session, watch, path, mode } => {
+                let kind = match mode {
+                    WatchMode::Persistent => WatchKind::Persistent,
+                    WatchMode::PersistentRecursive => WatchKind::Recursive,
+                };
+                self.local.watch(request, session, watch, path, kind, effects);
+            }
+            ClientRequest::Unwatch { watch } => self.watches.remove(watch),
+            ClientRequest::Sync { request, session } => {
+                if let Some(ticket) = self.local.sync(request, session, effects) {
+                    self.rounds.wait(ticket);
+                }
+            }
+        }
+    }
+
+    pub(super) fn refuse(&mut self, request: ClientRequest, reason: &str) {
+        let request = match request {
+            ClientRequest::Open { request, .. }
+            | ClientRequest::Resume { request, .. }
+            | ClientRequest::Write { request, .. }
+            | ClientRequest::Read { request, .. }
+            | ClientRequest::Watch { request, .. }
+            | ClientRequest::Sync { request, .. } => request,
+            ClientRequest::Unwatch { .. } => return,
+        };
+        let error = Error::Stopped { reason: reason.to_owned() };
+        self.effects.replies.push((request, Err(error)));
+    }
+
+    pub(super) fn send_again(&mut self) {
+        self.moved_at = self.now.mono;
+        self.patience = self.config.heartbeat * ELECTION_TICKS as u32;
+        self.local.send_again();
+        self.rounds.restart(self.now.mono);
+    }
+
+    pub(super) fn send_requests(&mut self) {
+        let leader = self.leadership.leader;
+        if leader == 0 || !self.local.has_unsent() || (leader == self.id && !self.serving) {
+            return;
+        }
+        let requests = self.local.take_unsent(self.now.mono);
+        if leader == self.id {
+            for request in requests {
+                self.admission.admit(request, &self.machine);
+            }
+            return;
+        }
+        let mut bytes = 0;
+        let mut part = Vec::new();
+        for request in requests {
+            bytes += admission::size(&request);
+            if bytes > FORWARD_BYTES_MAX && !part.is_empty() {
+                let requests = std::mem::take(&mut part);
+                self.effects.messages.push((leader, PeerMessage::Forward { requests }));
+                bytes = admission::size(&request);
+            }
+            part.push(request);
+        }
+        if !part.is_empty() {
+            self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
+        }
+    }
+
+    pub(super) fn ask_round(&mut self) {
+        let leader = self.leadership.leader;
+        let now = self.now.mono;
+        if leader == 0 || !self.rounds.is_due(now) || (leader == self.id && !self.serving) {
+            return;
+        }
+        let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
+        let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
+        let sessions = self.local.living();
+        let round = self.rounds.ask(now, now + period, sessions.clone());
+        let boot = self.rounds.boot();
+        if leader == self.id {
+            self.take_round(self.id, boot, round, &sessions);
+        } else {
+            self.effects.messages.push((leader, PeerMessage::Round { boot, round, sessions }));
+        }
+    }
+
+    pub(super) fn round_confirmed(
+        &mut self,
+        boot: u64,
+        round: u64,
+        index: u64,
+        refused: &[SessionId],
+    ) {
+        let Some(round) = self.rounds.confirmed(boot, round) else {
+            return;
+        };
+        for session in &round.sessions {
+            if !refused.contains(session) {
+                self.local.renew(*session, round.sent, &mut self.effects);
+            }
+        }
+        for ticket in round.tickets {
+            self.local.synced(ticket, index);
+        }
+        self.fresh_soon.push((index, round.sent));
+    }
+
+    /// What the entries that the snapshot stands for did to this node's sessions.
+    pub(super) fn reconcile_sessions(&mut self) {
+        for session in self.local.ids() {
+            let Some(held) = self.local.get(session) else {
+                continue;
+            };
+            let (holder, open) = (held.holder, held.opened());
+            match self.machine.session(session) {
+                Some(record) if record.holder == holder => {
+                    let opened = Ok(Reply::Session { timeout_ms: record.timeout_ms });
+                    self.local.outcome(session, holder, 0, &opened, &mut self.effects);
+                    let Some(held) = self.local.get(session) else {
+                        continue;
+                    };
+                    for seq in held.applied() + 1..=record.last_seq {
+                        if let Some(result) = record.result_of(seq) {
+                            self.local.outcome(session, holder, seq, result, &mut self.effects);
+                        }
+                    }
+                }
+                Some(_) if open => self.end_local(session, SessionState::Moved),
+                None if open => {
+                    // It ended in what the snapshot stands for, and whether its last writes came
+                    // before that is not recorded any more.
+                    let reason = "the session ended while this replica was out of reach";
+                    self.local.end_unknown(session, reason, &mut self.effects);
+                    self.end_watches(session);
+                }
+                // Its open is not in the log yet, or will be answered when it is.
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    pub(super) fn apply_batch(&mut self, term: u64, batch: Batch) {
+        if !self.local.has_waits() {
+            let applied = self.machine.apply(term, &batch);
+            self.take_applied(applied);
+            return;
+        }
+        // A read sees what was asked for before it and nothing asked for after it. A batch is
+        // nothing but its requests, so it can be applied one by one.
+        for request in batch.requests {
+            let one = Batch { time: batch.time, requests: vec![request] };
+            let applied = self.machine.apply(term, &one);
+            self.take_applied(applied);
+            self.answer_waits();
+        }
+    }
+
+    pub(super) fn answer_waits(&mut self) {
+        let index = self.raw.store().applied().index;
+        let tree = self.machine.tree();
+        self.local.answer_waits(&tree, index, &mut self.watches, &mut self.effects);
+    }
+
+    pub(super) fn take_applied(&mut self, applied: Applied) {
+        self.tree_changed |= !applied.changes.is_empty();
+        let mut fired = Fired::default();
+        for change in &applied.changes {
+            self.watches.fire(change, &mut fired);
+        }
+        self.tell(fired);
+        for outcome in applied.outcomes {
+            let (session, holder) = (outcome.session, outcome.holder);
+            if matches!(outcome.result, Err(OpError::StaleExpiry)) {
+                self.expiring.remove(&session);
+            } else if self.local.outcome(
+                session,
+                holder,
+                outcome.seq,
+                &outcome.result,
+                &mut self.effects,
+            ) {
+                self.moved_at = self.now.mono;
+                self.patience = self.config.heartbeat * ELECTION_TICKS as u32;
+            }
+        }
+        for change in applied.sessions {
+            match change {
+                SessionChange::Held(session) => {
+                    let Some(record) = self.machine.session(session) else {
+                        continue;
+                    };
+                    let holder = record.holder;
+                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                    if self.serving {
+                        self.expiry.touch(session, timeout, self.now.mono);
+                    }
+                    self.expiring.remove(&session);
+                    if self
+                        .local
+                        .get(session)
+                        .is_some_and(|held| held.opened() && held.holder != holder)
+                    {
+                        self.end_local(session, SessionState::Moved);
+                    }
+                }
+                SessionChange::Gone(session) => {
+                    self.expiry.forget(session);
+                    self.expiring.remove(&session);
+                    self.admission.forget(session);
+                    self.end_local(session, SessionState::Expired);
+                }
+            }
+        }
+    }
+
+    pub(super) fn end_local(&mut self, session: SessionId, state: SessionState) {
+        self.local.end(session, state, &mut self.effects);
+        self.end_watches(session);
+    }
+
+    pub(super) fn end_watches(&mut self, session: SessionId) {
+        self.effects.ended.extend(self.watches.end_session(session));
+    }
+
+    pub(super) fn tell(&mut self, fired: Fired) {
+        self.effects.events.extend(fired.events);
+        self.effects.ended.extend(fired.ended);
+    }
+}

@@ -192,19 +192,18 @@ impl Coordinator {
     /// most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] says what it was waiting for: which peers do not answer, and why.
+    /// [`Error::PeerRefused`] if a peer belongs to another cluster or speaks another version;
+    /// otherwise [`Error::Timeout`] says what it was waiting for: which peers do not answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let mut synced = self.session().nonblocking().sync();
-        synced.wait_timeout(timeout).map_or_else(
-            || {
-                Err(Error::Timeout {
-                    operation: "joining the cluster".to_owned(),
-                    waited: timeout,
-                    reason: self.shared().waiting_for(),
-                })
-            },
-            |synced| synced.map(drop),
-        )
+        match synced.wait_timeout(timeout) {
+            Some(synced) => synced.map(drop),
+            None => Err(self.shared().refusal().unwrap_or_else(|| Error::Timeout {
+                operation: "joining the cluster".to_owned(),
+                waited: timeout,
+                reason: self.shared().waiting_for(),
+            })),
+        }
     }
 
     /// The address that the peers know this instance by.
@@ -222,7 +221,8 @@ impl Coordinator {
             MemberStatus {
                 address: member.address.clone(),
                 is_self: member.node == shared.node,
-                unreachable: problem.and_then(|(_, problem)| problem.clone()),
+                unreachable: problem
+                    .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone())),
             }
         });
         Status {

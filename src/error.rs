@@ -177,6 +177,14 @@ pub enum Error {
         /// The other.
         second: String,
     },
+    /// A peer was reached and refuses this node: waiting does not help.
+    #[error("peer {peer}: {reason}")]
+    PeerRefused {
+        /// The peer.
+        peer: String,
+        /// Why: it belongs to another cluster, or speaks another version of the protocol.
+        reason: String,
+    },
     /// None of the peers is this process.
     #[error(
         "none of the peers {peers:?} is an address of this host that can be bound{detail}; list this \

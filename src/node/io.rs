@@ -34,6 +34,16 @@ pub(crate) struct RequestId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WatchId(pub(crate) u64);
 
+/// Why a peer cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// For people.
+    pub(crate) reason: String,
+    /// It was reached, and refuses this node: it belongs to another cluster, or speaks another
+    /// version. Waiting does not help.
+    pub(crate) refused: bool,
+}
+
 /// Something that happened outside of the node.
 #[derive(Debug)]
 pub(crate) enum Input {
@@ -42,7 +52,7 @@ pub(crate) enum Input {
     /// A connection to the peer was made: what was sent before may be lost.
     Connected { peer: NodeId },
     /// The peer cannot be reached.
-    Unreachable { peer: NodeId, reason: String },
+    Unreachable { peer: NodeId, problem: Problem },
     /// A user's request.
     Client(ClientRequest),
     /// Every [`DiskOp::Write`] and [`DiskOp::Install`] up to this number is durable.
@@ -173,5 +183,5 @@ pub(crate) struct NodeStatus {
     /// Znodes in the tree.
     pub(crate) znodes: usize,
     /// For each other member: why it cannot be reached, or `None` when it can.
-    pub(crate) peers: Vec<(NodeId, Option<String>)>,
+    pub(crate) peers: Vec<(NodeId, Option<Problem>)>,
 }

@@ -60,7 +60,7 @@ use admission::Admission;
 use expiry::ExpiryTable;
 use guard::{View, Violation};
 use hashes::Hashes;
-use io::{Effects, Input, NodeStatus, Now, Time};
+use io::{Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
 use message::{HardState, PeerMessage, RaftBody, SnapshotMeta};
@@ -165,7 +165,7 @@ pub(crate) struct Node {
     /// Transfers that failed while raft-rs could not be told.
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
-    unreachable: Vec<(NodeId, Option<String>)>,
+    unreachable: Vec<(NodeId, Option<Problem>)>,
     tree_changed: bool,
     effects: Effects,
     stopped: Option<String>,
@@ -221,10 +221,9 @@ impl Node {
             .chain(&boot.checkpoint.voting.learners)
             .copied()
             .collect();
-        let unreachable = members
-            .into_iter()
-            .filter(|member| *member != id)
-            .map(|member| (member, Some("not connected yet".to_owned())));
+        let unreachable = members.into_iter().filter(|member| *member != id).map(|member| {
+            (member, Some(Problem { reason: "not connected yet".to_owned(), refused: false }))
+        });
         let mut node = Node {
             id,
             random: config.seed.rotate_left(32) ^ id,
@@ -396,8 +395,8 @@ impl Node {
                     self.send_again();
                 }
             }
-            Input::Unreachable { peer, reason } => {
-                self.note_peer(peer, Some(reason));
+            Input::Unreachable { peer, problem } => {
+                self.note_peer(peer, Some(problem));
                 self.raw.report_unreachable(peer);
                 if self.outgoing.abort(peer, None) {
                     self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -430,7 +429,7 @@ impl Node {
         Ok(())
     }
 
-    fn note_peer(&mut self, peer: NodeId, problem: Option<String>) {
+    fn note_peer(&mut self, peer: NodeId, problem: Option<Problem>) {
         match self.unreachable.iter_mut().find(|(id, _)| *id == peer) {
             Some((_, known)) => *known = problem,
             None => self.unreachable.push((peer, problem)),

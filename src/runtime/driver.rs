@@ -175,7 +175,7 @@ impl Driver {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer } => Input::Connected { peer },
-            TransportEvent::Unreachable { peer, reason, .. } => Input::Unreachable { peer, reason },
+            TransportEvent::Unreachable { peer, problem } => Input::Unreachable { peer, problem },
         });
     }
 

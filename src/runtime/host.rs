@@ -173,6 +173,15 @@ impl Shared {
         Some(&member.address)
     }
 
+    /// The peer that refuses this node, if one does.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.status().peers.into_iter().find_map(|(peer, problem)| {
+            let reason = problem.filter(|problem| problem.refused)?.reason;
+            let peer = self.address(peer)?.to_owned();
+            Some(Error::PeerRefused { peer, reason })
+        })
+    }
+
     /// What this node is waiting for, in words.
     pub(crate) fn waiting_for(&self) -> String {
         if let Some(reason) = self.stopped() {
@@ -184,7 +193,7 @@ impl Shared {
             .iter()
             .filter_map(|(peer, problem)| {
                 let address = self.address(*peer).unwrap_or("a peer");
-                problem.as_ref().map(|problem| format!("{address}: {problem}"))
+                problem.as_ref().map(|problem| format!("{address}: {}", problem.reason))
             })
             .collect();
         let peers = match unreachable.len() {

@@ -10,7 +10,7 @@ use super::Control;
 use crate::builder::Builder;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::NodeConfig;
-use crate::node::io::{Input, Now, Time};
+use crate::node::io::{Input, Now, Problem, Time};
 use crate::peers::{Founding, Member};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
@@ -117,7 +117,8 @@ impl Seats {
         running.host.input(if reaches {
             Input::Connected { peer }
         } else {
-            Input::Unreachable { peer, reason: "cut off".to_owned() }
+            let problem = Problem { reason: "cut off".to_owned(), refused: false };
+            Input::Unreachable { peer, problem }
         });
     }
 

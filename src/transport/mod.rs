@@ -12,6 +12,7 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use crate::machine::command::NodeId;
+use crate::node::io::Problem;
 use crate::node::message::PeerMessage;
 
 /// Who a node is, towards its peers.
@@ -36,8 +37,8 @@ pub(crate) enum TransportEvent {
     Received { from: NodeId, message: PeerMessage },
     /// What is sent to this peer now reaches it, as far as can be told.
     Connected { peer: NodeId },
-    /// This peer cannot be reached; it is tried again after a while. `reason` is for people.
-    Unreachable { peer: NodeId, reason: String },
+    /// This peer cannot be reached; it is tried again after a while.
+    Unreachable { peer: NodeId, problem: Problem },
 }
 
 /// The limits and intervals of a transport.

@@ -10,6 +10,7 @@ use mio::{Interest, Registry, Token};
 
 use super::{Dialler, Order};
 use crate::machine::command::NodeId;
+use crate::node::io::Problem;
 use crate::node::message::PeerMessage;
 use crate::transport::frame::{FrameReader, write_frame};
 use crate::transport::handshake::{Answer, Hello, Unreadable};
@@ -356,7 +357,8 @@ impl Outgoing {
             tracing::info!(peer, reason, "a peer is out of reach; trying again");
         }
         self.reason = Some(reason.clone());
-        self.events.push(TransportEvent::Unreachable { peer: self.peer.node, reason });
+        let problem = Problem { reason, refused: permanent };
+        self.events.push(TransportEvent::Unreachable { peer: self.peer.node, problem });
     }
 }
 

@@ -88,10 +88,10 @@ impl End {
         }
     }
 
-    fn unreachable(&self) -> String {
+    fn unreachable(&self) -> (String, bool) {
         loop {
-            if let TransportEvent::Unreachable { reason, .. } = self.next() {
-                return reason;
+            if let TransportEvent::Unreachable { problem, .. } = self.next() {
+                return (problem.reason, problem.refused);
             }
         }
     }
@@ -166,8 +166,8 @@ fn an_absent_peer_is_reported_with_the_reason() {
     let ((one, _), (absent, absent_at)) = (bind(), bind());
     drop(absent);
     let one = start(one, 1, 7, &[(2, &absent_at)], options());
-    let reason = one.unreachable();
-    assert!(reason.contains("refused"), "{reason}");
+    let (reason, refused) = one.unreachable();
+    assert!(reason.contains("refused") && !refused, "{reason}");
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn peers_of_another_cluster_refuse_each_other() {
     let ((one, one_at), (two, two_at)) = (bind(), bind());
     let one = start(one, 1, 7, &[(2, &two_at)], options());
     let _two = start(two, 2, 8, &[(1, &one_at)], options());
-    let reason = one.unreachable();
-    assert!(reason.contains("another cluster"), "{reason}");
+    let (reason, refused) = one.unreachable();
+    assert!(reason.contains("another cluster") && refused, "{reason}");
 }
 
 #[test]

@@ -6,12 +6,14 @@ use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{Input, Now, Time};
-use crate::node::message::{HardState, PeerMessage, SnapshotMeta, Voting};
+use crate::node::message::{
+    HardState, MESSAGE_BYTES_MAX, PROTOCOL_VERSION, PeerMessage, SnapshotMeta, Voting,
+};
 use crate::node::{Node, NodeConfig};
 use crate::path;
 use crate::storage::Boot;
-use crate::transport::frame::{FrameReader, write_frame};
-use crate::transport::handshake::{Answer, Hello};
+use crate::transport::frame::FrameReader;
+use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
 
 /// A peer's message: what decodes encodes to the same again.
 pub fn peer_message(bytes: &[u8]) {
@@ -112,39 +114,27 @@ fn fresh_node() -> Node {
 
 /// What comes in on a connection, in pieces of any size.
 pub fn frames(bytes: &[u8]) {
-    for trusted in [false, true] {
-        let mut reader = FrameReader::new();
-        if trusted {
-            reader.trust();
-        }
+    for limit in [HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX] {
+        let mut reader = FrameReader::new(limit);
         'pieces: for piece in parts(bytes) {
             reader.push(piece);
             loop {
-                match reader.next() {
-                    Ok(Some(payload)) => {
-                        let _ = Hello::decode(payload);
-                        let _ = Answer::decode(payload);
-                        let _ = PeerMessage::decode(payload);
-                    }
+                match reader.next_frame() {
+                    Ok(Some(payload)) => take_payload(payload),
                     Ok(None) => break,
                     Err(_) => break 'pieces,
                 }
             }
         }
     }
-    // Payloads whose checksum is right.
-    for payload in parts(bytes) {
-        let frame = write_frame(Vec::new(), |mut buffer| {
-            buffer.extend_from_slice(payload);
-            buffer
-        });
-        let mut reader = FrameReader::new();
-        reader.trust();
-        reader.push(&frame);
-        assert_eq!(reader.next(), Ok(Some(payload)));
-        let _ = Hello::decode(payload);
-        let _ = Answer::decode(payload);
-    }
+    // What is in a frame whose checksum is right.
+    parts(bytes).for_each(take_payload);
+}
+
+fn take_payload(payload: &[u8]) {
+    let _ = Hello::decode(payload, PROTOCOL_VERSION);
+    let _ = Answer::decode(payload);
+    let _ = PeerMessage::decode(payload);
 }
 
 /// What is read back from disk.

@@ -16,7 +16,7 @@ use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::node::Node;
-use crate::node::io::{Input, Time};
+use crate::node::io::{Input, Problem, Time};
 use crate::peers::Member;
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
@@ -136,6 +136,7 @@ impl Driver {
         let Driver { host, network, transport, disk, .. } = self;
         // First, since the network's thread may be waiting for room in it.
         drop(network);
+        tracing::debug!(counters = ?transport.counters(), "closing");
         drop(transport);
         drop(disk);
         drop(host);
@@ -175,7 +176,9 @@ impl Driver {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer } => Input::Connected { peer },
-            TransportEvent::Unreachable { peer, problem } => Input::Unreachable { peer, problem },
+            TransportEvent::Unreachable { peer, reason, permanent } => {
+                Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
+            }
         });
     }
 

@@ -1,162 +1,257 @@
-//! Frames: how messages are told apart on a connection.
+//! How bytes on a connection become payloads, whole and unharmed or not at all.
 //!
-//! | bytes | what |
-//! | --- | --- |
-//! | 4 | length of the payload, little-endian |
-//! | 8 | XXH3-64 of the payload, little-endian |
-//! | length | payload |
+//! ```text
+//! length of the payload, u32 LE | xxh3_64 of the payload, u64 LE | payload
+//! ```
 //!
-//! Nothing here reads or writes. Memory grows with what has arrived, never with
-//! what a length says will come.
+//! This form never changes, whatever the version of the protocol: a node must
+//! be able to read the greeting of any other to refuse it by name.
+//!
+//! Invariants of [`FrameReader`]: it believes no length above its limit; it
+//! reserves at most [`AHEAD_BYTES`] more than has arrived, whatever length a
+//! frame declares; after an error it gives the same error for ever, since
+//! where the next frame begins is not known.
+//!
+//! Not here: what payloads mean (`handshake`, `PeerMessage`), and sockets (`tcp`).
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::node::message::MESSAGE_BYTES_MAX;
+/// The bytes before each payload.
+pub(crate) const HEADER_BYTES: usize = 4 + 8;
 
-const HEADER_BYTES: usize = 12;
+/// The most a reader reserves beyond what has arrived.
+const AHEAD_BYTES: usize = 256 << 10;
 
-/// The most a peer may send before it has introduced itself.
-pub(crate) const GREETING_BYTES_MAX: usize = 4 << 10;
+/// A reader that is empty and has grown beyond this gives its memory back.
+const KEPT_BYTES: usize = 128 << 10;
 
-/// What has been read is dropped from the buffer when it has grown to this.
-const SLACK_BYTES: usize = 64 << 10;
-
-/// Why what arrived is not a frame. The connection is of no use after that.
+/// Why the bytes of a connection are not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    #[error("a frame of {length} bytes, over the limit of {limit}")]
-    TooLong { length: usize, limit: usize },
-    #[error("a frame whose checksum is wrong")]
-    Damaged,
+    /// The declared length is above what is accepted at this point.
+    #[error("a frame of {bytes} bytes, where at most {limit} are accepted")]
+    TooLong { bytes: usize, limit: usize },
+    /// The payload is not what was sent.
+    #[error("a frame with a wrong checksum")]
+    Checksum,
 }
 
-/// Appends a frame to `buffer`; `payload` appends what is in it.
-pub(crate) fn write_frame(
-    mut buffer: Vec<u8>,
-    payload: impl FnOnce(Vec<u8>) -> Vec<u8>,
-) -> Vec<u8> {
+/// Appends one frame to `buffer`; `write` appends its payload.
+///
+/// Returns the payload's length. The payload is written in place, so that a message is encoded
+/// once and never copied.
+pub(crate) fn append_frame(buffer: &mut Vec<u8>, write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> usize {
     let start = buffer.len();
-    buffer.extend([0; HEADER_BYTES]);
-    let mut buffer = payload(buffer);
-    let body = start + HEADER_BYTES;
-    // Messages are far below 4 GiB: see `MESSAGE_BYTES_MAX`.
-    let length = (buffer.len() - body) as u32;
-    let checksum = xxh3_64(&buffer[body..]);
+    buffer.extend_from_slice(&[0; HEADER_BYTES]);
+    *buffer = write(std::mem::take(buffer));
+    let payload = start + HEADER_BYTES;
+    let bytes = buffer.len() - payload;
+    let checksum = xxh3_64(&buffer[payload..]);
+    // A length that does not fit is above every limit: the caller checks it against his before
+    // he sends, and a reader refuses it.
+    let length = u32::try_from(bytes).unwrap_or(u32::MAX);
     buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
-    buffer[start + 4..body].copy_from_slice(&checksum.to_le_bytes());
-    buffer
+    buffer[start + 4..payload].copy_from_slice(&checksum.to_le_bytes());
+    bytes
 }
 
-/// Cuts what arrives into frames.
+/// Turns bytes, fed as they arrive, into payloads.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
+    /// What has arrived; the part before `start` is already taken.
     buffer: Vec<u8>,
-    read: usize,
+    start: usize,
+    /// The longest payload accepted.
     limit: usize,
 }
 
 impl FrameReader {
-    /// A reader for a peer that has not introduced itself: it takes short frames only.
-    pub(crate) fn new() -> FrameReader {
-        FrameReader { buffer: Vec::new(), read: 0, limit: GREETING_BYTES_MAX }
+    /// A reader that accepts payloads up to `limit` bytes.
+    pub(crate) fn new(limit: usize) -> FrameReader {
+        FrameReader { buffer: Vec::new(), start: 0, limit }
     }
 
-    /// From now on, frames may be as long as messages are.
-    pub(crate) fn trust(&mut self) {
-        self.limit = MESSAGE_BYTES_MAX;
+    /// Accepts payloads up to `limit` bytes from now on.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
+    /// Adds what has arrived. Take all frames before adding more: what is fed is kept until then.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        if self.read == self.buffer.len() {
-            self.buffer.clear();
-            self.read = 0;
-        } else if self.read >= SLACK_BYTES {
-            self.buffer.drain(..self.read);
-            self.read = 0;
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        let len = self.buffer.len();
+        if self.buffer.capacity() - len < bytes.len() {
+            // The frame that is under way will need this much; but it is only a claim.
+            let missing = match self.declared() {
+                Some(declared) if declared <= self.limit => {
+                    (HEADER_BYTES + declared).saturating_sub(len)
+                }
+                _ => 0,
+            };
+            self.buffer.reserve_exact(missing.min(AHEAD_BYTES).max(bytes.len()));
         }
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next payload, if all of it is here.
-    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, FrameError> {
-        let arrived = &self.buffer[self.read..];
-        let Some((length, rest)) = arrived.split_first_chunk::<4>() else {
+    /// Takes the next whole payload; `None` if more bytes are needed.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let Some(bytes) = self.declared() else {
+            self.forget_taken();
             return Ok(None);
         };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > self.limit {
-            return Err(FrameError::TooLong { length, limit: self.limit });
+        if bytes > self.limit {
+            return Err(FrameError::TooLong { bytes, limit: self.limit });
         }
-        let Some((checksum, rest)) = rest.split_first_chunk::<8>() else {
-            return Ok(None);
-        };
-        if rest.len() < length {
+        let payload = self.start + HEADER_BYTES;
+        if self.buffer.len() - payload < bytes {
             return Ok(None);
         }
-        let start = self.read + HEADER_BYTES;
-        self.read = start + length;
-        let payload = &self.buffer[start..self.read];
-        if xxh3_64(payload) != u64::from_le_bytes(*checksum) {
-            return Err(FrameError::Damaged);
+        let end = payload + bytes;
+        let mut checksum = [0; 8];
+        checksum.copy_from_slice(&self.buffer[self.start + 4..payload]);
+        if xxh3_64(&self.buffer[payload..end]) != u64::from_le_bytes(checksum) {
+            return Err(FrameError::Checksum);
         }
-        Ok(Some(payload))
+        self.start = end;
+        Ok(Some(&self.buffer[payload..end]))
+    }
+
+    /// Whether a frame has begun to arrive and is not whole.
+    pub(crate) fn is_midway(&self) -> bool {
+        self.buffer.len() > self.start
+    }
+
+    /// The declared length of the frame under way; `None` before its header is whole.
+    fn declared(&self) -> Option<usize> {
+        let header = self.buffer.get(self.start..self.start + HEADER_BYTES)?;
+        let mut length = [0; 4];
+        length.copy_from_slice(&header[..4]);
+        usize::try_from(u32::from_le_bytes(length)).ok()
+    }
+
+    fn forget_taken(&mut self) {
+        if self.start == self.buffer.len() {
+            self.start = 0;
+            self.buffer.clear();
+            if self.buffer.capacity() > KEPT_BYTES {
+                self.buffer = Vec::new();
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn frame(payload: &[u8]) -> Vec<u8> {
-        write_frame(Vec::new(), |mut buffer| {
+        let mut buffer = Vec::new();
+        append_frame(&mut buffer, |mut buffer| {
             buffer.extend_from_slice(payload);
             buffer
-        })
+        });
+        buffer
     }
 
     #[test]
-    fn frames_arrive_whole_however_they_are_cut() {
-        let mut bytes = frame(b"one");
-        bytes.extend(frame(b""));
-        bytes.extend(frame(&[7; 3000]));
-        for cut in 1..40 {
-            let mut reader = FrameReader::new();
-            let mut seen = Vec::new();
-            for part in bytes.chunks(cut) {
+    fn frame_layout_is_fixed() {
+        let bytes = frame(b"abc");
+        assert_eq!(bytes[..4], [3, 0, 0, 0]);
+        assert_eq!(bytes[4..12], xxh3_64(b"abc").to_le_bytes());
+        assert_eq!(&bytes[12..], b"abc");
+        assert_eq!(frame(b"").len(), HEADER_BYTES);
+    }
+
+    #[test]
+    fn frame_longer_than_the_limit_is_refused_by_its_header_alone() {
+        let mut reader = FrameReader::new(10);
+        reader.push(&frame(&[7; 11])[..HEADER_BYTES]);
+        let refused = FrameError::TooLong { bytes: 11, limit: 10 };
+        assert_eq!(reader.next_frame(), Err(refused));
+        assert_eq!(reader.next_frame(), Err(refused), "the error stays");
+        let mut reader = FrameReader::new(10);
+        reader.set_limit(11);
+        reader.push(&frame(&[7; 11]));
+        assert_eq!(reader.next_frame(), Ok(Some(&[7; 11][..])));
+    }
+
+    #[test]
+    fn frame_with_any_byte_of_its_content_changed_is_refused() {
+        let whole = frame(b"some payload");
+        for at in 4..whole.len() {
+            let mut harmed = whole.clone();
+            harmed[at] ^= 0x10;
+            let mut reader = FrameReader::new(100);
+            reader.push(&harmed);
+            assert_eq!(reader.next_frame(), Err(FrameError::Checksum), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn reader_reserves_little_for_a_large_claim() {
+        let mut reader = FrameReader::new(1 << 30);
+        let mut arrived = 0;
+        let header = (1_u32 << 30).to_le_bytes();
+        reader.push(&[&header[..], &[0; 8]].concat());
+        for _ in 0..100 {
+            reader.push(&[0; 10_000]);
+            arrived += 10_000;
+            assert_eq!(reader.next_frame(), Ok(None));
+            assert!(reader.buffer.capacity() <= HEADER_BYTES + arrived + AHEAD_BYTES);
+        }
+        assert!(reader.is_midway());
+    }
+
+    #[test]
+    fn reader_gives_memory_back() {
+        let mut reader = FrameReader::new(4 << 20);
+        for part in frame(&vec![1; 3 << 20]).chunks(64 << 10) {
+            assert!(reader.next_frame().unwrap().is_none());
+            reader.push(part);
+        }
+        assert_eq!(reader.next_frame().unwrap().map(<[u8]>::len), Some(3 << 20));
+        assert_eq!(reader.next_frame(), Ok(None));
+        assert!(!reader.is_midway());
+        assert_eq!(reader.buffer.capacity(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_splitting(
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
+            cuts in prop::collection::vec(1_usize..200, 1..50),
+        ) {
+            let stream: Vec<u8> = payloads.iter().flat_map(|payload| frame(payload)).collect();
+            let mut reader = FrameReader::new(300);
+            let mut read = Vec::new();
+            let mut rest = &stream[..];
+            for cut in cuts.iter().cycle() {
+                let (part, after) = rest.split_at((*cut).min(rest.len()));
                 reader.push(part);
-                while let Some(payload) = reader.next().unwrap() {
-                    seen.push(payload.to_vec());
+                while let Some(payload) = reader.next_frame().unwrap() {
+                    read.push(payload.to_vec());
+                }
+                rest = after;
+                if rest.is_empty() {
+                    break;
                 }
             }
-            assert_eq!(seen, [b"one".to_vec(), Vec::new(), vec![7; 3000]], "cut at {cut}");
+            prop_assert_eq!(read, payloads);
+            prop_assert!(!reader.is_midway());
         }
-    }
 
-    #[test]
-    fn a_flipped_bit_is_noticed() {
-        let good = frame(b"payload");
-        for bit in 0..good.len() * 8 {
-            let mut bytes = good.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            let mut reader = FrameReader::new();
-            reader.push(&bytes);
-            assert!(!matches!(reader.next(), Ok(Some(_))), "bit {bit}");
+        #[test]
+        fn reader_takes_any_bytes_without_a_panic(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..20)) {
+            let mut reader = FrameReader::new(1000);
+            for part in &parts {
+                reader.push(part);
+                while let Ok(Some(_)) = reader.next_frame() {}
+            }
         }
-    }
-
-    #[test]
-    fn a_long_frame_is_refused_by_its_length_alone() {
-        let mut reader = FrameReader::new();
-        reader.push(&u32::MAX.to_le_bytes());
-        assert!(matches!(reader.next(), Err(FrameError::TooLong { .. })));
-        assert!(reader.buffer.capacity() < 1024);
-        let mut reader = FrameReader::new();
-        let long = frame(&[1; GREETING_BYTES_MAX + 1]);
-        reader.push(&long);
-        assert!(reader.next().is_err());
-        let mut reader = FrameReader::new();
-        reader.trust();
-        reader.push(&long);
-        assert!(reader.next().unwrap().is_some());
     }
 }

@@ -1,136 +1,334 @@
-//! How peers introduce themselves: one [`Hello`] from who dials, one [`Answer`].
+//! How two nodes make sure, before anything else is said, that they mean each other.
 //!
-//! Every form of both begins with a magic number and the version of the
-//! protocol, so that any two versions can refuse each other by name.
+//! The node that connects sends a [`Hello`], the other one [`Answer`]; each is
+//! the payload of one frame of at most [`HANDSHAKE_BYTES_MAX`]. Only after a
+//! welcome do messages flow, from the node that connected to the one that
+//! answered.
+//!
+//! ```text
+//! hello:   magic, 8 bytes | protocol, u16 LE | what follows depends on the protocol; version 1: postcard of
+//!          (cluster u64, from u64, to u64, incarnation u64)
+//! answer:  magic, 8 bytes | protocol, u16 LE | code, u8 (0 = welcome) | text, UTF-8, for people
+//! ```
+//!
+//! The front of the hello and the whole answer are the same in every version,
+//! so that nodes of different versions can tell each other what is wrong.
+//! Codes are only ever appended.
+//!
+//! A hello is believed, not proven: what keeps strangers out is the network or
+//! TLS below. What it keeps out are mistakes: another cluster on a reused
+//! address, a node under another's address, two versions that do not fit.
+//!
+//! Not here: timeouts and connections (`tcp`).
 
 use serde::{Deserialize, Serialize};
 
 use super::LocalPeer;
 use crate::machine::command::NodeId;
-use crate::node::message::PROTOCOL_VERSION;
 
-const MAGIC: [u8; 4] = *b"quor";
+/// The most a hello or an answer may take.
+pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The most of an answer's text that is written or shown.
+const TEXT_BYTES_MAX: usize = 512;
+
+const MAGIC: [u8; 8] = *b"quorate\n";
+const FRONT_BYTES: usize = MAGIC.len() + 2;
+
+/// What a node says first on a connection that it has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
+    pub(crate) protocol: u16,
     pub(crate) cluster: u64,
     pub(crate) from: NodeId,
+    /// Whom the connection was meant for: addresses may have been given to others since.
     pub(crate) to: NodeId,
-    /// The sender's data directory: another number under the same id is another disk.
     pub(crate) incarnation: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A hello's form in version 1 of the protocol.
+#[derive(Serialize, Deserialize)]
+struct HelloBody {
+    cluster: u64,
+    from: NodeId,
+    to: NodeId,
+    incarnation: u64,
+}
+
+/// What the other node says to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Welcome,
-    Refused { reason: String },
+    Refused(Refusal),
 }
 
-/// Why bytes are not a greeting that this version can read.
+/// Why a connection is refused, for the program and for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unreadable {
-    /// Not of this protocol at all: nothing is answered.
-    Noise,
-    /// A peer of another version.
-    Version(u16),
+pub(crate) struct Refusal {
+    pub(crate) code: RefusalCode,
+    pub(crate) text: String,
 }
 
-fn encode<T: Serialize>(value: &T, buffer: Vec<u8>) -> Vec<u8> {
-    let mut buffer = buffer;
-    buffer.extend(MAGIC);
-    buffer.extend(PROTOCOL_VERSION.to_le_bytes());
-    postcard::to_extend(value, buffer)
-        .expect("encoding to a Vec fails only for types that have no length, and none is used")
+/// The kind of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalCode {
+    /// What arrived is not a hello.
+    Malformed,
+    /// The peer speaks another version of the protocol.
+    Protocol,
+    /// The peer is of another cluster.
+    Cluster,
+    /// The peer looks for another node than this one.
+    NotAddressed,
+    /// The peer claims to be this node.
+    OwnId,
+    /// The peer is not a member that this node knows, or not yet.
+    UnknownPeer,
+    /// A later version's reason.
+    Other(u8),
 }
 
-fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Unreadable> {
-    let rest = bytes.strip_prefix(&MAGIC).ok_or(Unreadable::Noise)?;
-    let (version, rest) = rest.split_first_chunk::<2>().ok_or(Unreadable::Noise)?;
-    let version = u16::from_le_bytes(*version);
-    if version != PROTOCOL_VERSION {
-        return Err(Unreadable::Version(version));
-    }
-    match postcard::take_from_bytes(rest) {
-        Ok((value, [])) => Ok(value),
-        Ok(_) | Err(_) => Err(Unreadable::Noise),
-    }
-}
-
-impl Hello {
-    pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
-        encode(self, buffer)
+impl RefusalCode {
+    /// Whether trying again helps only after something was configured otherwise. A member that is
+    /// not known may be a new one that this node has not yet heard of.
+    pub(crate) fn is_permanent(self) -> bool {
+        match self {
+            RefusalCode::Protocol
+            | RefusalCode::Cluster
+            | RefusalCode::NotAddressed
+            | RefusalCode::OwnId
+            | RefusalCode::Other(_) => true,
+            RefusalCode::Malformed | RefusalCode::UnknownPeer => false,
+        }
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Hello, Unreadable> {
-        decode(bytes)
-    }
-}
-
-impl Answer {
-    pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
-        encode(self, buffer)
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Answer, Unreadable> {
-        decode(bytes)
+    fn to_byte(self) -> u8 {
+        match self {
+            RefusalCode::Malformed => 1,
+            RefusalCode::Protocol => 2,
+            RefusalCode::Cluster => 3,
+            RefusalCode::NotAddressed => 4,
+            RefusalCode::OwnId => 5,
+            RefusalCode::UnknownPeer => 6,
+            RefusalCode::Other(byte) => byte,
+        }
     }
 
-    /// To a peer of another version.
-    pub(crate) fn other_version(theirs: u16) -> Answer {
-        Answer::Refused {
-            reason: format!("it speaks protocol {PROTOCOL_VERSION}, and this is {theirs}"),
+    fn from_byte(byte: u8) -> RefusalCode {
+        match byte {
+            1 => RefusalCode::Malformed,
+            2 => RefusalCode::Protocol,
+            3 => RefusalCode::Cluster,
+            4 => RefusalCode::NotAddressed,
+            5 => RefusalCode::OwnId,
+            6 => RefusalCode::UnknownPeer,
+            other => RefusalCode::Other(other),
         }
     }
 }
 
-/// Whether the sender of a greeting is one of our peers.
+impl Refusal {
+    fn new(code: RefusalCode, text: String) -> Refusal {
+        Refusal { code, text }
+    }
+}
+
+impl Hello {
+    /// Appends the encoded hello to `buffer`.
+    pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
+        let body = HelloBody {
+            cluster: self.cluster,
+            from: self.from,
+            to: self.to,
+            incarnation: self.incarnation,
+        };
+        postcard::to_extend(&body, front(buffer, self.protocol))
+            .expect("encoding four integers to a Vec cannot fail")
+    }
+
+    /// Decodes a hello; what is not one of version `protocol` is a refusal to answer with.
+    pub(crate) fn decode(bytes: &[u8], protocol: u16) -> Result<Hello, Refusal> {
+        let malformed = |why: &str| Refusal::new(RefusalCode::Malformed, why.to_owned());
+        let (theirs, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
+        if theirs != protocol {
+            // What follows is of a form that is not known here.
+            return Err(Refusal::new(
+                RefusalCode::Protocol,
+                format!("this node speaks version {protocol} of the protocol, not {theirs}"),
+            ));
+        }
+        match postcard::take_from_bytes::<HelloBody>(body) {
+            Ok((body, [])) => Ok(Hello {
+                protocol,
+                cluster: body.cluster,
+                from: body.from,
+                to: body.to,
+                incarnation: body.incarnation,
+            }),
+            Ok(_) | Err(_) => Err(malformed("the hello is damaged")),
+        }
+    }
+}
+
+impl Answer {
+    /// Appends the encoded answer of a node that speaks `protocol` to `buffer`.
+    pub(crate) fn encode(&self, protocol: u16, buffer: Vec<u8>) -> Vec<u8> {
+        let mut buffer = front(buffer, protocol);
+        match self {
+            Answer::Welcome => buffer.push(0),
+            Answer::Refused(refusal) => {
+                buffer.push(refusal.code.to_byte());
+                buffer.extend_from_slice(shortened(&refusal.text).as_bytes());
+            }
+        }
+        buffer
+    }
+
+    /// Decodes an answer of any version; `None` if it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Answer> {
+        let (_, rest) = split_front(bytes)?;
+        let (&code, text) = rest.split_first()?;
+        if code == 0 {
+            return Some(Answer::Welcome);
+        }
+        // The text goes to logs: whoever answers shall not be able to forge lines there.
+        let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)])
+            .chars()
+            .map(|char| if char.is_control() { ' ' } else { char })
+            .collect();
+        Some(Answer::Refused(Refusal::new(RefusalCode::from_byte(code), text)))
+    }
+}
+
+/// Decides whether the sender of `hello` is a peer: a member known here (`is_known`), of our
+/// cluster and version, that means us.
 pub(crate) fn check(
-    hello: &Hello,
     local: &LocalPeer,
-    known: impl Fn(NodeId) -> bool,
-) -> Result<NodeId, String> {
-    if hello.cluster != local.cluster {
-        return Err("it is a member of another cluster (founded by another list of peers)".into());
+    protocol: u16,
+    hello: &Hello,
+    is_known: impl FnOnce(NodeId) -> bool,
+) -> Result<NodeId, Refusal> {
+    let (code, text) = if hello.protocol != protocol {
+        (
+            RefusalCode::Protocol,
+            format!("this node speaks version {protocol} of the protocol, not {}", hello.protocol),
+        )
+    } else if hello.cluster != local.cluster {
+        (
+            RefusalCode::Cluster,
+            format!(
+                "this node belongs to another cluster ({:016x}, not {:016x}): clusters founded by \
+                 different lists of peers are different clusters",
+                local.cluster, hello.cluster
+            ),
+        )
+    } else if hello.to != local.node {
+        (RefusalCode::NotAddressed, format!("this is node {}, not {}", local.node, hello.to))
+    } else if hello.from == local.node {
+        (RefusalCode::OwnId, format!("node {} is this node", hello.from))
+    } else if !is_known(hello.from) {
+        (RefusalCode::UnknownPeer, format!("node {} is not a member known here", hello.from))
+    } else {
+        return Ok(hello.from);
+    };
+    Err(Refusal::new(code, text))
+}
+
+/// As much of `text` as is written.
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
-    if hello.to != local.node {
-        return Err("it is another member than the one that was called".into());
-    }
-    if hello.from == local.node {
-        return Err("it has this very identity itself (a copied data directory?)".into());
-    }
-    if !known(hello.from) {
-        return Err("it does not know of this member".into());
-    }
-    Ok(hello.from)
+    &text[..end]
+}
+
+fn front(mut buffer: Vec<u8>, protocol: u16) -> Vec<u8> {
+    buffer.extend_from_slice(&MAGIC);
+    buffer.extend_from_slice(&protocol.to_le_bytes());
+    buffer
+}
+
+/// The protocol's version and what follows; `None` if the magic is not ours.
+fn split_front(bytes: &[u8]) -> Option<(u16, &[u8])> {
+    let (front, rest) = bytes.split_at_checked(FRONT_BYTES)?;
+    let version = front.strip_prefix(&MAGIC)?;
+    Some((u16::from_le_bytes([version[0], version[1]]), rest))
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn hello() -> Hello {
-        Hello { cluster: 7, from: 2, to: 1, incarnation: 9 }
+    const LOCAL: LocalPeer = LocalPeer { cluster: 77, node: 1, incarnation: 5 };
+
+    const HELLO: Hello = Hello { protocol: 1, cluster: 77, from: 2, to: 1, incarnation: 6 };
+
+    #[test]
+    fn hello_and_answers_survive_encoding() {
+        let bytes = HELLO.encode(Vec::new());
+        assert_eq!(&bytes[..10], b"quorate\n\x01\x00");
+        assert_eq!(Hello::decode(&bytes, 1), Ok(HELLO));
+        for code in (1..=255).map(RefusalCode::from_byte) {
+            let answer = Answer::Refused(Refusal::new(code, "nein \u{fc}".to_owned()));
+            assert_eq!(Answer::decode(&answer.encode(1, Vec::new())), Some(answer));
+        }
+        let welcome = Answer::Welcome.encode(1, Vec::new());
+        assert_eq!(Answer::decode(&welcome), Some(Answer::Welcome));
     }
 
     #[test]
-    fn only_peers_of_this_cluster_are_let_in() {
-        let local = LocalPeer { cluster: 7, node: 1, incarnation: 3 };
-        let check = |hello: &Hello| check(hello, &local, |node| node == 2);
-        assert_eq!(check(&hello()), Ok(2));
-        assert!(check(&Hello { cluster: 8, ..hello() }).unwrap_err().contains("another cluster"));
-        assert!(check(&Hello { to: 3, ..hello() }).is_err());
-        assert!(check(&Hello { from: 1, ..hello() }).unwrap_err().contains("copied"));
-        assert!(check(&Hello { from: 4, ..hello() }).is_err());
+    fn hello_of_another_version_is_recognised_whatever_follows() {
+        for body in [&b""[..], b"\xff\xff\xff", &[0; 3000]] {
+            let bytes = [&b"quorate\n\x02\x01"[..], body].concat();
+            let refusal = Hello::decode(&bytes, 1).unwrap_err();
+            assert_eq!(refusal.code, RefusalCode::Protocol);
+            assert!(refusal.text.contains("version 1"), "{}", refusal.text);
+            assert!(refusal.text.contains("258"), "{}", refusal.text);
+        }
     }
 
     #[test]
-    fn versions_and_noise_are_told_apart() {
-        let bytes = hello().encode(Vec::new());
-        assert_eq!(Hello::decode(&bytes), Ok(hello()));
-        let mut other = bytes.clone();
-        other[4] = 99;
-        assert_eq!(Hello::decode(&other), Err(Unreadable::Version(99)));
-        assert_eq!(Hello::decode(b"GET / HTTP/1.1\r\n"), Err(Unreadable::Noise));
-        assert_eq!(Hello::decode(&bytes[..bytes.len() - 1]), Err(Unreadable::Noise));
+    fn hello_is_checked_in_every_respect() {
+        let known = |node| [2, 3].contains(&node);
+        let code = |hello: Hello| check(&LOCAL, 1, &hello, known).map_err(|refusal| refusal.code);
+        assert_eq!(code(HELLO), Ok(2));
+        let wrong = [
+            (Hello { protocol: 2, ..HELLO }, RefusalCode::Protocol),
+            (Hello { cluster: 78, ..HELLO }, RefusalCode::Cluster),
+            (Hello { to: 3, ..HELLO }, RefusalCode::NotAddressed),
+            (Hello { from: 1, ..HELLO }, RefusalCode::OwnId),
+            (Hello { from: 4, ..HELLO }, RefusalCode::UnknownPeer),
+        ];
+        for (hello, refused) in wrong {
+            assert_eq!(code(hello), Err(refused));
+        }
+    }
+
+    #[test]
+    fn answer_text_is_bounded_and_harmless() {
+        let text = "\u{1F980}\n".repeat(1000);
+        let answer = Answer::Refused(Refusal::new(RefusalCode::Cluster, text));
+        let bytes = answer.encode(1, Vec::new());
+        assert!(bytes.len() <= FRONT_BYTES + 1 + TEXT_BYTES_MAX);
+        let Some(Answer::Refused(refusal)) = Answer::decode(&bytes) else {
+            panic!("not a refusal");
+        };
+        assert!(!refusal.text.contains(['\n', '\u{fffd}']));
+        assert!(refusal.text.len() > TEXT_BYTES_MAX / 2);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), ours in any::<bool>()) {
+            let bytes = if ours { [&b"quorate\n\x01\x00"[..], &bytes].concat() } else { bytes };
+            let _ = Answer::decode(&bytes);
+            if let Ok(hello) = Hello::decode(&bytes, 1) {
+                prop_assert_eq!(Hello::decode(&hello.encode(Vec::new()), 1), Ok(hello));
+                let _ = check(&LOCAL, 1, &hello, |_| true);
+            }
+        }
     }
 }

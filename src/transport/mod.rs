@@ -12,7 +12,6 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use crate::machine::command::NodeId;
-use crate::node::io::Problem;
 use crate::node::message::PeerMessage;
 
 /// Who a node is, towards its peers.
@@ -37,8 +36,10 @@ pub(crate) enum TransportEvent {
     Received { from: NodeId, message: PeerMessage },
     /// What is sent to this peer now reaches it, as far as can be told.
     Connected { peer: NodeId },
-    /// This peer cannot be reached; it is tried again after a while.
-    Unreachable { peer: NodeId, problem: Problem },
+    /// This peer cannot be reached; it is tried again after a while. `reason` is for people.
+    /// `permanent` says that trying again will not help unless something is reconfigured
+    /// (another cluster, another version, another identity).
+    Unreachable { peer: NodeId, reason: String, permanent: bool },
 }
 
 /// The limits and intervals of a transport.
@@ -55,6 +56,9 @@ pub(crate) struct TransportOptions {
     /// The pause before the first new try, and the longest; it doubles in between.
     pub(crate) retry_min: Duration,
     pub(crate) retry_max: Duration,
+    /// How long a peer may neither take what is sent to it nor answer before its connection
+    /// counts as dead.
+    pub(crate) stall_timeout: Duration,
 }
 
 impl Default for TransportOptions {
@@ -66,6 +70,7 @@ impl Default for TransportOptions {
             connect_timeout: Duration::from_secs(3),
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(2),
+            stall_timeout: Duration::from_secs(5),
         }
     }
 }

@@ -1,253 +1,290 @@
-//! Peers over TCP: one thread, `quorate-net`, and an event loop for all of them.
+//! Peers over TCP.
 //!
-//! Each node dials every other and sends over the connection it has made; over
-//! those it has accepted it only reads, but for the answer to the greeting.
-//! Nothing is kept for a peer that is not connected: Raft sends again what is
-//! still wanted.
+//! One thread, `quorate-net`, does everything: it listens, dials, encodes,
+//! writes, reads and decodes for all peers. Between two nodes there are two
+//! connections, one made by each, and messages go only from the node that made
+//! it to the other; what comes back is the answer to the handshake, and signs
+//! of life.
 //!
-//! Limits: what waits for a peer is bounded in bytes and dropped beyond that;
-//! incoming connections are bounded in number, and the oldest that has not
-//! introduced itself goes first; a frame may be 4 KiB before the introduction.
-//! When the node is behind, the thread waits for it and so stops reading.
+//! ```text
+//! dialling node                      listening node
+//!    hello            ------------>
+//!                     <------------  answer: welcome, or refused and why
+//!    messages         ------------>
+//!    empty frame      ------------>  now and then, when everything before it is written:
+//!                     <------------  answered by an empty frame at once
+//! ```
+//!
+//! The empty frames are there for a peer whose machine or cable is gone. No
+//! error would tell of it for many minutes, since the system takes and keeps
+//! what is written; so a connection that neither takes bytes nor answers for
+//! `stall_timeout` is given up and made anew.
+//!
+//! Threads and channels. [`TcpTransport::send`] hands messages over through an
+//! unbounded channel, whose content is bounded by bytes; it never blocks.
+//! Events go to a callback on the network thread, and if that blocks, nothing
+//! is read meanwhile, so that the peers' sockets fill and they in turn drop.
+//! A name is looked up on a thread of its own, `quorate-dns`, at most one for
+//! each peer, since a resolver may take minutes; it is not joined.
+//!
+//! Invariants:
+//! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
+//!   handed over and not yet encoded by the same number, for all peers
+//!   together; what a connection has sent by 4 KiB and one read before it is
+//!   welcomed and one message and one read after; the connections by
+//!   `connections_max`.
+//! - Nothing from the network panics, and nothing that one connection does
+//!   ends more than that connection.
+//! - Messages for a peer that is not connected are dropped at once: they would
+//!   be stale when they arrived, and Raft sends again what still matters.
+//! - With nothing to do, the thread sleeps without waking.
+//!
+//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), the loop
+//! (`driver`), the connections we make (`outgoing`, `peer`, `link`, `queue`) and
+//! get (`incoming`).
 
-mod dial;
-mod serve;
+mod driver;
+mod incoming;
+mod link;
+mod outgoing;
+mod peer;
+mod queue;
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "deadlines of tests")]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
-use std::net::TcpListener as StdListener;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use mio::{Events, Interest, Poll, Token, Waker};
+use crossbeam_channel::{Sender, unbounded};
+use mio::{Poll, Token, Waker};
 
+use self::driver::Driver;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
-use crate::machine::command::NodeId;
-use crate::node::message::PeerMessage;
-use dial::{Outgoing, Resolved};
-use serve::Server;
+use crate::machine::command::{self, NodeId, Op, Request};
+use crate::node::message::{PeerMessage, RaftBody};
 
-const WAKE: Token = Token(0);
-const LISTEN: Token = Token(1);
-/// Connections have the tokens from here on, each used once.
-const FIRST_CONNECTION: usize = 2;
+/// The tokens above are the connections'.
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
 
-/// Node -> network, in batches. Full means that the network thread is held up; then they are
-/// dropped, and Raft sends again.
-const BATCHES_MAX: usize = 8192;
-
-/// The network's end of a node.
-#[derive(Debug)]
-pub(crate) struct TcpTransport {
-    orders: Option<Sender<Order>>,
-    wake: Arc<Wake>,
-    thread: Option<JoinHandle<()>>,
+/// What the network thread is asked to do.
+enum Command {
+    Send { messages: Vec<(NodeId, PeerMessage)>, weight: usize },
+    Peers(Vec<RemotePeer>),
+    Resolved { node: NodeId, attempt: Token, addresses: Result<Vec<SocketAddr>, String> },
 }
 
-/// Wakes the thread, at most once until it has looked.
+/// What the network thread and the others see of each other, beside the channel.
 #[derive(Debug)]
-struct Wake {
+struct Shared {
     waker: Waker,
-    pending: AtomicBool,
+    /// The thread will look at the channel before it sleeps, so it need not be woken.
+    awake: AtomicBool,
+    closing: AtomicBool,
+    /// What is in the channel, about.
+    handed_bytes: AtomicUsize,
+    counters: Counters,
+    /// How often the network thread has gone round.
+    #[cfg(test)]
+    turns: AtomicU64,
 }
 
-impl Wake {
+impl Shared {
+    /// Makes the network thread look at its channel. To be called after the push.
     fn wake(&self) {
-        if !self.pending.swap(true, Ordering::AcqRel)
+        if !self.awake.swap(true, AcqRel)
             && let Err(error) = self.waker.wake()
         {
-            tracing::error!(%error, "the network thread cannot be woken");
+            tracing::error!(%error, "cannot wake the network thread");
         }
     }
 }
 
-enum Order {
-    Send(Vec<(NodeId, PeerMessage)>),
-    Resolved(Resolved),
-    End,
+/// What has passed through a transport since it was started.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) messages_sent: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) messages_received: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    /// Messages not sent: no connection, no room, or too long.
+    pub(crate) messages_dropped: AtomicU64,
+    /// Incoming connections closed because of what they sent or did not send.
+    pub(crate) connections_refused: AtomicU64,
+}
+
+impl Counters {
+    fn add(counter: &AtomicU64, count: usize) {
+        counter.fetch_add(count as u64, Relaxed);
+    }
+}
+
+/// Messages between this node and its peers, over TCP.
+pub(crate) struct TcpTransport {
+    commands_tx: Sender<Command>,
+    shared: Arc<Shared>,
+    handed_bytes_max: usize,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl TcpTransport {
-    /// Starts the thread. `events` gets what happens; it may block to slow the network down, and
-    /// returns `false` when nobody listens any more.
+    /// Listens on `listener` and connects to `peers`.
+    ///
+    /// `events` is called on the network thread. It may block to slow the peers down, but never for
+    /// the sake of a thread that is in [`TcpTransport::close`]. By `false` it says that the
+    /// receiver is gone; the transport then ends by itself.
     pub(crate) fn start(
-        listener: StdListener,
+        listener: std::net::TcpListener,
         local: LocalPeer,
         peers: Vec<RemotePeer>,
         options: TransportOptions,
         events: impl Fn(TransportEvent) -> bool + Send + 'static,
     ) -> io::Result<TcpTransport> {
-        let poll = Poll::new()?;
         listener.set_nonblocking(true)?;
-        let mut listener = mio::net::TcpListener::from_std(listener);
-        poll.registry().register(&mut listener, LISTEN, Interest::READABLE)?;
-        let waker = Waker::new(poll.registry(), WAKE)?;
-        let wake = Arc::new(Wake { waker, pending: AtomicBool::new(false) });
-        let (orders, inbox) = bounded(BATCHES_MAX);
-        let local = Arc::new(local);
-        let known: Vec<NodeId> = peers.iter().map(|peer| peer.node).collect();
-        let dialler = Dialler { orders: orders.clone(), wake: Arc::clone(&wake) };
-        let outgoing = peers
-            .into_iter()
-            .map(|peer| Outgoing::new(peer, Arc::clone(&local), options.clone(), dialler.clone()))
-            .collect();
-        let network = Network {
+        let poll = Poll::new()?;
+        let shared = Arc::new(Shared {
+            waker: Waker::new(poll.registry(), WAKER)?,
+            awake: AtomicBool::new(true),
+            closing: AtomicBool::new(false),
+            handed_bytes: AtomicUsize::new(0),
+            counters: Counters::default(),
+            #[cfg(test)]
+            turns: AtomicU64::new(0),
+        });
+        // Node -> network thread. Bounded by `handed_bytes`: what is above it is dropped.
+        let (commands_tx, commands_rx) = unbounded();
+        let handed_bytes_max = options.queue_bytes_max;
+        let driver = Driver::new(
             poll,
-            server: Server::new(listener, local, known, options),
-            outgoing,
-            inbox,
-            wake: Arc::clone(&wake),
-            dials: BTreeMap::new(),
-            next_token: FIRST_CONNECTION,
-            events: Box::new(events),
-        };
+            mio::net::TcpListener::from_std(listener),
+            local,
+            peers,
+            options,
+            Arc::clone(&shared),
+            (commands_tx.clone(), commands_rx),
+            Box::new(events),
+        )?;
         let thread = std::thread::Builder::new()
             .name("quorate-net".to_owned())
-            .spawn(move || network.run())?;
-        Ok(TcpTransport { orders: Some(orders), wake, thread: Some(thread) })
+            .spawn(move || driver.run())?;
+        Ok(TcpTransport { commands_tx, shared, handed_bytes_max, thread: Some(thread) })
     }
 
-    /// Hands messages over, each to be sent to its peer or dropped. Never blocks.
-    pub(crate) fn send(&self, messages: Vec<(NodeId, PeerMessage)>) {
-        if let Some(orders) = &self.orders
-            && orders.try_send(Order::Send(messages)).is_ok()
-        {
-            self.wake.wake();
+    /// Sends messages, or drops them. Never blocks; those to one peer keep their order.
+    pub(crate) fn send(&self, mut messages: Vec<(NodeId, PeerMessage)>) {
+        // Several senders may each find the same room; that they exceed it by one call does no harm.
+        let room = self.handed_bytes_max.saturating_sub(self.shared.handed_bytes.load(Acquire));
+        let offered = messages.len();
+        let mut handed = 0;
+        messages.retain(|(_, message)| {
+            let bytes = weight(message);
+            let fits = handed + bytes <= room;
+            if fits {
+                handed += bytes;
+            }
+            fits
+        });
+        Counters::add(&self.shared.counters.messages_dropped, offered - messages.len());
+        if !messages.is_empty() {
+            self.shared.handed_bytes.fetch_add(handed, AcqRel);
+            self.ask(Command::Send { messages, weight: handed });
+        }
+    }
+
+    /// Replaces the list of peers. Those not in it are disconnected and refused from now on; those
+    /// whose address has changed are connected anew.
+    #[cfg_attr(not(test), expect(dead_code, reason = "until members come and go"))]
+    pub(crate) fn set_peers(&self, peers: Vec<RemotePeer>) {
+        self.ask(Command::Peers(peers));
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Ends the network thread and waits until it has, which is soon: see [`TcpTransport::start`].
+    #[cfg(test)]
+    pub(crate) fn close(self) {
+        drop(self);
+    }
+
+    fn ask(&self, command: Command) {
+        // The thread may have ended since nobody listens; then nobody minds this either.
+        if self.commands_tx.send(command).is_ok() {
+            self.shared.wake();
         }
     }
 }
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        if let Some(orders) = self.orders.take() {
-            // The thread may be held up by a node that has stopped listening; `events` then fails.
-            let _ = orders.send_timeout(Order::End, Duration::from_secs(1));
-        }
-        self.wake.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        self.shared.closing.store(true, Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the network thread had panicked");
         }
     }
 }
 
-/// How a resolver's thread reports back.
-#[derive(Clone)]
-struct Dialler {
-    orders: Sender<Order>,
-    wake: Arc<Wake>,
+impl fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpTransport")
+            .field("counters", &self.shared.counters)
+            .finish_non_exhaustive()
+    }
 }
 
-type EventSink = Box<dyn Fn(TransportEvent) -> bool + Send>;
-
-struct Network {
-    poll: Poll,
-    server: Server,
-    outgoing: Vec<Outgoing>,
-    inbox: Receiver<Order>,
-    wake: Arc<Wake>,
-    /// Which peer an outgoing connection belongs to.
-    dials: BTreeMap<Token, usize>,
-    next_token: usize,
-    events: EventSink,
-}
-
-/// The clock that deadlines of connections go by.
-fn now() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "deadlines of connections are the network's own")]
-    Instant::now()
-}
-
-impl Network {
-    fn run(mut self) {
-        let mut events = Events::with_capacity(256);
-        loop {
-            let timeout = self.timeout();
-            if let Err(error) = self.poll.poll(&mut events, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                tracing::error!(%error, "the network thread ends");
-                return;
-            }
-            let woken = events.iter().any(|event| event.token() == WAKE);
-            for event in &events {
-                match event.token() {
-                    WAKE => {}
-                    LISTEN => self.server.want_accept(),
-                    token => match self.dials.get(&token) {
-                        Some(place) => self.outgoing[*place].ready(token),
-                        None => self.server.ready(token),
-                    },
+/// What a message takes in memory, about: enough to bound what is handed over.
+fn weight(message: &PeerMessage) -> usize {
+    const FIXED: usize = size_of::<(NodeId, PeerMessage)>();
+    FIXED
+        + match message {
+            PeerMessage::Raft { body, .. } => match body {
+                RaftBody::Append { entries, .. } => {
+                    entries.iter().map(|entry| 64 + entry.data.len()).sum()
                 }
-            }
-            if woken {
-                // Before looking, so that what comes after it wakes again.
-                self.wake.pending.store(false, Ordering::Release);
-            }
-            if !self.take_orders() || !self.serve() {
-                return;
-            }
+                RaftBody::Heartbeat { context, .. }
+                | RaftBody::HeartbeatResponse { context, .. } => context.len(),
+                RaftBody::Snapshot { meta, .. } => 8 * meta.voting.voters.len(),
+                RaftBody::AppendResponse { .. }
+                | RaftBody::Vote { .. }
+                | RaftBody::VoteResponse { .. }
+                | RaftBody::TimeoutNow => 0,
+            },
+            PeerMessage::Forward { requests } => requests.iter().map(request_weight).sum(),
+            PeerMessage::Round { sessions, .. } => 8 * sessions.len(),
+            PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
+            PeerMessage::RoundConfirmed { .. }
+            | PeerMessage::StateHash { .. }
+            | PeerMessage::SnapshotAck { .. }
+            | PeerMessage::SnapshotAbort { .. } => 0,
         }
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        if self.server.has_more() {
-            return Some(Duration::ZERO);
-        }
-        let deadlines = self.outgoing.iter().filter_map(Outgoing::deadline);
-        let first = deadlines.chain(self.server.deadline()).min()?;
-        // Rounded up: poll's own clock has a resolution of a millisecond.
-        Some(first.saturating_duration_since(now()) + Duration::from_millis(1))
-    }
-
-    fn take_orders(&mut self) -> bool {
-        while let Ok(order) = self.inbox.try_recv() {
-            match order {
-                Order::Send(messages) => {
-                    for (to, message) in messages {
-                        if let Some(peer) = self.outgoing.iter_mut().find(|peer| peer.is(to)) {
-                            peer.queue(&message);
-                        }
-                    }
-                }
-                Order::Resolved(resolved) => {
-                    if let Some(peer) = self.outgoing.iter_mut().find(|peer| peer.is(resolved.peer))
-                    {
-                        peer.resolved(resolved);
-                    }
-                }
-                Order::End => return false,
-            }
-        }
-        true
-    }
-
-    /// Does what is due on all connections; `false` when nobody listens any more.
-    fn serve(&mut self) -> bool {
-        let now = now();
-        for (place, peer) in self.outgoing.iter_mut().enumerate() {
-            let next_token = &mut self.next_token;
-            let dials = &mut self.dials;
-            let token = || {
-                let token = Token(*next_token);
-                *next_token += 1;
-                dials.insert(token, place);
-                token
-            };
-            for event in peer.work(now, self.poll.registry(), token) {
-                if !(self.events)(event) {
-                    return false;
-                }
-            }
-            if let Some(old) = peer.take_closed() {
-                self.dials.remove(&old);
-            }
-        }
-        self.server.work(now, self.poll.registry(), &mut self.next_token, &self.events)
-    }
 }
 
-#[cfg(test)]
-mod tests;
+fn request_weight(request: &Request) -> usize {
+    let op_weight = |op: &Op| {
+        size_of::<Op>()
+            + op.path().len()
+            + match op {
+                Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
+                Op::Delete { .. } | Op::Check { .. } => 0,
+            }
+    };
+    size_of::<Request>()
+        + match &request.command {
+            command::Command::Op(op) => op_weight(op),
+            command::Command::Multi(ops) => ops.iter().map(op_weight).sum(),
+            command::Command::Open { .. }
+            | command::Command::Resume { .. }
+            | command::Command::Close
+            | command::Command::Expire { .. } => 0,
+        }
+}

@@ -1,0 +1,279 @@
+//! The network thread's loop, and what its parts share.
+//!
+//! Readiness is edge-triggered: a socket is asked again until it has nothing
+//! left, in turns, so that a busy peer does not keep the others waiting.
+//! Whoever has work left says so, and the loop then polls without sleeping.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use mio::{Events, Poll, Registry, Token};
+
+use super::incoming::Incoming;
+use super::outgoing::Outgoing;
+use super::{Command, LISTENER, Shared, WAKER};
+use crate::machine::command::NodeId;
+use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
+
+/// The most taken from a socket at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// At most one warning of a kind in this time.
+const WARNING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Who takes what the transport has to tell; `false` means that nobody does any longer.
+pub(super) type Sink = Box<dyn Fn(TransportEvent) -> bool + Send>;
+
+/// What all parts of the network thread use.
+pub(super) struct Context {
+    pub(super) registry: Registry,
+    pub(super) local: LocalPeer,
+    pub(super) options: TransportOptions,
+    pub(super) shared: Arc<Shared>,
+    /// For the helpers that look names up, to answer on.
+    pub(super) commands_tx: Sender<Command>,
+    pub(super) timers: Timers,
+    /// When this turn of the loop began, or later.
+    pub(super) now: Instant,
+    /// Where socket reads go first; one for all connections.
+    pub(super) scratch: Box<[u8]>,
+    /// Whose the connections are that were made from here.
+    pub(super) dialled: BTreeMap<Token, NodeId>,
+    /// Cleared when nobody listens any longer.
+    pub(super) is_heard: bool,
+    sink: Sink,
+    next_token: usize,
+}
+
+impl Context {
+    /// A token that was never used: a late event of a closed connection meets no other one.
+    pub(super) fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    /// Tells the node; blocks while it is busy, and nothing is read for that long.
+    pub(super) fn emit(&mut self, event: TransportEvent) {
+        if self.is_heard {
+            self.is_heard = (self.sink)(event);
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+/// What can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// The next step of the connection to this peer.
+    Peer(NodeId),
+    /// An incoming connection must have introduced itself.
+    Introduction(Token),
+    /// The listener is asked again, after an error.
+    Accept,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Timers(BTreeSet<(Instant, Timer)>);
+
+impl Timers {
+    pub(super) fn insert(&mut self, at: Instant, timer: Timer) {
+        self.0.insert((at, timer));
+    }
+
+    pub(super) fn remove(&mut self, at: Instant, timer: Timer) {
+        self.0.remove(&(at, timer));
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.0.first().map(|(at, _)| *at)
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<Timer> {
+        let first = self.0.first().filter(|(at, _)| *at <= now).copied()?;
+        self.0.remove(&first);
+        Some(first.1)
+    }
+}
+
+/// Lets one warning through in a while, and counts the others.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    silent_until: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Warnings {
+    /// The number of warnings kept back since the last one, if this one may be given.
+    pub(super) fn permit(&mut self, now: Instant) -> Option<u64> {
+        if self.silent_until.is_some_and(|until| now < until) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.silent_until = Some(now + WARNING_INTERVAL);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    poll: Poll,
+    commands_rx: Receiver<Command>,
+    context: Context,
+    outgoing: Outgoing,
+    incoming: Incoming,
+}
+
+/// The clock that the deadlines of connections go by.
+fn clock() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "the network's own deadlines")]
+    Instant::now()
+}
+
+impl Driver {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once; a struct would only repeat the fields"
+    )]
+    pub(super) fn new(
+        poll: Poll,
+        socket: mio::net::TcpListener,
+        local: LocalPeer,
+        peers: Vec<RemotePeer>,
+        options: TransportOptions,
+        shared: Arc<Shared>,
+        (commands_tx, commands_rx): (Sender<Command>, Receiver<Command>),
+        sink: Sink,
+    ) -> io::Result<Driver> {
+        let mut context = Context {
+            registry: poll.registry().try_clone()?,
+            local,
+            options,
+            shared,
+            commands_tx,
+            timers: Timers::default(),
+            now: clock(),
+            scratch: vec![0; READ_BYTES].into_boxed_slice(),
+            dialled: BTreeMap::new(),
+            is_heard: true,
+            sink,
+            next_token: WAKER.0,
+        };
+        let mut driver = Driver {
+            poll,
+            commands_rx,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::new(&mut context, socket)?,
+            context,
+        };
+        driver.set_peers(peers);
+        Ok(driver)
+    }
+
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        while self.is_wanted() {
+            let timeout = self.sleep();
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the network thread cannot wait for its sockets and ends");
+                return;
+            }
+            #[cfg(test)]
+            self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            // From here on senders need not wake us: the channel is looked at before we sleep.
+            self.context.shared.awake.store(true, Release);
+            self.context.now = clock();
+            for event in &events {
+                match event.token() {
+                    WAKER => {}
+                    LISTENER => self.incoming.listener_ready(),
+                    token => match self.context.dialled.get(&token) {
+                        Some(&node) => self.outgoing.ready(&mut self.context, node, event),
+                        None => self.incoming.ready(token),
+                    },
+                }
+            }
+            self.obey();
+            self.outgoing.flush(&mut self.context);
+            self.incoming.accept(&mut self.context);
+            self.incoming.read(&mut self.context);
+            for node in self.incoming.take_welcomed() {
+                self.outgoing.nudge(&mut self.context, node);
+            }
+            self.fire_timers();
+        }
+        // What was sent just before the end (a leader's farewell) is worth one try.
+        self.obey();
+        self.outgoing.flush(&mut self.context);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.context.is_heard && !self.context.shared.closing.load(Acquire)
+    }
+
+    /// How long to sleep, having announced that we do.
+    fn sleep(&self) -> Option<Duration> {
+        if self.incoming.is_busy() || self.outgoing.is_busy() {
+            return Some(Duration::ZERO);
+        }
+        // A sender first pushes, then swaps in `true`. If its swap came before this one, we see
+        // what it pushed; if after, it sees `false` and wakes us. (Closing works alike.)
+        self.context.shared.awake.swap(false, AcqRel);
+        if !self.commands_rx.is_empty() || !self.is_wanted() {
+            return Some(Duration::ZERO);
+        }
+        self.context.timers.next().map(|at| at.saturating_duration_since(clock()))
+    }
+
+    /// Does what was asked for until now, and not what is added meanwhile: others wait, too.
+    fn obey(&mut self) {
+        for _ in 0..self.commands_rx.len() {
+            let Ok(command) = self.commands_rx.try_recv() else {
+                return;
+            };
+            match command {
+                Command::Send { messages, weight } => {
+                    for (node, message) in &messages {
+                        self.outgoing.send(&mut self.context, *node, message);
+                    }
+                    drop(messages);
+                    self.context.shared.handed_bytes.fetch_sub(weight, AcqRel);
+                }
+                Command::Peers(peers) => self.set_peers(peers),
+                Command::Resolved { node, attempt, addresses } => {
+                    self.outgoing.resolved(&mut self.context, node, attempt, addresses);
+                }
+            }
+        }
+    }
+
+    fn set_peers(&mut self, peers: Vec<RemotePeer>) {
+        let own = self.context.local.node;
+        let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
+        self.incoming.set_peers(&mut self.context, peers.iter().map(|peer| peer.node));
+        self.outgoing.set_peers(&mut self.context, peers);
+    }
+
+    fn fire_timers(&mut self) {
+        // Reading may have blocked for long.
+        self.context.now = clock();
+        while let Some(timer) = self.context.timers.pop_due(self.context.now) {
+            match timer {
+                Timer::Peer(node) => self.outgoing.timer(&mut self.context, node),
+                Timer::Introduction(token) => self.incoming.overdue(&mut self.context, token),
+                Timer::Accept => self.incoming.listener_ready(),
+            }
+        }
+    }
+}

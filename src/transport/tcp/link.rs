@@ -1,0 +1,112 @@
+//! One connection that this node has made: its socket, and what waits to be written to it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+
+use super::Counters;
+use super::driver::Context;
+use super::queue::WriteQueue;
+use crate::transport::frame::FrameReader;
+use crate::transport::handshake::HANDSHAKE_BYTES_MAX;
+
+/// The most writes to one connection before the others have their turn.
+const WRITES_PER_TURN: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) token: Token,
+    pub(super) phase: Phase,
+    /// Where else to connect to, if this address does not answer.
+    pub(super) rest: std::vec::IntoIter<SocketAddr>,
+    pub(super) reader: FrameReader,
+    pub(super) queue: WriteQueue,
+    pub(super) writable: bool,
+    /// When the socket last took bytes, or the first bytes were queued.
+    pub(super) progress_at: Instant,
+    /// When the sign of life was asked for that has not come yet.
+    pub(super) pinged_at: Option<Instant>,
+    pub(super) ping_due: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Connecting,
+    Greeting,
+    Up { since: Instant },
+}
+
+impl Connection {
+    /// Begins to connect to `address`.
+    pub(super) fn begin(
+        context: &mut Context,
+        address: SocketAddr,
+        rest: std::vec::IntoIter<SocketAddr>,
+    ) -> io::Result<Connection> {
+        let mut stream = TcpStream::connect(address)?;
+        let token = context.token();
+        context.registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Connection {
+            stream,
+            token,
+            phase: Phase::Connecting,
+            rest,
+            reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
+            queue: WriteQueue::new(context.options.queue_bytes_max.max(HANDSHAKE_BYTES_MAX)),
+            writable: false,
+            progress_at: context.now,
+            pinged_at: None,
+            ping_due: context.now,
+        })
+    }
+
+    /// Whether it is made; an error if it never will be.
+    pub(super) fn is_connected(&self) -> io::Result<bool> {
+        if let Some(error) = self.stream.take_error()? {
+            return Err(error);
+        }
+        match self.stream.peer_addr() {
+            // Where nobody listens on a port of the ephemeral range, a socket can come to be
+            // connected to itself. It would also keep the peer from listening there again.
+            Ok(address) if address == self.stream.local_addr()? => {
+                Err(io::ErrorKind::ConnectionRefused.into())
+            }
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes until the queue is empty or the socket full, but not for ever; whether anything was.
+    pub(super) fn write(&mut self, context: &mut Context) -> io::Result<bool> {
+        let mut written = 0;
+        for _ in 0..WRITES_PER_TURN {
+            if !self.writable || self.queue.is_empty() {
+                break;
+            }
+            match self.queue.write_to(&self.stream) {
+                Ok(0) => return Err(io::ErrorKind::BrokenPipe.into()),
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if written > 0 {
+            self.progress_at = context.now;
+            Counters::add(&context.shared.counters.bytes_sent, written);
+        }
+        Ok(written > 0)
+    }
+
+    /// When the peer counts as dead if nothing changes until then.
+    pub(super) fn dead_at(&self, context: &Context) -> Option<Instant> {
+        let blocked_since = (!self.queue.is_empty()).then_some(self.progress_at);
+        let waiting_since = [blocked_since, self.pinged_at].into_iter().flatten().min();
+        waiting_since.map(|since| since + context.options.stall_timeout)
+    }
+}

@@ -104,6 +104,8 @@ struct Undurable {
     ready: u64,
     /// The disk operation that it waits for, besides all earlier ones.
     disk: Option<u64>,
+    /// The index of the snapshot in it.
+    snapshot: Option<u64>,
     messages: Vec<eraftpb::Message>,
 }
 
@@ -132,6 +134,9 @@ pub(crate) struct Node {
     disk_number: u64,
     written: u64,
     undurable: VecDeque<Undurable>,
+    /// The index of a snapshot that the disk is taking. Raft counts it as applied only afterwards,
+    /// and must not campaign before: it would look for the entries in between.
+    installing: Option<u64>,
     checkpoint: Position,
     checkpoint_at: Time,
     checkpointing: Option<u64>,
@@ -235,6 +240,7 @@ impl Node {
             disk_number: 0,
             written: 0,
             undurable: VecDeque::new(),
+            installing: None,
             checkpoint,
             checkpoint_at: now.mono,
             checkpointing: None,
@@ -354,9 +360,11 @@ impl Node {
             // One tick however late it is: ticks missed while paused must not start an election
             // before the messages that wait are read.
             self.next_tick = now.mono + self.config.heartbeat;
-            self.leaderless_ticks += usize::from(self.raw.raft.leader_id == 0);
-            self.draw_timeout();
-            self.raw.tick();
+            if self.installing.is_none() {
+                self.leaderless_ticks += usize::from(self.raw.raft.leader_id == 0);
+                self.draw_timeout();
+                self.raw.tick();
+            }
             self.pulse();
         }
         self.drive()?;
@@ -501,6 +509,9 @@ impl Node {
                      {have}: acknowledged data was lost here (a wiped or rolled back disk?)"
                 ));
             }
+        }
+        if self.installing.is_some() && *body == RaftBody::TimeoutNow {
+            return Ok(());
         }
         if let RaftBody::Snapshot { transfer, chunks, meta } = body {
             let Some(machine) = self.incoming.finish(from, *transfer, *chunks, meta) else {

@@ -28,8 +28,11 @@ impl Node {
             self.reads_confirmed(&read.request_ctx, read.index);
         }
         let mut disk = None;
+        let mut snapshot = None;
         if *ready.snapshot() != eraftpb::Snapshot::default() {
             disk = Some(self.install(&ready)?);
+            snapshot = Some(ready.snapshot().get_metadata().index);
+            self.installing = snapshot;
         }
         let store = self.raw.mut_store();
         store.append(ready.entries());
@@ -48,7 +51,7 @@ impl Node {
         }
         let messages = ready.take_persisted_messages();
         let committed = ready.take_committed_entries();
-        self.undurable.push_back(Undurable { ready: ready.number(), disk, messages });
+        self.undurable.push_back(Undurable { ready: ready.number(), disk, snapshot, messages });
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -69,6 +72,10 @@ impl Node {
             };
             self.post(durable.messages);
             self.raw.on_persist_ready(durable.ready);
+            if let Some(index) = durable.snapshot {
+                self.raw.advance_apply_to(index);
+                self.installing = self.installing.filter(|newest| *newest != index);
+            }
         }
     }
 

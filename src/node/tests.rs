@@ -415,3 +415,56 @@ fn late_copies_of_an_ended_session_s_requests_do_nothing() {
     assert_eq!(cluster.node(leader).machine().zxid(), before);
     cluster.check_equal();
 }
+
+/// Brings a follower up to date by a snapshot, with nothing written after it.
+fn caught_up_by_snapshot(cluster: &mut Cluster) -> u64 {
+    let leader = cluster.elect();
+    let laggard = cluster.follower();
+    let session = cluster.open(leader, 1, Duration::from_secs(40));
+    cluster.isolate(laggard);
+    let mut last = None;
+    for n in 0..600 {
+        let op =
+            Op::Set { path: "/".to_owned(), data: vec![n as u8; 40_000].into(), version: None };
+        last = Some(cluster.write(leader, session, Write::Op(op)));
+        cluster.settle();
+    }
+    cluster.answer(last.unwrap()).unwrap();
+    cluster.heal();
+    laggard
+}
+
+/// raft-rs looks at the entries that are not applied yet before it campaigns. After a snapshot those
+/// were entries that it does not have, and it stopped the node.
+#[test]
+fn a_node_may_stand_for_election_right_after_a_snapshot() {
+    let mut cluster = Cluster::new(3);
+    let laggard = caught_up_by_snapshot(&mut cluster);
+    cluster.advance(Duration::from_secs(8));
+    cluster.check_equal();
+    for id in (1..=3).filter(|id| *id != laggard) {
+        cluster.kill(id);
+    }
+    cluster.advance(Duration::from_secs(5));
+    assert_eq!(cluster.stopped.get(&laggard), None);
+}
+
+#[test]
+fn a_node_does_not_stand_for_election_while_its_disk_takes_a_snapshot() {
+    let mut cluster = Cluster::new(3);
+    let laggard = caught_up_by_snapshot(&mut cluster);
+    cluster.hosts.get_mut(&laggard).unwrap().disk_stalled = true;
+    cluster.advance(Duration::from_secs(8));
+    for id in (1..=3).filter(|id| *id != laggard) {
+        cluster.kill(id);
+    }
+    cluster.advance(Duration::from_secs(5));
+    assert_eq!(cluster.stopped.get(&laggard), None);
+    cluster.hosts.get_mut(&laggard).unwrap().disk_stalled = false;
+    for id in (1..=3).filter(|id| *id != laggard) {
+        cluster.start(id);
+    }
+    cluster.elect();
+    cluster.advance(Duration::from_secs(5));
+    cluster.check_equal();
+}

@@ -169,6 +169,12 @@ impl Process {
         }
     }
 
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
+        assert!(status.success());
+    }
+
     /// SIGKILL; then what it had said before.
     fn kill(&mut self) {
         let _ = self.child.kill();
@@ -266,6 +272,21 @@ fn a_killed_holder_s_lock_goes_to_the_next_with_a_larger_token() {
     // The quorum goes too: the holder is told that its lock is lost, after its session's timeout.
     processes[2].kill();
     assert_eq!(processes[1].wait("lost"), "lost false");
+}
+
+#[test]
+fn a_holder_that_was_paused_for_long_knows_that_it_has_lost_its_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut processes: Vec<Process> =
+        (0..3).map(|place| Process::start(dir.path(), &peers, &peers[place])).collect();
+    processes[0].order("hold");
+    processes[0].wait("held");
+    processes[1].order("hold");
+    processes[0].signal("STOP");
+    processes[1].wait("held");
+    processes[0].signal("CONT");
+    assert_eq!(processes[0].wait("lost"), "lost false");
 }
 
 #[test]

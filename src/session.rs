@@ -487,47 +487,44 @@ impl NonBlocking<'_> {
         shared.ask(request, Some((id, sender)), None, |answer| convert(answer, watch))
     }
 
+    /// Makes a read that sets a watch in the same instant.
+    fn read_and_watch<T>(
+        &self,
+        path: &str,
+        read: impl FnOnce(String) -> Read,
+        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let session = self.session.id();
+        let request = |request, watch, path| {
+            let (read, watch) = (read(path), Some(watch));
+            ClientRequest::Read { request, session, read, watch }
+        };
+        self.watching(path, request, convert)
+    }
+
     /// See [`Session::get_and_watch`].
     pub fn get_and_watch(&self, path: &str) -> Pending<(Arc<[u8]>, Stat, Watch)> {
-        let session = self.session.id();
-        self.watching(
+        self.read_and_watch(
             path,
-            |request, watch, path| ClientRequest::Read {
-                request,
-                session,
-                read: Read::Get { path },
-                watch: Some(watch),
-            },
+            |path| Read::Get { path },
             |answer, watch| expect::data(answer).map(|(data, stat)| (data, stat, watch)),
         )
     }
 
     /// See [`Session::exists_and_watch`].
     pub fn exists_and_watch(&self, path: &str) -> Pending<(Option<Stat>, Watch)> {
-        let session = self.session.id();
-        self.watching(
+        self.read_and_watch(
             path,
-            |request, watch, path| ClientRequest::Read {
-                request,
-                session,
-                read: Read::Exists { path },
-                watch: Some(watch),
-            },
+            |path| Read::Exists { path },
             |answer, watch| expect::exists(answer).map(|stat| (stat, watch)),
         )
     }
 
     /// See [`Session::children_and_watch`].
     pub fn children_and_watch(&self, path: &str) -> Pending<(Vec<String>, Watch)> {
-        let session = self.session.id();
-        self.watching(
+        self.read_and_watch(
             path,
-            |request, watch, path| ClientRequest::Read {
-                request,
-                session,
-                read: Read::Children { path },
-                watch: Some(watch),
-            },
+            |path| Read::Children { path },
             |answer, watch| expect::children(answer).map(|children| (children, watch)),
         )
     }

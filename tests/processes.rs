@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
-use quorate::{Coordinator, CreateMode, Error};
+use quorate::{Coordinator, CreateMode, Error, Session};
 
 const PEERS: &str = "QUORATE_TEST_PEERS";
 const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
@@ -40,32 +40,9 @@ fn worker() {
                 coordinator.wait_ready(PATIENCE).unwrap();
                 println!("@ready");
             }
-            // Writes until it is killed, or until it cannot.
-            "write" => {
-                let run = session.id().number();
-                for n in 0.. {
-                    let path = format!("/{name}-{run:x}-{n}");
-                    match session.create(&path, vec![7; 100], CreateMode::Persistent) {
-                        Ok(_) => println!("@ack {path}"),
-                        Err(error) => {
-                            println!("@failed {error}");
-                            break;
-                        }
-                    }
-                }
-            }
+            "write" => write(&session, &name, 100),
             "fill" => {
-                let run = session.id().number();
-                for n in 0.. {
-                    let path = format!("/{name}-{run:x}-{n}");
-                    match session.create(&path, vec![7; 50_000], CreateMode::Persistent) {
-                        Ok(_) => println!("@ack {path}"),
-                        Err(error) => {
-                            println!("@failed {error}");
-                            break;
-                        }
-                    }
-                }
+                write(&session, &name, 50_000);
                 println!("@status {}", coordinator.status());
             }
             "list" => {
@@ -87,6 +64,21 @@ fn worker() {
                 println!("@closed");
             }
             other => panic!("unknown order {other}"),
+        }
+    }
+}
+
+/// Writes until it is killed, or until it cannot.
+fn write(session: &Session, name: &str, bytes: usize) {
+    let run = session.id().number();
+    for n in 0.. {
+        let path = format!("/{name}-{run:x}-{n}");
+        match session.create(&path, vec![7; bytes], CreateMode::Persistent) {
+            Ok(_) => println!("@ack {path}"),
+            Err(error) => {
+                println!("@failed {error}");
+                return;
+            }
         }
     }
 }

@@ -676,7 +676,9 @@ fn slow_receiver_slows_the_sender_and_nothing_is_reordered() {
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
     let (events_tx, events) = bounded(1);
-    let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
+    // On a busy machine the receiver may be slower than what counts as dead otherwise.
+    let patient = TransportOptions { stall_timeout: PATIENCE * 10, ..quick() };
+    let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &patient);
     let two = TcpTransport::start(
         listener_2,
         local(2),

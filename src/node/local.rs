@@ -163,6 +163,8 @@ impl LocalSessions {
             }
             self.end(session, SessionState::Moved, effects);
         }
+        // What is lost is the former one.
+        self.lost.remove(&session);
         self.sessions.insert(
             session,
             LocalSession {
@@ -626,7 +628,7 @@ impl LocalSessions {
         let sessions = &mut self.sessions;
         self.lost.retain(|id| {
             let owes = sessions.get(id).is_some_and(|held| held.is_over() && !held.is_settled());
-            if !owes {
+            if !owes && sessions.get(id).is_some_and(LocalSession::is_over) {
                 sessions.remove(id);
             }
             owes

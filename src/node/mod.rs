@@ -301,6 +301,8 @@ impl Node {
             }
         }
         if let Some(reason) = self.stopped.clone() {
+            // There is nothing left to wake up for.
+            self.effects.wake_at = Time::MAX;
             for input in inputs {
                 if let Input::Client(request) = input {
                     self.refuse(request, &reason);

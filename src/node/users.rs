@@ -206,6 +206,11 @@ impl Node {
         self.tell(fired);
         for outcome in applied.outcomes {
             let (session, holder) = (outcome.session, outcome.holder);
+            if outcome.seq == 0 && outcome.result.is_err() {
+                // A late open or resume that was refused is not whom the session's next request
+                // comes after.
+                self.admission.forget(session);
+            }
             if matches!(outcome.result, Err(OpError::StaleExpiry)) {
                 self.expiring.remove(&session);
             } else if self.local.outcome(

@@ -48,7 +48,7 @@ enum Runs {
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
     Cluster {
-        _cluster: Arc<testing::Running>,
+        cluster: Arc<testing::Running>,
     },
 }
 
@@ -60,23 +60,33 @@ impl fmt::Debug for Owner {
 
 impl Owner {
     fn close(&self) {
-        let Runs::Thread(thread) = &self.runs else {
-            return;
-        };
-        self.shared.close();
-        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let closed = self.shared.close();
         // The node's own thread may hold the last handle for a moment. It cannot wait for itself.
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
+        match &self.runs {
+            Runs::Thread(thread) => {
+                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(thread) = thread
+                    && thread.thread().id() != std::thread::current().id()
+                {
+                    let _ = thread.join();
+                }
+            }
+            Runs::Cluster { cluster } => {
+                if !cluster.is_this_thread() {
+                    // Never a message: the channel closes with the node.
+                    let _ = closed.recv();
+                }
+            }
         }
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.close();
+        // A node of a cluster in memory runs on: its vote may still be needed by the others' users.
+        if let Runs::Thread(_) = &self.runs {
+            self.close();
+        }
     }
 }
 
@@ -109,7 +119,7 @@ impl Coordinator {
     }
 
     pub(crate) fn of_cluster(shared: Arc<Shared>, cluster: Arc<testing::Running>) -> Coordinator {
-        Coordinator::run_by(shared, Runs::Cluster { _cluster: cluster })
+        Coordinator::run_by(shared, Runs::Cluster { cluster })
     }
 
     fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {

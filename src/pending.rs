@@ -77,10 +77,11 @@ impl<T> Pending<T> {
     }
 
     /// Blocks until the answer is there, at most for `timeout`; `None` if it is not there by then.
-    /// The request goes on, and can be waited for again.
+    /// The request goes on, and can be waited for again. An answer is given once: whoever waits
+    /// after that gets an error.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<T>> {
         let clock = self.clock.clone();
-        let deadline = clock.now() + timeout;
+        let deadline = clock.now().saturating_add(timeout);
         block_on(self, &clock, Some(deadline))
     }
 
@@ -110,7 +111,7 @@ impl<T> Pending<T> {
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
         match self.convert.take() {
             Some(convert) => answer.and_then(convert),
-            None => Err(Error::Stopped { reason: "the answer was taken already".to_owned() }),
+            None => Err(taken()),
         }
     }
 }
@@ -119,6 +120,9 @@ impl<T> Future for Pending<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        if self.convert.is_none() {
+            return Poll::Ready(Err(taken()));
+        }
         let mut state = self.slot.lock();
         match state.answer.take() {
             Some(answer) => {
@@ -131,6 +135,10 @@ impl<T> Future for Pending<T> {
             }
         }
     }
+}
+
+fn taken() -> Error {
+    Error::Stopped { reason: "the answer was taken already".to_owned() }
 }
 
 /// Where the answer is put, and who is told.
@@ -236,7 +244,8 @@ mod tests {
         assert_eq!(waiting.wait_timeout(Duration::ZERO), None);
         assert_eq!(waiting.try_take(), None);
         slot.complete(Err(Error::NoPeers));
-        assert_eq!(waiting.wait_timeout(Duration::ZERO), Some(Err(Error::NoPeers)));
+        assert_eq!(waiting.wait_timeout(Duration::MAX), Some(Err(Error::NoPeers)));
+        assert_eq!(waiting.wait(), Err(taken()), "it would wait for ever");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::path;
 use crate::pending::Pending;
 use crate::recipes::Lock;
 use crate::runtime::entropy;
-use crate::runtime::host::{SessionShared, Shared, expect};
+use crate::runtime::host::{Asker, SessionShared, Shared, expect};
 use crate::watch::{Watch, WatchMode, watch};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -102,11 +102,9 @@ impl Drop for Inner {
         if !self.session.state().is_final() {
             self.session.set_state(SessionState::Closed);
             // Nobody waits for the answer.
-            self.shared.tell(ClientRequest::Write {
-                request: RequestId(0),
-                session: self.session.id,
-                command: Write::Close,
-            });
+            let (request, session, command) = (RequestId(0), self.session.id, Write::Close);
+            let close = ClientRequest::Write { request, session, command };
+            self.shared.tell(Some(Asker::Holder(Arc::clone(&self.session))), close);
         }
     }
 }
@@ -127,6 +125,7 @@ impl Session {
         let timeout = negotiated(timeout, shared.limits.tick);
         let session = Arc::new(SessionShared::new(id, secret, timeout));
         let pending = shared.ask(
+            Asker::Opener(Arc::clone(&session)),
             |request| {
                 let (session, resumes) = (id, resume.is_some());
                 if resumes {
@@ -136,7 +135,6 @@ impl Session {
                 }
             },
             None,
-            Some(Arc::clone(&session)),
             expect::opened,
         );
         if pending.has_failed() {
@@ -215,16 +213,40 @@ impl Session {
     }
 
     fn check_alive(&self) -> Result<()> {
-        let session = self.id();
-        match self.state() {
-            SessionState::Expired => match self.inner.shared.stopped() {
-                Some(reason) => Err(Error::Stopped { reason: reason.to_owned() }),
-                None => Err(Error::SessionExpired { session }),
-            },
-            SessionState::Moved => Err(Error::SessionMoved { session }),
-            SessionState::Closed => Err(Error::SessionClosed { session }),
-            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => Ok(()),
+        match (self.inner.session.over(), self.inner.shared.stopped()) {
+            (Some(Error::SessionExpired { .. }), Some(reason)) => {
+                Err(Error::Stopped { reason: reason.to_owned() })
+            }
+            (Some(error), _) => Err(error),
+            (None, _) => Ok(()),
         }
+    }
+
+    fn asker(&self) -> Asker {
+        Asker::Holder(Arc::clone(&self.inner.session))
+    }
+
+    /// Deletes a znode once its path is known, without waiting for that: it is neither refused for
+    /// too many waiting requests nor held up by them, and keeps neither session nor node.
+    pub(crate) fn discarding(&self) -> impl FnOnce(String) + Send + 'static {
+        let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
+        move |path| {
+            let command = Write::Op(Op::Delete { path, version: None });
+            let (request, id) = (RequestId(0), session.id);
+            let delete = ClientRequest::Write { request, session: id, command };
+            shared.tell(Some(Asker::Holder(session)), delete);
+        }
+    }
+
+    /// Deletes a znode, and is not refused for too many waiting requests.
+    pub(crate) fn discard(&self, path: &str) -> Result<()> {
+        self.check_alive()?;
+        let session = self.id();
+        let command = Write::Op(Op::Delete { path: path.to_owned(), version: None });
+        let delete = |request| ClientRequest::Write { request, session, command };
+        let shared = &self.inner.shared;
+        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::done);
+        self.settle("delete", path, pending)
     }
 
     /// Creates a znode. For sequential modes, the parent's next number is appended to the path, as
@@ -338,7 +360,7 @@ impl Session {
     }
 
     /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. A
-    /// session that is over already is no error.
+    /// session that is over for this handle already is no error, and is left alone.
     pub fn close(&self) -> Result<()> {
         self.settle("close", "/", self.nonblocking().close())
     }
@@ -381,7 +403,7 @@ impl NonBlocking<'_> {
     ) -> Pending<T> {
         let shared = &self.session.inner.shared;
         match checked.and_then(|()| self.session.check_alive()) {
-            Ok(()) => shared.ask(request, None, None, convert),
+            Ok(()) => shared.ask(self.session.asker(), request, None, convert),
             Err(error) => Pending::failed(error, shared.clock.clone()),
         }
     }
@@ -484,7 +506,8 @@ impl NonBlocking<'_> {
         let (sender, watch) = watch(id, path, shared);
         let path = path.to_owned();
         let request = |number| request(number, id, path);
-        shared.ask(request, Some((id, sender)), None, |answer| convert(answer, watch))
+        let asker = self.session.asker();
+        shared.ask(asker, request, Some((id, sender)), |answer| convert(answer, watch))
     }
 
     /// Makes a read that sets a watch in the same instant.
@@ -549,8 +572,9 @@ impl NonBlocking<'_> {
     pub fn close(&self) -> Pending<()> {
         let session = self.session.id();
         let shared = &self.session.inner.shared;
+        self.session.inner.session.give_up();
         let request = |request| ClientRequest::Write { request, session, command: Write::Close };
-        shared.ask(request, None, None, expect::done)
+        shared.ask_within(usize::MAX, self.session.asker(), request, None, expect::done)
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use crate::node::io::{ClientRequest, WatchId};
 use crate::runtime::host::Shared;
@@ -157,7 +157,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.tell(ClientRequest::Unwatch { watch: self.id });
+        self.shared.tell(None, ClientRequest::Unwatch { watch: self.id });
     }
 }
 
@@ -186,12 +186,16 @@ impl Waiting {
 /// place is left out. After the tree has been published, [`WatchSender::settle`] puts a `Gap`
 /// behind what waits. If even the last place is taken, then by a `Gap` that has not been read
 /// yet: whoever reads it later, and then reads the tree, sees what was left out until now.
+///
+/// A task is woken only then, too: its waker is the user's code, which may read the tree at once,
+/// on this very thread.
 #[derive(Debug)]
 pub(crate) struct WatchSender {
     path: String,
     sender: Sender<WatchEvent>,
     waiting: Arc<Waiting>,
     left_out: Option<Zxid>,
+    unsettled: bool,
 }
 
 /// The two ends of a new watch.
@@ -199,33 +203,33 @@ pub(crate) fn watch(id: WatchId, path: &str, shared: &Arc<Shared>) -> (WatchSend
     let (sender, events) = bounded(WATCH_CAPACITY + 1);
     let waiting = Arc::<Waiting>::default();
     let path = path.to_owned();
-    let ours = WatchSender { path, sender, waiting: Arc::clone(&waiting), left_out: None };
+    let waiter = Arc::clone(&waiting);
+    let ours = WatchSender { path, sender, waiting: waiter, left_out: None, unsettled: false };
     (ours, Watch { id, events, waiting, shared: Arc::clone(shared) })
 }
 
 impl WatchSender {
-    /// Before the tree that shows the change is published. Whether `settle` has to be called.
+    /// Before the tree that shows the change is published. Whether this is the first since
+    /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
         if self.left_out.is_some() || self.sender.len() >= WATCH_CAPACITY {
             self.left_out = Some(event.zxid);
-            return true;
+        } else {
+            // There is a place; that nobody reads is not our business.
+            let _ = self.sender.try_send(event);
         }
-        // There is a place; that nobody reads is not our business.
-        let _ = self.sender.try_send(event);
-        self.waiting.wake();
-        false
+        !std::mem::replace(&mut self.unsettled, true)
     }
 
     /// After the tree has been published.
     pub(crate) fn settle(&mut self) {
-        let Some(zxid) = self.left_out.take() else {
-            return;
-        };
-        let gap = WatchEvent { kind: EventKind::Gap, path: self.path.clone(), zxid, net: false };
-        match self.sender.try_send(gap) {
-            Ok(()) => self.waiting.wake(),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        self.unsettled = false;
+        if let Some(zxid) = self.left_out.take() {
+            let (kind, path) = (EventKind::Gap, self.path.clone());
+            // If there is no place, the gap in the last one has not been read yet.
+            let _ = self.sender.try_send(WatchEvent { kind, path, zxid, net: false });
         }
+        self.waiting.wake();
     }
 }
 
@@ -245,7 +249,8 @@ mod tests {
     fn ends() -> (WatchSender, Receiver<WatchEvent>) {
         let (sender, events) = bounded(WATCH_CAPACITY + 1);
         let waiting = Arc::default();
-        (WatchSender { path: "/a".to_owned(), sender, waiting, left_out: None }, events)
+        let (path, left_out, unsettled) = ("/a".to_owned(), None, false);
+        (WatchSender { path, sender, waiting, left_out, unsettled }, events)
     }
 
     fn event(zxid: Zxid) -> WatchEvent {
@@ -265,8 +270,8 @@ mod tests {
         assert_eq!(seen.len(), WATCH_CAPACITY + 1);
         assert!(seen[..WATCH_CAPACITY].iter().all(|event| event.kind == EventKind::DataChanged));
         assert_eq!(seen[WATCH_CAPACITY].kind, EventKind::Gap);
-        assert!(!sender.deliver(event(9999)), "it goes on after the gap");
-        assert_eq!(events.try_recv().unwrap().zxid, 9999);
+        sender.deliver(event(9999));
+        assert_eq!(events.try_recv().unwrap(), event(9999), "it goes on after the gap");
     }
 
     /// The reader takes the gap after an event was left out but before that event's tree is
@@ -279,7 +284,7 @@ mod tests {
                 sender.settle();
             }
         }
-        assert!(sender.deliver(event(5000)));
+        assert!(sender.deliver(event(5000)), "it wants to be settled");
         assert_eq!(events.try_iter().last().unwrap().kind, EventKind::Gap);
         sender.settle();
         let gap = events.try_recv().unwrap();

@@ -77,9 +77,21 @@ struct Wait {
 
 #[derive(Debug)]
 enum WaitFor {
-    Read { read: Read, watch: Option<WatchId> },
-    Watch { watch: WatchId, path: String, kind: WatchKind },
-    Sync { ticket: Ticket, index: Option<u64> },
+    Read {
+        read: Read,
+        watch: Option<WatchId>,
+    },
+    Watch {
+        watch: WatchId,
+        path: String,
+        kind: WatchKind,
+    },
+    Sync {
+        ticket: Ticket,
+        index: Option<u64>,
+    },
+    /// The end of a session that is being closed already.
+    Close,
 }
 
 impl LocalSession {
@@ -161,6 +173,18 @@ impl LocalSessions {
             if !former.is_over() {
                 former.state = SessionState::Moved;
             }
+            // What was sent already may come before the resumption in the log, or not.
+            let sent = former.ever_sent.saturating_sub(former.applied);
+            let sent = usize::try_from(sent).unwrap_or(usize::MAX).min(former.writes.len());
+            let reason = "the session was resumed while the write was under way".to_owned();
+            let error = Error::OutcomeUnknown { session, reason };
+            for write in former.writes.drain(..sent) {
+                let answer = match write.command {
+                    Command::Close => Ok(Answer::Reply(Reply::Done)),
+                    _ => Err(error.clone()),
+                };
+                effects.replies.push((write.request, answer));
+            }
             self.end(session, SessionState::Moved, effects);
         }
         // What is lost is the former one.
@@ -215,6 +239,15 @@ impl LocalSessions {
         let closes = matches!(write, Write::Close);
         if closes && self.sessions.get(&session).is_none_or(LocalSession::is_over) {
             effects.replies.push((request, Ok(Answer::Reply(Reply::Done))));
+            return;
+        }
+        if let Some(held) = self.sessions.get_mut(&session)
+            && closes
+            && held.closing
+        {
+            held.waits.push_back(Wait { after: held.issued, request, what: WaitFor::Close });
+            self.waits += 1;
+            self.ready.insert(session);
             return;
         }
         let Some(held) = self.taking(request, session, effects) else {
@@ -487,10 +520,15 @@ impl LocalSessions {
         let error = held.over();
         self.waits -= held.waits.len();
         for wait in held.waits.drain(..) {
-            if let WaitFor::Sync { ticket, .. } = wait.what {
-                self.tickets.remove(&ticket);
-            }
-            effects.replies.push((wait.request, Err(error.clone())));
+            let answer = match wait.what {
+                WaitFor::Close => Ok(Answer::Reply(Reply::Done)),
+                WaitFor::Sync { ticket, .. } => {
+                    self.tickets.remove(&ticket);
+                    Err(error.clone())
+                }
+                WaitFor::Read { .. } | WaitFor::Watch { .. } => Err(error.clone()),
+            };
+            effects.replies.push((wait.request, answer));
         }
     }
 
@@ -644,6 +682,7 @@ fn answer(
 ) -> Result<Answer, Error> {
     let (read, watch) = match what {
         WaitFor::Sync { .. } => return Ok(Answer::Synced(tree.zxid())),
+        WaitFor::Close => return Ok(Answer::Reply(Reply::Done)),
         WaitFor::Watch { watch, path, kind } => {
             watches.add(watch, &path, kind, session);
             return Ok(Answer::Watching);

@@ -14,8 +14,8 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::machine::command::Op;
-use crate::node::io::{Answer, ClientRequest, RequestId, Write};
+use crate::machine::command::Reply;
+use crate::node::io::Answer;
 use crate::path;
 use crate::pending::{Pending, block_on};
 use crate::session::Session;
@@ -88,7 +88,8 @@ impl Lock {
     /// As [`Lock::acquire`].
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
         let clock = &self.session.shared().clock;
-        block_on(self.acquire_async(), clock, Some(clock.now() + timeout)).transpose()
+        let deadline = clock.now().saturating_add(timeout);
+        block_on(self.acquire_async(), clock, Some(deadline)).transpose()
     }
 
     /// Takes the lock if nobody holds it or waits for it. Blocks for the request timeout at most.
@@ -105,7 +106,7 @@ impl Lock {
                 Some(_) => Ok(None),
             }
         };
-        block_on(contend, clock, Some(clock.now() + waited)).unwrap_or_else(|| {
+        block_on(contend, clock, Some(clock.now().saturating_add(waited))).unwrap_or_else(|| {
             Err(Error::Timeout {
                 operation: format!("try_acquire {}", self.path),
                 waited,
@@ -244,19 +245,14 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if let Some(created) = self.created.take() {
-            drop(self.session.nonblocking().delete(&created.path));
+            self.session.discarding()(created.path);
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet. It is deleted as soon as it is.
-            let shared = std::sync::Arc::clone(self.session.shared());
-            let session = self.session.id();
+            let discard = self.session.discarding();
             creating.then(move |answer| {
-                if let Ok(Answer::Reply(crate::machine::command::Reply::Created(created))) = answer
-                {
-                    let op = Op::Delete { path: created.path, version: None };
-                    let command = Write::Op(op);
-                    let request = RequestId(0);
-                    shared.tell(ClientRequest::Write { request, session, command });
+                if let Ok(Answer::Reply(Reply::Created(created))) = answer {
+                    discard(created.path);
                 }
             });
         }
@@ -326,7 +322,11 @@ impl LockGuard {
         &self.path
     }
 
-    /// Whether the lock is surely held at this moment. Does not block. Once false, it stays so.
+    /// Whether the lock is held at this moment: the session is surely alive, and this replica knows
+    /// of no deletion of the holder's znode. Does not block. Once false, it stays so.
+    ///
+    /// Whoever deletes the znode of a living holder gives the lock away; the holder learns of that
+    /// when its replica does.
     pub fn is_held(&self) -> bool {
         self.session.is_alive() && self.how_lost().is_none()
     }
@@ -378,10 +378,11 @@ impl LockGuard {
     /// Releases the lock and waits until that is done.
     ///
     /// # Errors
-    /// As [`Session::delete`]; a lock that was lost already is no error.
+    /// As [`Session::delete`], but for [`Error::Busy`]; a lock that was lost already is no error.
+    /// After [`Error::Timeout`] the release goes on.
     pub fn release(mut self) -> Result<()> {
         self.released = true;
-        match self.session.delete(&self.path) {
+        match self.session.discard(&self.path) {
             Err(Error::NoNode { .. }) => Ok(()),
             Err(error) if error.is_session_lost() => Ok(()),
             other => other,
@@ -392,7 +393,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.released {
-            drop(self.session.nonblocking().delete(&self.path));
+            self.session.discarding()(std::mem::take(&mut self.path));
         }
     }
 }

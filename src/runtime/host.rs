@@ -39,8 +39,16 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// What a handle wants of the host.
 pub(crate) enum Call {
     Request(Request),
-    /// The coordinator is to stop, in good order.
-    Close,
+    /// The coordinator is to stop, in good order. What it holds is dropped when it has.
+    Close(Sender<()>),
+}
+
+/// Who makes a request.
+pub(crate) enum Asker {
+    /// A handle of the session.
+    Holder(Arc<SessionShared>),
+    /// The same, with the request that opens or resumes it.
+    Opener(Arc<SessionShared>),
 }
 
 pub(crate) struct Request {
@@ -49,8 +57,7 @@ pub(crate) struct Request {
     slot: Option<(RequestId, Arc<Slot>)>,
     /// The watch that comes with it.
     watch: Option<(WatchId, WatchSender)>,
-    /// The session that it opens.
-    session: Option<Arc<SessionShared>>,
+    asker: Option<Asker>,
 }
 
 /// What a host lets its users do.
@@ -112,16 +119,27 @@ impl Shared {
     /// Makes a request; the answer is converted for its user.
     pub(crate) fn ask<T>(
         &self,
+        asker: Asker,
         request: impl FnOnce(RequestId) -> ClientRequest,
         watch: Option<(WatchId, WatchSender)>,
-        session: Option<Arc<SessionShared>>,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        self.ask_within(self.limits.pending_requests_max, asker, request, watch, convert)
+    }
+
+    /// The same with a limit of its own: what lets something go is not refused.
+    pub(crate) fn ask_within<T>(
+        &self,
+        limit: usize,
+        asker: Asker,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         if let Some(reason) = self.stopped() {
             let error = Error::Stopped { reason: reason.to_owned() };
             return Pending::failed(error, self.clock.clone());
         }
-        let limit = self.limits.pending_requests_max;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= limit {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Pending::failed(Error::Busy { limit }, self.clock.clone());
@@ -130,25 +148,24 @@ impl Shared {
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let slot = Some((id, slot));
-        let request = Request { request: Some(request(id)), slot, watch, session };
+        let request = Request { request: Some(request(id)), slot, watch, asker: Some(asker) };
         // If the host is gone, the dropped request answers itself.
         let _ = self.calls.send(Call::Request(request));
         pending
     }
 
     /// Makes a request that nobody waits for.
-    pub(crate) fn tell(&self, request: ClientRequest) {
+    pub(crate) fn tell(&self, asker: Option<Asker>, request: ClientRequest) {
+        let request = Request { request: Some(request), slot: None, watch: None, asker };
         // A node that is gone needs no telling.
-        let _ = self.calls.send(Call::Request(Request {
-            request: Some(request),
-            slot: None,
-            watch: None,
-            session: None,
-        }));
+        let _ = self.calls.send(Call::Request(request));
     }
 
-    pub(crate) fn close(&self) {
-        let _ = self.calls.send(Call::Close);
+    /// Tells the node to stop. The channel closes when it has.
+    pub(crate) fn close(&self) -> Receiver<()> {
+        let (closed, closes) = bounded(0);
+        let _ = self.calls.send(Call::Close(closed));
+        closes
     }
 
     /// Waits for an answer as blocking calls do: at most for the request timeout.
@@ -219,6 +236,8 @@ pub(crate) struct SessionShared {
     state: Mutex<States>,
     /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
     lease: AtomicU64,
+    /// It is being closed: what it holds may be another's before this node hears of it.
+    given_up: AtomicBool,
 }
 
 struct States {
@@ -236,7 +255,14 @@ impl fmt::Debug for SessionShared {
 impl SessionShared {
     pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
         let state = States { now: SessionState::Connecting, told: Vec::new() };
-        SessionShared { id, secret, timeout, state: Mutex::new(state), lease: AtomicU64::new(0) }
+        SessionShared {
+            id,
+            secret,
+            timeout,
+            state: Mutex::new(state),
+            lease: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, States> {
@@ -278,7 +304,23 @@ impl SessionShared {
     /// Whether the session is surely alive at this moment.
     pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
         let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
-        clock.now() < lease && !self.state().is_final()
+        clock.now() < lease && !self.given_up.load(Ordering::Acquire) && !self.state().is_final()
+    }
+
+    /// Before it is asked to be closed.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Why its handles can do nothing any more, if that is so.
+    pub(crate) fn over(&self) -> Option<Error> {
+        let session = self.id;
+        match self.state() {
+            SessionState::Expired => Some(Error::SessionExpired { session }),
+            SessionState::Moved => Some(Error::SessionMoved { session }),
+            SessionState::Closed => Some(Error::SessionClosed { session }),
+            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => None,
+        }
     }
 
     fn set_lease(&self, until: Time) {
@@ -302,11 +344,15 @@ pub(crate) struct Host {
     inputs: Vec<Input>,
     slots: BTreeMap<RequestId, Arc<Slot>>,
     watches: BTreeMap<WatchId, WatchSender>,
+    /// Requests under way that set a watch.
+    watching: BTreeMap<RequestId, WatchId>,
     sessions: BTreeMap<SessionId, Weak<SessionShared>>,
     status_at: Time,
     status_leadership: (u64, NodeId, bool),
     /// Until when it takes its time to close.
     closing: Option<Time>,
+    /// Who waits for that.
+    closers: Vec<Sender<()>>,
 }
 
 impl Host {
@@ -337,10 +383,12 @@ impl Host {
             inputs: Vec::new(),
             slots: BTreeMap::new(),
             watches: BTreeMap::new(),
+            watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
             status_at: Time::ZERO,
             status_leadership: (0, 0, false),
             closing: None,
+            closers: Vec::new(),
         };
         (host, shared)
     }
@@ -370,9 +418,13 @@ impl Host {
                 self.request(request);
                 true
             }
-            Call::Close => {
+            Call::Close(closed) => {
+                self.closers.push(closed);
                 // Sessions closed in the log free their locks now and not after their timeout.
-                for session in self.sessions.keys() {
+                for (session, shared) in &self.sessions {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.give_up();
+                    }
                     let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
                     self.inputs.push(Input::Client(ClientRequest::Write {
                         request,
@@ -390,6 +442,22 @@ impl Host {
         let Some(request) = call.request.take() else {
             return;
         };
+        let admitted = match call.asker.take() {
+            None => Ok(()),
+            Some(Asker::Holder(session)) => self.check_holder(&session),
+            Some(Asker::Opener(session)) => self.open(&session),
+        };
+        if let Err(error) = admitted {
+            let closes = matches!(request, ClientRequest::Write { command: Write::Close, .. });
+            if let Some((_, slot)) = call.slot.take() {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                slot.complete(if closes { Ok(Answer::Reply(Reply::Done)) } else { Err(error) });
+            }
+            return;
+        }
+        if let (Some((request, _)), Some((watch, _))) = (&call.slot, &call.watch) {
+            self.watching.insert(*request, *watch);
+        }
         if let Some((id, slot)) = call.slot.take() {
             self.slots.insert(id, slot);
         }
@@ -399,14 +467,33 @@ impl Host {
         if let ClientRequest::Unwatch { watch } = request {
             self.watches.remove(&watch);
         }
-        if let Some(session) = call.session.take() {
-            // Resumed by the very node that holds it: the former handle has lost it.
-            let former = self.sessions.insert(session.id, Arc::downgrade(&session));
-            if let Some(former) = former.and_then(|former| former.upgrade()) {
-                former.set_state(SessionState::Moved);
-            }
-        }
         self.inputs.push(Input::Client(request));
+    }
+
+    /// The node knows a session by its id alone, which is now another handle's if that resumed it
+    /// here: what the former one asks for is not for the node.
+    fn check_holder(&self, session: &Arc<SessionShared>) -> Result<()> {
+        let held = self.sessions.get(&session.id);
+        if held.is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(session))) {
+            return Ok(());
+        }
+        Err(session.over().unwrap_or(Error::SessionExpired { session: session.id }))
+    }
+
+    fn open(&mut self, session: &Arc<SessionShared>) -> Result<()> {
+        let id = session.id;
+        let former = self.sessions.get(&id).and_then(Weak::upgrade);
+        if let Some(former) = former {
+            // Held by this very node, which so has the password too. A wrong one must not cost the
+            // holder the session; with the right one, the holder has lost it from here on.
+            if former.secret != session.secret {
+                session.set_state(SessionState::Expired);
+                return Err(Error::WrongPassword { session: id });
+            }
+            former.set_state(SessionState::Moved);
+        }
+        self.sessions.insert(id, Arc::downgrade(session));
+        Ok(())
     }
 
     /// Steps the node with all that has come in, and hands its effects to whom they concern.
@@ -441,6 +528,7 @@ impl Host {
             self.watches.remove(&id);
         }
         if let Some(reason) = &effects.stopped {
+            self.watching.clear();
             let _ = self.shared.stopped.set(reason.clone());
             self.watches.clear();
         }
@@ -458,6 +546,12 @@ impl Host {
             }
         }
         for (request, answer) in effects.replies {
+            if let Some(watch) = self.watching.remove(&request)
+                && !self.watches.contains_key(&watch)
+            {
+                // Dropped before it was set.
+                self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
+            }
             if let Some(slot) = self.slots.remove(&request) {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 slot.complete(answer);
@@ -504,12 +598,20 @@ impl Host {
 
     /// Answers everybody for the last time.
     pub(crate) fn close(&mut self) {
+        // Whatever was interrupted, nobody may wait for it.
+        self.shared.publishing.store(false, Ordering::Release);
         // A node that had stopped by itself keeps its reason.
         let reason = match self.shared.stopped.try_insert("it was closed".to_owned()) {
             Ok(reason) => reason,
             Err((reason, _)) => reason,
         };
         let error = Error::Stopped { reason: reason.clone() };
+        // States before the answers that rest on them, as in a step.
+        for (_, session) in std::mem::take(&mut self.sessions) {
+            if let Some(session) = session.upgrade() {
+                session.set_state(SessionState::Expired);
+            }
+        }
         for (_, slot) in std::mem::take(&mut self.slots) {
             slot.complete(Err(error.clone()));
         }
@@ -519,14 +621,16 @@ impl Host {
             drop(call);
         }
         self.watches.clear();
-        for (_, session) in std::mem::take(&mut self.sessions) {
-            if let Some(session) = session.upgrade() {
-                session.set_state(SessionState::Expired);
-            }
-        }
         let mut status = self.node.status();
         (status.leader, status.is_leader) = (None, false);
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Its thread may have been ended by a waker that panicked.
+        self.close();
     }
 }
 

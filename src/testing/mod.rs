@@ -57,6 +57,15 @@ pub(crate) struct Running {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+impl Running {
+    /// Whether the cluster's own thread asks.
+    pub(crate) fn is_this_thread(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = thread.as_ref().map(|thread| thread.thread().id());
+        id == Some(std::thread::current().id())
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.control.send(Control::End);
@@ -216,7 +225,15 @@ impl Cluster {
         self.order(Control::Leader)
     }
 
+    fn check(&self, node: usize) {
+        let nodes = self.len();
+        assert!(node < nodes, "there is no node {node} among {nodes}, counted from 0");
+    }
+
     /// Lets nodes reach each other only within their group. A node in no group is alone.
+    ///
+    /// # Panics
+    /// If there is no such node.
     ///
     /// ```
     /// use quorate::testing::Cluster;
@@ -233,14 +250,19 @@ impl Cluster {
         let mut of: Vec<usize> = (groups.len()..groups.len() + count).collect();
         for (group, nodes) in groups.iter().enumerate() {
             for node in *nodes {
+                self.check(*node);
                 of[*node] = group;
             }
         }
         self.order(|done| Control::Groups(of, done));
     }
 
-    /// Cuts one node off from all others.
+    /// Cuts one node off from all others, which reach each other.
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub fn isolate(&self, node: usize) {
+        self.check(node);
         let others: Vec<usize> = (0..self.len()).filter(|other| *other != node).collect();
         self.partition(&[&[node], &others]);
     }
@@ -252,13 +274,22 @@ impl Cluster {
     }
 
     /// Stops a node at once, as if its process had been killed. Its handles fail from now on.
+    /// ([`Coordinator::close`] stops one in good order.)
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub fn stop(&self, node: usize) {
+        self.check(node);
         self.order(|done| Control::Stop(node, done));
     }
 
     /// Starts a stopped node again, from what it had "on disk"; one that runs is stopped first.
     /// [`Cluster::node`] gives the new one.
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub fn restart(&self, node: usize) {
+        self.check(node);
         let shared = self.order(|done| Control::Restart(node, done));
         self.lock_nodes()[node] = Coordinator::of_cluster(shared, Arc::clone(&self.running));
     }

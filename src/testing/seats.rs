@@ -259,6 +259,9 @@ impl Seats {
                 running.host.input(Input::Peer { from, message });
             }
         }
+        if self.seats[node].running.as_ref().is_some_and(|running| running.host.is_closed()) {
+            self.stop(node);
+        }
         true
     }
 }

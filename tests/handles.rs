@@ -1,0 +1,200 @@
+//! What handles promise where several of them, or impatient users, meet.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
+
+#[test]
+fn a_wrong_password_takes_nothing_from_the_holder_on_the_same_node() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    let wrong = cluster.node(0).resume(session.id(), [0; 16]);
+    assert!(matches!(wrong, Err(Error::WrongPassword { .. })), "{wrong:?}");
+    assert_eq!(session.state(), SessionState::Connected);
+    session.set("/mine", b"1").unwrap();
+}
+
+#[test]
+fn a_handle_that_lost_its_session_cannot_close_it() {
+    let cluster = Cluster::new(3);
+    let old = cluster.node(0).open_session().unwrap();
+    old.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    let new = cluster.node(0).resume(old.id(), old.password()).unwrap();
+    assert_eq!(old.close(), Ok(()));
+    drop(old);
+    cluster.advance(Duration::from_secs(1));
+    assert_eq!(new.state(), SessionState::Connected);
+    new.set("/mine", b"1").unwrap();
+}
+
+#[test]
+fn a_write_under_way_when_its_session_is_resumed_is_not_said_to_have_failed() {
+    let cluster = Cluster::new(3);
+    let node = cluster.node((cluster.leader().unwrap() + 1) % 3);
+    for round in 0..50 {
+        let path = format!("/n{round}");
+        let session = node.open_session().unwrap();
+        session.sync().unwrap();
+        let write = session.nonblocking().create(&path, b"", CreateMode::Persistent);
+        let resumed = node.resume(session.id(), session.password()).unwrap();
+        resumed.sync().unwrap();
+        let exists = resumed.exists(&path).unwrap().is_some();
+        match write.wait() {
+            Ok(_) => assert!(exists),
+            Err(error) => assert!(!exists || error.is_outcome_unknown(), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_lock_is_let_go_however_many_requests_are_waiting() {
+    let cluster = Cluster::builder().pending_requests_max(4).start(3);
+    let node = cluster.node(0);
+    let session = node.session();
+    let lock = session.lock("/lock").unwrap();
+    for released in [true, false] {
+        let guard = lock.acquire().unwrap();
+        let leader = cluster.leader().unwrap();
+        // Nothing is answered while this node is alone.
+        cluster.isolate(0);
+        let waiting: Vec<_> = (0..4).map(|_| session.nonblocking().set("/", b"")).collect();
+        std::thread::scope(|scope| {
+            let let_go = scope.spawn(|| {
+                if released {
+                    guard.release().unwrap();
+                } else {
+                    drop(guard);
+                }
+            });
+            if !released {
+                let_go.join().unwrap();
+            }
+            cluster.heal();
+            cluster.advance(Duration::from_secs(3));
+        });
+        for write in waiting {
+            let _ = write.wait();
+        }
+        session.sync().unwrap();
+        assert_eq!(lock.contenders().unwrap(), [""; 0], "leader {leader}, released {released}");
+    }
+}
+
+#[test]
+fn waiting_for_ever_is_a_long_time_and_not_a_panic() {
+    let cluster = Cluster::builder().request_timeout(Duration::from_secs(60)).start(1);
+    let session = cluster.node(0).session();
+    let mut write = session.nonblocking().create("/a", b"", CreateMode::Persistent);
+    assert!(write.wait_timeout(Duration::MAX).unwrap().is_ok());
+    assert!(write.wait().is_err(), "the answer was taken already");
+    cluster.node(0).wait_ready(Duration::MAX).unwrap();
+    let lock = session.lock("/lock").unwrap();
+    assert!(lock.acquire_timeout(Duration::MAX).unwrap().is_some());
+}
+
+#[test]
+fn a_lock_is_not_held_any_more_once_its_session_is_being_closed() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    let guard = session.lock("/lock").unwrap().acquire().unwrap();
+    // It may be closed, and the lock another's, before this replica hears of it.
+    let _closing = session.nonblocking().close();
+    assert!(!guard.is_held());
+    assert!(!session.is_alive());
+}
+
+#[test]
+fn a_node_of_a_cluster_in_memory_can_be_closed_too() {
+    let cluster = Cluster::new(3);
+    let node = cluster.node(1);
+    let session = node.session();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    node.close();
+    assert!(session.get("/").is_err_and(|error| error.is_session_lost()));
+    assert!(session.set("/", b"").is_err_and(|error| error.is_session_lost()));
+    assert!(node.status().stopped.is_some());
+    let other = cluster.node(2).session();
+    other.sync().unwrap();
+    assert!(other.exists("/mine").unwrap().is_none(), "its sessions were closed in good order");
+    cluster.restart(1);
+    cluster.node(1).wait_ready(Duration::from_secs(30)).unwrap();
+}
+
+/// Reads the tree inside of `wake`, on the thread that wakes.
+struct Reader {
+    session: quorate::Session,
+    least_version: AtomicUsize,
+    woken: AtomicUsize,
+}
+
+impl Wake for Reader {
+    fn wake(self: Arc<Self>) {
+        let version = self.session.get("/a").unwrap().1.version as usize;
+        assert!(version >= self.least_version.load(Ordering::SeqCst));
+        self.woken.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whoever_is_woken_may_read_at_once_even_within_the_waker() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let reader = Arc::new(Reader {
+        session: session.clone(),
+        least_version: AtomicUsize::new(1),
+        woken: AtomicUsize::new(0),
+    });
+    let waker = Waker::from(Arc::clone(&reader));
+    {
+        let mut next = Box::pin(watch.next());
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        session.set("/a", b"1").unwrap();
+        let Poll::Ready(Some(event)) = next.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            panic!("no event");
+        };
+        assert_eq!(event.kind, EventKind::DataChanged);
+    }
+    assert_eq!(reader.woken.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_session_closed_twice_is_closed_once_and_both_wait_for_it() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    let closes: Vec<_> = (0..3).map(|_| session.nonblocking().close()).collect();
+    for close in closes {
+        assert_eq!(close.wait(), Ok(()));
+    }
+    assert!(cluster.node(0).session().exists("/mine").unwrap().is_none());
+    assert_eq!(session.close(), Ok(()));
+    assert!(matches!(session.get("/"), Err(Error::SessionClosed { .. })));
+}
+
+#[test]
+fn a_waker_that_panics_leaves_nobody_waiting() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("from a waker");
+        }
+    }
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let waker = Waker::from(Arc::new(Panics));
+    let mut next = Box::pin(watch.next());
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let set = session.set("/a", b"1");
+    assert!(matches!(set, Err(Error::Stopped { .. })), "{set:?}");
+    assert!(matches!(session.get("/a"), Err(Error::Stopped { .. })));
+}

@@ -1,5 +1,6 @@
 //! The lock: one holder at a time, in order, and no silent loss.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -152,4 +153,69 @@ fn a_lock_of_a_session_that_is_over_fails() {
     session.close().unwrap();
     assert!(matches!(lock.acquire(), Err(Error::SessionClosed { .. })));
     assert!(matches!(session.lock("relative"), Err(Error::InvalidPath { .. })));
+}
+
+/// Dropped wherever it waits, before its znode has a name and after, it leaves no contender; and
+/// what it was about to get goes to the next.
+#[test]
+fn an_acquisition_dropped_at_any_point_leaves_nothing() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).session();
+    let lock = session.lock("/locks/here").unwrap();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for held in [false, true] {
+        let guard = held.then(|| cluster.node(0).session().lock("/locks/here").unwrap());
+        let guard = guard.map(|lock| lock.acquire().unwrap());
+        for polls in 1..40 {
+            let mut acquiring = Box::pin(lock.acquire_async());
+            for _ in 0..polls {
+                if acquiring.as_mut().poll(&mut context).is_ready() {
+                    assert!(!held, "two holders");
+                    break;
+                }
+                if polls % 3 > 0 {
+                    cluster.advance(Duration::from_millis(10));
+                }
+            }
+            drop(acquiring);
+            session.sync().unwrap();
+            session.sync().unwrap();
+            let left = lock.contenders().unwrap().len();
+            assert_eq!(left, usize::from(held), "after {polls} polls");
+        }
+        drop(guard);
+        session.sync().unwrap();
+    }
+}
+
+#[test]
+fn a_guard_keeps_its_session_and_lets_it_go() {
+    let cluster = Cluster::new(3);
+    let guard = {
+        let session = cluster.node(0).open_session().unwrap();
+        session.lock("/lock").unwrap().acquire().unwrap()
+    };
+    cluster.advance(Duration::from_secs(60));
+    assert!(guard.is_held());
+    let sessions = cluster.node(1).status().sessions;
+    drop(guard);
+    let observer = cluster.node(1).session();
+    observer.sync().unwrap();
+    cluster.advance(Duration::from_secs(1));
+    assert_eq!(cluster.node(1).status().sessions, sessions, "one opened, one closed");
+    assert_eq!(observer.lock("/lock").unwrap().contenders().unwrap(), [""; 0]);
+}
+
+#[test]
+fn the_guards_of_one_session_all_tell_of_its_end() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    let guards: Vec<_> =
+        (0..5).map(|lock| session.lock(&format!("/l{lock}")).unwrap().acquire().unwrap()).collect();
+    cluster.expire(&session);
+    for guard in guards {
+        assert!(!guard.is_held());
+        assert_eq!(guard.wait_lost(), LockLost::SessionOver);
+        assert_eq!(guard.release(), Ok(()));
+    }
 }

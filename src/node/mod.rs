@@ -316,6 +316,11 @@ impl Node {
         self.id
     }
 
+    #[cfg(test)]
+    pub(crate) fn watch_count(&self) -> usize {
+        self.watches.len()
+    }
+
     /// The state machine, to be looked at.
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine

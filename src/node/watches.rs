@@ -70,6 +70,11 @@ pub(crate) struct WatchTable {
 }
 
 impl WatchTable {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.watchers.len()
+    }
+
     pub(crate) fn add(&mut self, id: WatchId, path: &str, kind: WatchKind, session: SessionId) {
         self.by_path.entry(path.to_owned()).or_default().insert(id, kind);
         self.by_session.entry(session).or_default().insert(id);

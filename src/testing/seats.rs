@@ -265,3 +265,66 @@ impl Seats {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::io::{ClientRequest, WatchId};
+    use crate::pending::Pending;
+    use crate::runtime::host::{Asker, SessionShared, expect};
+    use crate::watch::{Watch, WatchMode, watch};
+    use crate::znode::SessionId;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ask_watch(shared: &Arc<Shared>, session: &Arc<SessionShared>) -> Pending<Watch> {
+        let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
+        let (sender, watch) = watch(id, path, shared);
+        let (session_id, mode) = (session.id, WatchMode::Persistent);
+        shared.ask(
+            Asker::Holder(Arc::clone(session)),
+            |request| {
+                let path = path.to_owned();
+                ClientRequest::Watch { request, session: session_id, watch: id, path, mode }
+            },
+            Some((id, sender)),
+            |answer| expect::done(answer).map(|()| watch),
+        )
+    }
+
+    /// The request to end a watch overtakes the watch itself, which waits for its session to be
+    /// opened: it was set all the same, and stayed for as long as the session.
+    #[test]
+    fn a_watch_dropped_before_it_is_set_is_not_set() {
+        let (mut seats, shared) = Seats::new(3, Builder::default(), Clock::manual());
+        let shared = &shared[0];
+        let session = Arc::new(SessionShared::new(SessionId(7), [0; 16], 10 * SECOND));
+        let opened = shared.ask(
+            Asker::Opener(Arc::clone(&session)),
+            |request| ClientRequest::Open {
+                request,
+                session: session.id,
+                holder: 1,
+                secret: [0; 16],
+                timeout: 10 * SECOND,
+            },
+            None,
+            expect::opened,
+        );
+        let mut kept = ask_watch(shared, &session);
+        drop(ask_watch(shared, &session));
+        seats.settle();
+        drop(ask_watch(shared, &session));
+        for _ in 0..100 {
+            seats.clock.advance(SECOND / 10);
+            seats.settle();
+        }
+        assert_eq!(opened.wait(), Ok(()));
+        let watches = || seats.seats[0].running.as_ref().map(|node| node.host.node().watch_count());
+        assert_eq!(watches(), Some(1));
+        drop(kept.try_take());
+        seats.settle();
+        let watches = seats.seats[0].running.as_ref().map(|node| node.host.node().watch_count());
+        assert_eq!(watches, Some(0));
+    }
+}

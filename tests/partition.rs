@@ -150,10 +150,11 @@ fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
     let holder: Mutex<Option<LockGuard>> = Mutex::new(None);
     let (last, turns, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let mut contenders = Vec::new();
         for contender in 0..6 {
             let (cluster, holder, last) = (&cluster, &holder, &last);
             let (turns, done) = (&turns, &done);
-            scope.spawn(move || {
+            contenders.push(scope.spawn(move || {
                 while !done.load(Ordering::SeqCst) {
                     // A new session when the former is over.
                     let session = cluster.node(contender % 3).session();
@@ -183,10 +184,12 @@ fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
                         *holder.lock().unwrap() = Some(own);
                     }
                 }
-            });
+            }));
         }
         let mut random = 7_u64;
-        while turns.load(Ordering::SeqCst) < 300 {
+        // A contender that ends by itself has failed, and its panic shows when it is joined.
+        let all_run = || !contenders.iter().any(|contender| contender.is_finished());
+        while turns.load(Ordering::SeqCst) < 300 && all_run() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             match (random >> 40) % 4 {
                 0..3 => cluster.isolate(((random >> 33) % 3) as usize),

@@ -17,8 +17,9 @@ use crate::node::negotiated;
 use crate::path;
 use crate::pending::Pending;
 use crate::recipes::Lock;
-use crate::runtime::entropy;
-use crate::runtime::host::{Asker, SessionShared, Shared, expect};
+use crate::runtime::host::{Asker, Shared};
+use crate::runtime::session::SessionShared;
+use crate::runtime::{entropy, expect};
 use crate::watch::{Watch, WatchMode, watch};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 

@@ -1,8 +1,8 @@
 //! A node and all that its effects reach: the handles of its users.
 //!
 //! Not a thread: whoever owns a [`Host`] feeds it calls and inputs and steps it.
-//! What handles share with it is [`Shared`]: an inbox, the published tree, and
-//! for each session its state and its lease.
+//! What handles share with it is [`Shared`]: an inbox and the published tree, and
+//! for each session [`SessionShared`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
 use crate::error::{Error, Result};
@@ -25,12 +25,11 @@ use crate::node::message::PeerMessage;
 use crate::peers::Member;
 use crate::pending::{Pending, Slot};
 use crate::runtime::clock::Clock;
+use crate::runtime::session::SessionShared;
 use crate::session::SessionState;
 use crate::watch::WatchSender;
 use crate::znode::SessionId;
 
-/// How many changes of a session's state wait for a reader; of more, the oldest are dropped.
-const STATES_CAPACITY: usize = 64;
 /// How often the status is brought up to date, at most, while nothing important changes.
 const STATUS_EVERY: Duration = Duration::from_millis(20);
 /// How long a closing node takes to close its sessions and to hand over.
@@ -225,107 +224,6 @@ impl Shared {
             Some(leader) => format!("the leader is {leader}; {peers}"),
             None => format!("there is no leader; {peers}"),
         }
-    }
-}
-
-/// What a session's handles share with the host.
-pub(crate) struct SessionShared {
-    pub(crate) id: SessionId,
-    pub(crate) secret: [u8; 16],
-    pub(crate) timeout: Duration,
-    state: Mutex<States>,
-    /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
-    lease: AtomicU64,
-    /// It is being closed: what it holds may be another's before this node hears of it.
-    given_up: AtomicBool,
-}
-
-struct States {
-    now: SessionState,
-    told: Vec<(Sender<SessionState>, Receiver<SessionState>)>,
-}
-
-impl fmt::Debug for SessionShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret is not for logs.
-        f.debug_struct("SessionShared").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl SessionShared {
-    pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
-        let state = States { now: SessionState::Connecting, told: Vec::new() };
-        SessionShared {
-            id,
-            secret,
-            timeout,
-            state: Mutex::new(state),
-            lease: AtomicU64::new(0),
-            given_up: AtomicBool::new(false),
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, States> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn state(&self) -> SessionState {
-        self.lock().now
-    }
-
-    pub(crate) fn set_state(&self, state: SessionState) {
-        let mut states = self.lock();
-        if states.now == state || states.now.is_final() {
-            return;
-        }
-        states.now = state;
-        states.told.retain(|(sender, own)| {
-            let mut state = state;
-            // Whoever does not read loses the oldest, never the latest.
-            while let Err(TrySendError::Full(again)) = sender.try_send(state) {
-                let _ = own.try_recv();
-                state = again;
-            }
-            !state.is_final()
-        });
-    }
-
-    /// A channel of states that begins with the present one, and closes after the final one.
-    pub(crate) fn states(&self) -> Receiver<SessionState> {
-        let (sender, receiver) = bounded(STATES_CAPACITY);
-        let mut states = self.lock();
-        let _ = sender.try_send(states.now);
-        if !states.now.is_final() {
-            states.told.push((sender, receiver.clone()));
-        }
-        receiver
-    }
-
-    /// Whether the session is surely alive at this moment.
-    pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
-        let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
-        clock.now() < lease && !self.given_up.load(Ordering::Acquire) && !self.state().is_final()
-    }
-
-    /// Before it is asked to be closed.
-    pub(crate) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Release);
-    }
-
-    /// Why its handles can do nothing any more, if that is so.
-    pub(crate) fn over(&self) -> Option<Error> {
-        let session = self.id;
-        match self.state() {
-            SessionState::Expired => Some(Error::SessionExpired { session }),
-            SessionState::Moved => Some(Error::SessionMoved { session }),
-            SessionState::Closed => Some(Error::SessionClosed { session }),
-            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => None,
-        }
-    }
-
-    fn set_lease(&self, until: Time) {
-        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        self.lease.store(until, Ordering::Release);
     }
 }
 
@@ -639,80 +537,6 @@ impl Drop for Request {
         // A request that was never taken in: its inbox was dropped with the host.
         if let Some((_, slot)) = self.slot.take() {
             slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
-        }
-    }
-}
-
-/// The answers of the node, for those who asked.
-pub(crate) mod expect {
-    use super::{Answer, Error, Reply, Result};
-    use crate::znode::{Created, OpResult, Stat};
-
-    /// The node answers each request in kind, so this is never seen.
-    fn unexpected<T>(answer: &Answer) -> Result<T> {
-        Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
-    }
-
-    pub(crate) fn done(answer: Answer) -> Result<()> {
-        match answer {
-            Answer::Reply(Reply::Done) | Answer::Watching => Ok(()),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn created(answer: Answer) -> Result<Created> {
-        match answer {
-            Answer::Reply(Reply::Created(created)) => Ok(created),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn set(answer: Answer) -> Result<Stat> {
-        match answer {
-            Answer::Reply(Reply::Set(stat)) => Ok(stat),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn multi(answer: Answer) -> Result<Vec<OpResult>> {
-        match answer {
-            Answer::Reply(Reply::Multi(results)) => Ok(results),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn data(answer: Answer) -> Result<(std::sync::Arc<[u8]>, Stat)> {
-        match answer {
-            Answer::Data(data, stat) => Ok((data, stat)),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
-        match answer {
-            Answer::Exists(stat) => Ok(stat),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
-        match answer {
-            Answer::Children(children) => Ok(children),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn synced(answer: Answer) -> Result<u64> {
-        match answer {
-            Answer::Synced(zxid) => Ok(zxid),
-            other => unexpected(&other),
-        }
-    }
-
-    pub(crate) fn opened(answer: Answer) -> Result<()> {
-        match answer {
-            Answer::Reply(Reply::Session { .. }) => Ok(()),
-            other => unexpected(&other),
         }
     }
 }

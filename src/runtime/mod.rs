@@ -5,7 +5,9 @@ pub(crate) mod clock;
 pub(crate) mod disk;
 pub(crate) mod driver;
 pub(crate) mod entropy;
+pub(crate) mod expect;
 pub(crate) mod host;
+pub(crate) mod session;
 
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;

@@ -271,7 +271,9 @@ mod tests {
     use super::*;
     use crate::node::io::{ClientRequest, WatchId};
     use crate::pending::Pending;
-    use crate::runtime::host::{Asker, SessionShared, expect};
+    use crate::runtime::expect;
+    use crate::runtime::host::Asker;
+    use crate::runtime::session::SessionShared;
     use crate::watch::{Watch, WatchMode, watch};
     use crate::znode::SessionId;
 

@@ -1,0 +1,74 @@
+//! The answers of the node, for those who asked.
+
+use crate::error::{Error, Result};
+use crate::machine::command::Reply;
+use crate::node::io::Answer;
+use crate::znode::{Created, OpResult, Stat};
+
+/// The node answers each request in kind, so this is never seen.
+fn unexpected<T>(answer: &Answer) -> Result<T> {
+    Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
+}
+
+pub(crate) fn done(answer: Answer) -> Result<()> {
+    match answer {
+        Answer::Reply(Reply::Done) | Answer::Watching => Ok(()),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn created(answer: Answer) -> Result<Created> {
+    match answer {
+        Answer::Reply(Reply::Created(created)) => Ok(created),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn set(answer: Answer) -> Result<Stat> {
+    match answer {
+        Answer::Reply(Reply::Set(stat)) => Ok(stat),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn multi(answer: Answer) -> Result<Vec<OpResult>> {
+    match answer {
+        Answer::Reply(Reply::Multi(results)) => Ok(results),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn data(answer: Answer) -> Result<(std::sync::Arc<[u8]>, Stat)> {
+    match answer {
+        Answer::Data(data, stat) => Ok((data, stat)),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
+    match answer {
+        Answer::Exists(stat) => Ok(stat),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
+    match answer {
+        Answer::Children(children) => Ok(children),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn synced(answer: Answer) -> Result<u64> {
+    match answer {
+        Answer::Synced(zxid) => Ok(zxid),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn opened(answer: Answer) -> Result<()> {
+    match answer {
+        Answer::Reply(Reply::Session { .. }) => Ok(()),
+        other => unexpected(&other),
+    }
+}

@@ -1,0 +1,118 @@
+//! What a session's handles share with the host that serves them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+
+use crate::error::Error;
+use crate::node::io::Time;
+use crate::runtime::clock::Clock;
+use crate::session::SessionState;
+use crate::znode::SessionId;
+
+/// How many changes of a session's state wait for a reader; of more, the oldest are dropped.
+const STATES_CAPACITY: usize = 64;
+
+/// What a session's handles share with the host.
+pub(crate) struct SessionShared {
+    pub(crate) id: SessionId,
+    pub(crate) secret: [u8; 16],
+    pub(crate) timeout: Duration,
+    state: Mutex<States>,
+    /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
+    lease: AtomicU64,
+    /// It is being closed: what it holds may be another's before this node hears of it.
+    given_up: AtomicBool,
+}
+
+struct States {
+    now: SessionState,
+    told: Vec<(Sender<SessionState>, Receiver<SessionState>)>,
+}
+
+impl fmt::Debug for SessionShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret is not for logs.
+        f.debug_struct("SessionShared").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SessionShared {
+    pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
+        let state = States { now: SessionState::Connecting, told: Vec::new() };
+        SessionShared {
+            id,
+            secret,
+            timeout,
+            state: Mutex::new(state),
+            lease: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, States> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn state(&self) -> SessionState {
+        self.lock().now
+    }
+
+    pub(crate) fn set_state(&self, state: SessionState) {
+        let mut states = self.lock();
+        if states.now == state || states.now.is_final() {
+            return;
+        }
+        states.now = state;
+        states.told.retain(|(sender, own)| {
+            let mut state = state;
+            // Whoever does not read loses the oldest, never the latest.
+            while let Err(TrySendError::Full(again)) = sender.try_send(state) {
+                let _ = own.try_recv();
+                state = again;
+            }
+            !state.is_final()
+        });
+    }
+
+    /// A channel of states that begins with the present one, and closes after the final one.
+    pub(crate) fn states(&self) -> Receiver<SessionState> {
+        let (sender, receiver) = bounded(STATES_CAPACITY);
+        let mut states = self.lock();
+        let _ = sender.try_send(states.now);
+        if !states.now.is_final() {
+            states.told.push((sender, receiver.clone()));
+        }
+        receiver
+    }
+
+    /// Whether the session is surely alive at this moment.
+    pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
+        let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
+        clock.now() < lease && !self.given_up.load(Ordering::Acquire) && !self.state().is_final()
+    }
+
+    /// Before it is asked to be closed.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Why its handles can do nothing any more, if that is so.
+    pub(crate) fn over(&self) -> Option<Error> {
+        let session = self.id;
+        match self.state() {
+            SessionState::Expired => Some(Error::SessionExpired { session }),
+            SessionState::Moved => Some(Error::SessionMoved { session }),
+            SessionState::Closed => Some(Error::SessionClosed { session }),
+            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => None,
+        }
+    }
+
+    pub(crate) fn set_lease(&self, until: Time) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.lease.store(until, Ordering::Release);
+    }
+}

@@ -12,7 +12,9 @@
 //!
 //! A round's number is never used twice, not even by the same node after a
 //! restart (`boot` tells them apart), so that a late answer confirms nothing
-//! else. A round that gets no answer is asked anew under another number.
+//! else. A round that gets no answer is asked anew under another number, and
+//! while a few are under way, what comes in gathers for the next: a sync is
+//! never forgotten, however many there are and however slow the leader is.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +22,9 @@ use crate::machine::command::NodeId;
 use crate::node::io::Time;
 use crate::znode::SessionId;
 
-/// How many unanswered rounds are remembered.
+/// How many rounds may be under way: more would only make the leader's queue longer.
+const UNDER_WAY_MAX: usize = 8;
+/// How many rounds are remembered, those asked anew included, whose late answers count.
 const ASKED_MAX: usize = 64;
 
 /// A `sync` that waits: the node's own ticket number.
@@ -57,7 +61,8 @@ impl Rounds {
     }
 
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        !self.waiting.is_empty() || now >= self.due
+        let under_way = self.asked.values().filter(|round| !round.asked_anew).count();
+        under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || now >= self.due)
     }
 
     pub(crate) fn wait(&mut self, ticket: Ticket) {
@@ -70,12 +75,11 @@ impl Rounds {
         self.due = again;
         let tickets = std::mem::take(&mut self.waiting);
         self.asked.insert(self.next, Round { sent: now, sessions, tickets, asked_anew: false });
-        while self.asked.len() > ASKED_MAX {
-            if let Some((_, round)) = self.asked.pop_first()
-                && !round.asked_anew
-            {
-                self.waiting.extend(round.tickets);
-            }
+        // The oldest are those asked anew: no others have been under way for so long.
+        while self.asked.len() > ASKED_MAX
+            && let Some(oldest) = self.asked.first_entry().filter(|oldest| oldest.get().asked_anew)
+        {
+            oldest.remove();
         }
         self.next
     }
@@ -209,16 +213,46 @@ mod tests {
         assert_eq!(rounds.confirmed(7, slow).unwrap().tickets, [1], "late answers count");
     }
 
+    /// Each popped the oldest and asked for its syncs again, behind all that wait at a slow leader:
+    /// no sync was ever answered, and no session renewed.
+    #[test]
+    fn under_load_syncs_gather_and_none_is_forgotten() {
+        let mut rounds = Rounds::new(7);
+        let mut answered = Vec::new();
+        let mut asked = VecDeque::new();
+        for ticket in 0..1000 {
+            rounds.wait(ticket);
+            if rounds.is_due(S) {
+                asked.push_back(rounds.ask(S, 9 * S, vec![]));
+            }
+            // The leader answers a round for each hundred syncs.
+            if ticket % 100 == 99
+                && let Some(round) = asked.pop_front()
+            {
+                answered.extend(rounds.confirmed(7, round).unwrap().tickets);
+            }
+        }
+        while let Some(round) = asked.pop_front() {
+            answered.extend(rounds.confirmed(7, round).unwrap().tickets);
+            if rounds.is_due(S) {
+                asked.push_back(rounds.ask(S, 9 * S, vec![]));
+            }
+        }
+        assert_eq!(answered, (0..1000).collect::<Vec<_>>());
+    }
+
     #[test]
     fn unanswered_rounds_are_forgotten_but_not_their_syncs() {
         let mut rounds = Rounds::new(7);
         rounds.wait(1);
         let first = rounds.ask(S, S, vec![]);
-        for _ in 0..ASKED_MAX {
-            rounds.ask(S, 9 * S, vec![]);
+        for n in 0..ASKED_MAX as u32 {
+            rounds.restart_older(Time::MAX);
+            assert!(rounds.is_due(2 * S));
+            rounds.ask(n * S, 9 * S, vec![]);
         }
         assert!(rounds.confirmed(7, first).is_none());
-        assert!(rounds.is_due(2 * S));
+        rounds.restart_older(Time::MAX);
         let last = rounds.ask(2 * S, 9 * S, vec![]);
         assert_eq!(rounds.confirmed(7, last).unwrap().tickets, [1]);
     }

@@ -176,7 +176,9 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::SessionExpired`] if the cluster does not know the session (any more);
-    /// [`Error::WrongPassword`]; otherwise as [`Session::create`].
+    /// [`Error::WrongPassword`]; otherwise as [`Session::create`]. After [`Error::Timeout`] the
+    /// session may have been taken over all the same; it is not closed, and can be resumed again
+    /// until it expires.
     ///
     /// ```
     /// use quorate::{CreateMode, Error, testing::Cluster};
@@ -193,7 +195,8 @@ impl Coordinator {
         let timeout = self.shared().limits.session_timeout;
         let known = Some((session, password));
         let (resumed, opened) = Session::open(&self.inner.owner, timeout, known)?;
-        self.shared().settle("resume session", &session.to_string(), opened)?;
+        let settled = self.shared().settle("resume session", &session.to_string(), opened);
+        settled.inspect_err(|_| resumed.abandon())?;
         // What the old holder may still see is what this one has seen: nothing older.
         Ok(resumed)
     }

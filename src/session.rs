@@ -124,7 +124,7 @@ impl Session {
             None => (SessionId(entropy::number()?), entropy::bytes()?),
         };
         let timeout = negotiated(timeout, shared.limits.tick);
-        let session = Arc::new(SessionShared::new(id, secret, timeout));
+        let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
         let pending = shared.ask(
             Asker::Opener(Arc::clone(&session)),
             |request| {
@@ -144,6 +144,14 @@ impl Session {
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner) }, pending))
+    }
+
+    /// Lets go of a session whose resumption was not seen to succeed: neither this handle nor its
+    /// node may close it or keep it alive.
+    pub(crate) fn abandon(&self) {
+        let session = self.id();
+        self.inner.session.set_state(SessionState::Expired);
+        self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session });
     }
 
     /// The session's id, to be resumed by.

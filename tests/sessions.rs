@@ -266,3 +266,27 @@ fn a_multi_is_bounded_in_its_operations_too() {
     let multi = (0..300).fold(session.multi(), |multi, _| multi.delete(&path));
     assert!(matches!(multi.commit(), Err(Error::Multi { index: 259, .. })));
 }
+
+/// The session that was to be saved was closed right behind its resumption.
+#[test]
+fn a_resumption_that_times_out_leaves_the_session_alone() {
+    let cluster = Cluster::builder().request_timeout(Duration::from_millis(200)).start(3);
+    let leader = cluster.leader().or_else(|| {
+        cluster.advance(Duration::from_secs(5));
+        cluster.leader()
+    });
+    let leader = leader.unwrap();
+    let (old, cut_off) = (cluster.node(leader).session(), (leader + 1) % 3);
+    let mut created = old.create("/mine", b"", CreateMode::Ephemeral);
+    while let Err(Error::Timeout { .. }) = created {
+        created = old.create("/mine", b"", CreateMode::Ephemeral);
+    }
+    assert!(matches!(created, Ok(_) | Err(Error::NodeExists { .. })), "{created:?}");
+    cluster.isolate(cut_off);
+    let resumed = cluster.node(cut_off).resume(old.id(), old.password());
+    assert!(matches!(resumed, Err(Error::Timeout { .. })), "{resumed:?}");
+    cluster.heal();
+    cluster.advance(Duration::from_secs(5));
+    cluster.node(cut_off).session().sync().unwrap();
+    assert!(cluster.node(cut_off).session().exists("/mine").unwrap().is_some());
+}

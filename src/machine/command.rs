@@ -160,6 +160,9 @@ pub(crate) enum OpError {
     OutOfOrder,
     /// The expiry was decided in another term or against another holder.
     StaleExpiry,
+    /// So many sessions have ended since the node's `base` that it cannot be told whether this one
+    /// has. Never answered to a user: the node has caught up by the time it sees this.
+    StaleOpen,
 }
 
 impl OpError {
@@ -177,9 +180,10 @@ impl OpError {
             }
             OpError::Reserved { path } => Error::Reserved { path },
             OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
-            OpError::SessionExpired | OpError::OutOfOrder | OpError::StaleExpiry => {
-                Error::SessionExpired { session }
-            }
+            OpError::SessionExpired
+            | OpError::OutOfOrder
+            | OpError::StaleExpiry
+            | OpError::StaleOpen => Error::SessionExpired { session },
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
             OpError::Multi { index, error } => {
@@ -219,8 +223,8 @@ pub(crate) enum ChangeKind {
 pub(crate) enum SessionChange {
     /// Opened, or resumed by a new holder: its clock starts anew.
     Held(SessionId),
-    /// Closed or expired.
-    Gone(SessionId),
+    /// Closed or expired, when it had this holder.
+    Gone(SessionId, u64),
 }
 
 /// All that applying one batch did, in order.

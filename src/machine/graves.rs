@@ -13,11 +13,12 @@
 
 use rpds::RedBlackTreeMapSync;
 
+use super::command::OpError;
 use super::tree::hash_words;
 use crate::znode::{SessionId, Zxid};
 
 /// How many ended sessions are kept by id. A node that lags by more ends of sessions than this
-/// cannot open one, and is told that it has expired.
+/// opens one only once it has caught up.
 pub(super) const GRAVES_MAX: usize = 10_000;
 
 #[derive(Clone, Debug)]
@@ -67,9 +68,18 @@ impl Graves {
         self.by_zxid.range(range).next().map(|(zxid, id)| (*zxid, *id))
     }
 
-    /// Whether a session may open that was first asked for when its node had seen `base`.
-    pub(super) fn admit(&self, id: SessionId, base: Zxid) -> bool {
-        base >= self.forgotten && !self.by_id.contains_key(&id)
+    /// Whether a session may open that was not open yet when its node had seen `base`.
+    ///
+    /// # Errors
+    /// [`OpError::SessionExpired`] if it has ended; [`OpError::StaleOpen`] if it may have.
+    pub(super) fn admit(&self, id: SessionId, base: Zxid) -> Result<(), OpError> {
+        if self.by_id.contains_key(&id) {
+            Err(OpError::SessionExpired)
+        } else if base < self.forgotten {
+            Err(OpError::StaleOpen)
+        } else {
+            Ok(())
+        }
     }
 
     /// The session ended at this zxid, after all others.
@@ -119,14 +129,15 @@ mod tests {
         let mut graves = Graves::new();
         let ended = GRAVES_MAX as u64 + 100;
         for n in 1..=ended {
-            assert!(graves.admit(SessionId(n), n - 1), "the first time");
+            assert_eq!(graves.admit(SessionId(n), n - 1), Ok(()), "the first time");
             graves.bury(SessionId(n), n);
         }
         assert_eq!((graves.len(), graves.forgotten()), (GRAVES_MAX, 100));
         for n in 1..=ended {
-            assert!(!graves.admit(SessionId(n), n - 1), "session {n}");
+            let error = if n <= 100 { OpError::StaleOpen } else { OpError::SessionExpired };
+            assert_eq!(graves.admit(SessionId(n), n - 1), Err(error), "session {n}");
         }
-        assert!(graves.admit(SessionId(ended + 1), ended));
+        assert_eq!(graves.admit(SessionId(ended + 1), ended), Ok(()));
     }
 
     #[test]

@@ -165,6 +165,12 @@ impl Machine {
         self.state.sessions.get(id)
     }
 
+    /// Whether the session may open that was not open yet when its node had seen `base`, and if
+    /// not, why: see [`Command::Open`].
+    pub(crate) fn admits(&self, id: SessionId, base: Zxid) -> Result<(), OpError> {
+        self.state.graves.admit(id, base)
+    }
+
     /// All sessions, in the order of their ids.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         self.state.sessions.iter()
@@ -217,11 +223,8 @@ impl Machine {
         let id = request.session;
         let ops = match &request.command {
             Command::Open { secret, timeout_ms, owner, base } => {
-                if !self.state.graves.admit(id, *base) {
-                    return Err(OpError::SessionExpired);
-                }
                 let record = SessionRecord::new(*secret, *timeout_ms, *owner, request.holder);
-                return self.open(id, record, applied);
+                return self.open(id, *base, record, applied);
             }
             Command::Resume { secret, timeout_ms, owner } => {
                 return self.resume(request, secret, *timeout_ms, *owner, applied);
@@ -264,6 +267,7 @@ impl Machine {
     fn open(
         &mut self,
         id: SessionId,
+        base: Zxid,
         record: SessionRecord,
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
@@ -276,6 +280,7 @@ impl Machine {
                 Err(OpError::WrongSecret)
             };
         }
+        self.state.graves.admit(id, base)?;
         self.state.sessions.insert(id, record);
         self.held(id, applied);
         Ok(Reply::Session { timeout_ms })
@@ -297,7 +302,7 @@ impl Machine {
         if record.holder == holder {
             return Ok(Reply::Session { timeout_ms: record.timeout_ms });
         }
-        if record.former.contains(&holder) {
+        if record.was_held_by(holder) {
             return Err(OpError::SessionMoved);
         }
         self.state.sessions.update(id, |record| record.hold(timeout_ms, owner, holder));
@@ -316,7 +321,9 @@ impl Machine {
     fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.graves.bury(id, write.zxid);
+        let mut holder = 0;
         if let Some(record) = self.state.sessions.get(id) {
+            holder = record.holder;
             for path in record.ephemerals.iter() {
                 write.delete(&mut self.state.tree, path);
             }
@@ -324,7 +331,7 @@ impl Machine {
         self.state.sessions.remove(id);
         self.dirty.sessions.insert(id);
         self.commit(write, applied);
-        applied.sessions.push(SessionChange::Gone(id));
+        applied.sessions.push(SessionChange::Gone(id, holder));
         Reply::Done
     }
 

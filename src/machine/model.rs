@@ -181,9 +181,9 @@ impl Model {
         for path in owned {
             self.delete(self.zxid, &path);
         }
-        self.sessions.remove(&id);
+        let holder = self.sessions.remove(&id).and_then(|session| session.holders.last().copied());
         self.ended.insert(id);
-        self.session_changes.push(SessionChange::Gone(id));
+        self.session_changes.push(SessionChange::Gone(id, holder.unwrap_or(0)));
         Reply::Done
     }
 

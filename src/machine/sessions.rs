@@ -109,6 +109,11 @@ impl SessionRecord {
         std::hint::black_box(difference) == 0
     }
 
+    /// Whether it was this holder's before it was the present one's.
+    pub(crate) fn was_held_by(&self, holder: u64) -> bool {
+        self.former.contains(&holder)
+    }
+
     /// Hands the session over.
     pub(super) fn hold(&mut self, timeout_ms: u32, owner: NodeId, holder: u64) {
         if self.former.len() == FORMER_MAX {

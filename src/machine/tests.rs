@@ -429,7 +429,7 @@ fn ephemerals_go_with_their_session_in_one_zxid() {
     assert_eq!(s.run(A, Command::Close), Ok(Reply::Done));
     let expected = ["/a-", "/a/x", "/b", "/c"].map(|path| (zxid, Deleted, path));
     assert_eq!(s.changes(), expected);
-    assert_eq!(s.last.sessions, [SessionChange::Gone(A)]);
+    assert_eq!(s.last.sessions, [SessionChange::Gone(A, A.0)]);
     assert_eq!(s.machine.zxid(), zxid);
     assert_eq!(s.stat("/a").pzxid, zxid);
     assert!(s.exists("/gone") && s.exists("/b-of-b"));
@@ -463,7 +463,7 @@ fn an_expiry_holds_only_in_its_term_and_against_its_holder() {
     assert!(s.exists("/e"));
     assert_eq!(s.send(A, A.0, 0, 0, expire(TERM)), Ok(Reply::Done));
     assert!(!s.exists("/e"));
-    assert_eq!(s.last.sessions, [SessionChange::Gone(A)]);
+    assert_eq!(s.last.sessions, [SessionChange::Gone(A, A.0)]);
     let again = s.send(A, A.0, 0, 0, expire(TERM));
     assert_eq!(again, Err(OpError::SessionExpired));
 }
@@ -585,7 +585,7 @@ fn a_batch_is_applied_in_order() {
     let expected = [(2, Made), (4, DataChanged), (5, Deleted)];
     assert_eq!(changes.collect::<Vec<_>>(), expected);
     let held = [A, B].map(SessionChange::Held);
-    assert_eq!(applied.sessions, [&held[..], &[SessionChange::Gone(A)]].concat());
+    assert_eq!(applied.sessions, [&held[..], &[SessionChange::Gone(A, 1)]].concat());
 }
 
 #[test]

@@ -15,12 +15,16 @@ use crate::znode::SessionId;
 /// The most requests, and about the most bytes, of one entry.
 const BATCH_REQUESTS_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 48 << 10;
+/// About the most bytes that may wait here while Raft takes no more.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     /// Of each session with a request proposed in this term: its holder and the last one's number.
     proposed: BTreeMap<SessionId, (u64, u64)>,
     queue: VecDeque<Request>,
+    /// About the bytes in it, expiries aside.
+    bytes: usize,
 }
 
 impl Admission {
@@ -28,6 +32,7 @@ impl Admission {
     pub(crate) fn reset(&mut self) {
         self.proposed.clear();
         self.queue.clear();
+        self.bytes = 0;
     }
 
     /// The session is closed.
@@ -41,6 +46,11 @@ impl Admission {
             self.queue.push_back(request);
             return;
         }
+        // Sent again in a while.
+        let size = size(&request.command);
+        if self.bytes > 0 && self.bytes + size > QUEUE_BYTES_MAX {
+            return;
+        }
         let last = self.proposed.get(&request.session).copied().or_else(|| {
             let record = machine.session(request.session)?;
             Some((record.holder, record.last_seq))
@@ -49,11 +59,15 @@ impl Admission {
         let next = match held {
             Some((_, seq)) => seq + 1,
             // A session not known yet, or with another holder, begins with its open or resume. If
-            // it is gone instead, its node sees that in the log.
+            // it is gone instead, its node sees that in the log; a former holder has seen that it
+            // is one.
             None => 0,
         };
-        if request.seq == next {
+        let late =
+            || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
+        if request.seq == next && !late() {
             self.proposed.insert(request.session, (request.holder, request.seq));
+            self.bytes += size;
             self.queue.push_back(request);
         }
     }
@@ -63,25 +77,28 @@ impl Admission {
         let mut bytes = 0;
         let mut count = 0;
         for request in self.queue.iter().take(BATCH_REQUESTS_MAX) {
-            bytes += size(request);
+            bytes += size(&request.command);
             if count > 0 && bytes > BATCH_BYTES_MAX {
+                bytes -= size(&request.command);
                 break;
             }
             count += 1;
         }
+        self.bytes = self.bytes.saturating_sub(bytes);
         (count > 0).then(|| Batch { time, requests: self.queue.drain(..count).collect() })
     }
 
     /// Raft did not take the batch: it is the next again.
     pub(crate) fn put_back(&mut self, batch: Batch) {
         for request in batch.requests.into_iter().rev() {
+            self.bytes += size(&request.command);
             self.queue.push_front(request);
         }
     }
 }
 
-/// About the bytes that a request takes in the log.
-pub(crate) fn size(request: &Request) -> usize {
+/// About the bytes that a request of this command takes in the log.
+pub(crate) fn size(command: &Command) -> usize {
     const OVERHEAD: usize = 40;
     let of = |op: &Op| {
         op.path().len()
@@ -91,7 +108,7 @@ pub(crate) fn size(request: &Request) -> usize {
             }
     };
     OVERHEAD
-        + match &request.command {
+        + match command {
             Command::Op(op) => of(op),
             Command::Multi(ops) => ops.iter().map(of).sum(),
             Command::Open { .. }

@@ -135,7 +135,7 @@ impl Cluster {
         cluster
     }
 
-    fn clock(&self) -> Now {
+    pub(crate) fn clock(&self) -> Now {
         Now { mono: self.now, wall_ms: self.wall_ms }
     }
 
@@ -238,12 +238,15 @@ impl Cluster {
             self.stopped.insert(id, reason);
         }
         for (to, message) in effects.messages {
-            self.trace.push(format!("{:?} {id}>{to} {message:?}", self.now));
+            // Everything crosses the wire format.
+            let bytes = message.encode(Vec::new());
+            let short = bytes.len() < 4096;
+            let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+            let told = if short { format!("{message:?}") } else { format!("{hash:x}") };
+            self.trace.push(format!("{:?} {id}>{to} {told}", self.now));
             if matches!(message, PeerMessage::Forward { .. }) {
                 self.forwarded.push(message.clone());
             }
-            // Everything crosses the wire format.
-            let bytes = message.encode(Vec::new());
             let message = PeerMessage::decode(&bytes).unwrap();
             if self.cut.contains(&(id, to)) || self.hosts[&to].node.is_none() {
                 continue;
@@ -261,9 +264,9 @@ impl Cluster {
         }
         self.events.extend(effects.events);
         self.ended.extend(effects.ended);
-        self.leases.extend(effects.leases);
+        self.leases.extend(effects.leases.iter().map(|(of, until)| (of.session, *until)));
         let states = effects.sessions.into_iter();
-        self.states.extend(states.map(|(session, state)| (id, session, state)));
+        self.states.extend(states.map(|(of, state)| (id, of.session, state)));
         self.replies.extend(effects.replies);
     }
 

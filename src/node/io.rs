@@ -34,6 +34,14 @@ pub(crate) struct RequestId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WatchId(pub(crate) u64);
 
+/// A session as one of its holders has it. Two handles on one node may have held the same session,
+/// one after the other, and what is said of the first is not for the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Holding {
+    pub(crate) session: SessionId,
+    pub(crate) holder: u64,
+}
+
 /// Why a peer cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -96,6 +104,9 @@ pub(crate) enum ClientRequest {
     Read { request: RequestId, session: SessionId, read: Read, watch: Option<WatchId> },
     /// Sets a persistent watch. Answered with `Answer::Watching`.
     Watch { request: RequestId, session: SessionId, watch: WatchId, path: String, mode: WatchMode },
+    /// The holder lets go of the session without closing it: it is kept alive no longer, and can
+    /// be resumed until it expires. Not answered.
+    Abandon { session: SessionId },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
     /// Answered with `Answer::Synced` when this replica has everything that was written, anywhere,
@@ -143,10 +154,10 @@ pub(crate) struct Effects {
     pub(crate) ended: Vec<WatchId>,
     /// Published for local reads.
     pub(crate) tree: Option<Tree>,
-    /// Until when (exclusive) this node may take a session of its own for alive.
-    pub(crate) leases: Vec<(SessionId, Time)>,
+    /// Until when (exclusive) this node may take a session of its own for alive, as that holder.
+    pub(crate) leases: Vec<(Holding, Time)>,
     /// Changes of state of this node's sessions, before the replies that rest on them.
-    pub(crate) sessions: Vec<(SessionId, SessionState)>,
+    pub(crate) sessions: Vec<(Holding, SessionState)>,
     /// Answers to requests.
     pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
     /// The node has stopped for good. Every request has been answered, every session ended.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use raft::StateRole;
 
 use super::rounds::Asked;
-use super::{EARLY_MAX, Node};
+use super::{EARLY_BYTES_MAX, EARLY_MAX, Node, admission};
 use crate::machine::command::{Command, NodeId, Request};
 use crate::node::message::PeerMessage;
 use crate::znode::SessionId;
@@ -23,8 +23,12 @@ impl Node {
             tracing::warn!(from, "refused a request that its sender may not make");
         } else if self.serving {
             self.admission.admit(request, &self.machine);
-        } else if self.early.len() < EARLY_MAX {
-            self.early.push_back((from, request));
+        } else {
+            let size = admission::size(&request.command);
+            if self.early.len() < EARLY_MAX && self.early_bytes + size <= EARLY_BYTES_MAX {
+                self.early_bytes += size;
+                self.early.push_back((from, request));
+            }
         }
     }
 

@@ -14,17 +14,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::machine::command::{Command, OpError, Reply, Request};
+use crate::machine::command::{Command, OpError, Outcome, Reply, Request};
 use crate::machine::{Tree, Znode};
-use crate::node::io::{Answer, Effects, Read, RequestId, Time, WatchId, Write};
+use crate::node::admission;
+use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId, Write};
 use crate::node::rounds::Ticket;
 use crate::node::watches::{WatchKind, WatchTable};
 use crate::session::SessionState;
-use crate::znode::SessionId;
+use crate::znode::{SessionId, Zxid};
 
 /// How many writes of one session may be under way; the others wait here. It bounds the results
 /// that the machine must remember.
 const WINDOW: u64 = 4096;
+/// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
+const WINDOW_BYTES: usize = 16 << 20;
 
 /// How much of a session's timeout this node trusts: the rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
@@ -43,14 +46,21 @@ pub(crate) struct LocalSession {
     first_sent: Option<Time>,
     /// Until when the session is surely alive. Before it is open: not known.
     valid_until: Time,
+    /// When it counts as lost: not before rounds had time to renew it since it was opened.
+    lost_at: Time,
     /// When the last round that was confirmed for it was sent.
     heard: Time,
     issued: u64,
     /// The last number sent to the present leader; `None`: nothing, not even the open.
     sent: Option<u64>,
+    /// The bytes of what was sent to it and is not answered yet.
+    under_way: usize,
     /// The last number ever sent to anyone.
     ever_sent: u64,
     applied: u64,
+    /// When its requests last moved, and how long to wait before they are sent again.
+    moved_at: Time,
+    patience: Duration,
     writes: VecDeque<PendingWrite>,
     waits: VecDeque<Wait>,
     closing: bool,
@@ -66,6 +76,7 @@ struct Opening {
 struct PendingWrite {
     request: RequestId,
     command: Command,
+    size: usize,
 }
 
 #[derive(Debug)]
@@ -125,12 +136,35 @@ impl LocalSession {
     fn set_state(&mut self, state: SessionState, effects: &mut Effects) {
         if self.state != state && !self.is_over() {
             self.state = state;
-            effects.sessions.push((self.id, state));
+            effects.sessions.push((self.holding(), state));
+        }
+    }
+
+    fn holding(&self) -> Holding {
+        Holding { session: self.id, holder: self.holder }
+    }
+
+    /// Whether its open (or resume) was ever sent to anyone.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.first_sent.is_some()
+    }
+
+    /// The zxid that the open which is under way rests on.
+    pub(crate) fn base(&self) -> Option<Zxid> {
+        match self.opening.as_ref()?.command {
+            Command::Open { base, .. } => Some(base),
+            _ => None,
         }
     }
 
     fn is_settled(&self) -> bool {
         self.opening.is_none() && self.writes.is_empty() && self.waits.is_empty()
+    }
+
+    /// Nothing of it is known to be on its way to a leader any more.
+    fn forget_sent(&mut self) {
+        self.sent = None;
+        self.under_way = 0;
     }
 
     fn has_unsent(&self) -> bool {
@@ -140,8 +174,10 @@ impl LocalSession {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LocalSessions {
+    /// How long requests may stand still before they are sent again, the first time.
+    patience: Duration,
     sessions: BTreeMap<SessionId, LocalSession>,
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
@@ -158,6 +194,20 @@ pub(crate) struct LocalSessions {
 }
 
 impl LocalSessions {
+    pub(crate) fn new(patience: Duration) -> LocalSessions {
+        LocalSessions {
+            patience,
+            sessions: BTreeMap::new(),
+            unsent: BTreeSet::new(),
+            next_ticket: 0,
+            lost: BTreeSet::new(),
+            waits: 0,
+            tickets: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            catching_up: BTreeSet::new(),
+        }
+    }
+
     pub(crate) fn open(
         &mut self,
         request: RequestId,
@@ -199,11 +249,15 @@ impl LocalSessions {
                 opening: Some(Opening { request, command }),
                 first_sent: None,
                 valid_until: Time::MAX,
+                lost_at: Time::MAX,
                 heard: Time::ZERO,
                 issued: 0,
                 sent: None,
+                under_way: 0,
                 ever_sent: 0,
                 applied: 0,
+                moved_at: Time::ZERO,
+                patience: self.patience,
                 writes: VecDeque::new(),
                 waits: VecDeque::new(),
                 closing: false,
@@ -260,7 +314,8 @@ impl LocalSessions {
         };
         held.issued += 1;
         held.closing = closes;
-        held.writes.push_back(PendingWrite { request, command });
+        let size = admission::size(&command);
+        held.writes.push_back(PendingWrite { request, command, size });
         self.unsent.insert(session);
     }
 
@@ -347,13 +402,23 @@ impl LocalSessions {
                 requests.push(request(0, &opening.command));
                 held.first_sent.get_or_insert(now);
             }
-            let from = held.sent.unwrap_or(0).max(held.applied);
-            let upto = held.issued.min(held.applied + WINDOW);
-            for seq in from + 1..=upto {
-                let place = (seq - held.applied - 1) as usize;
-                requests.push(request(seq, &held.writes[place].command));
+            if held.sent.is_none() {
+                held.moved_at = now;
             }
-            held.sent = Some(from.max(upto));
+            let from = held.sent.unwrap_or(0).max(held.applied);
+            let most = held.issued.min(held.applied + WINDOW);
+            let (mut upto, mut under_way) = (from, held.under_way);
+            while upto < most {
+                let write = &held.writes[(upto - held.applied) as usize];
+                if under_way > 0 && under_way + write.size > WINDOW_BYTES {
+                    break;
+                }
+                upto += 1;
+                under_way += write.size;
+                requests.push(request(upto, &write.command));
+            }
+            held.sent = Some(upto);
+            held.under_way = under_way;
             held.ever_sent = held.ever_sent.max(upto);
         }
         requests
@@ -363,53 +428,70 @@ impl LocalSessions {
         !self.unsent.is_empty()
     }
 
-    /// Whether something was sent whose outcome has not been seen.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.sessions
-            .values()
-            .any(|held| !held.is_over() && (held.opening.is_some() || !held.writes.is_empty()))
-    }
-
     /// Whatever was sent may be lost: all of it is to be sent again.
-    pub(crate) fn send_again(&mut self) {
+    pub(crate) fn send_again(&mut self, now: Time) {
         for held in self.sessions.values_mut() {
-            held.sent = None;
+            (held.moved_at, held.patience) = (now, self.patience);
+            held.forget_sent();
             if held.has_unsent() {
                 self.unsent.insert(held.id);
             }
         }
     }
 
-    /// The outcome of a request, as seen in the log; whether it was one of ours.
+    /// The same for the sessions of which nothing has moved for a while, each time a longer one.
+    pub(crate) fn send_stuck_again(&mut self, now: Time) {
+        for held in self.sessions.values_mut() {
+            let waits = held.sent.is_some()
+                && !held.is_over()
+                && (held.opening.is_some() || !held.writes.is_empty());
+            if !waits {
+                held.moved_at = now;
+            } else if now >= held.moved_at + held.patience {
+                held.moved_at = now;
+                held.patience = (held.patience * 2).min(self.patience * 8);
+                held.forget_sent();
+                self.unsent.insert(held.id);
+            }
+        }
+    }
+
+    /// What came of a request, as seen in the log at `now`, by when this replica has `zxid`.
     pub(crate) fn outcome(
         &mut self,
-        session: SessionId,
-        holder: u64,
-        seq: u64,
-        result: &Result<Reply, OpError>,
+        outcome: &Outcome,
+        now: Time,
+        zxid: Zxid,
         effects: &mut Effects,
-    ) -> bool {
+    ) {
+        let Outcome { session, holder, seq, ref result } = *outcome;
         let Some(held) = self.sessions.get_mut(&session) else {
-            return false;
+            return;
         };
         if held.holder != holder {
-            return false;
+            return;
         }
         if seq == 0 {
-            return self.opened(session, result, effects);
+            return self.opened(session, result, now, zxid, effects);
         }
         if matches!(result, Err(OpError::OutOfOrder)) {
-            held.sent = None;
+            held.forget_sent();
             self.unsent.insert(session);
-            return false;
+            return;
         }
         if seq != held.applied + 1 {
-            return false;
+            return;
         }
         let Some(write) = held.writes.pop_front() else {
-            return false;
+            return;
         };
         held.applied = seq;
+        // What was answered without having been sent to this leader is not counted.
+        held.under_way = held.under_way.saturating_sub(write.size);
+        if held.sent.is_none_or(|sent| sent <= seq) {
+            held.under_way = 0;
+        }
+        (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
         let answer = match result {
             Ok(reply) => Ok(Answer::Reply(reply.clone())),
@@ -421,28 +503,42 @@ impl LocalSessions {
         if held.has_unsent() {
             self.unsent.insert(session);
         }
-        true
     }
 
     fn opened(
         &mut self,
         session: SessionId,
         result: &Result<Reply, OpError>,
+        now: Time,
+        zxid: Zxid,
         effects: &mut Effects,
-    ) -> bool {
+    ) {
         let Some(held) = self.sessions.get_mut(&session) else {
-            return false;
+            return;
         };
+        if let (Err(OpError::StaleOpen), Some(opening)) = (result, &mut held.opening) {
+            // Nothing that this replica has seen in between opened it.
+            if let Command::Open { base, .. } = &mut opening.command {
+                *base = zxid;
+            }
+            held.forget_sent();
+            self.unsent.insert(session);
+            return;
+        }
         let Some(opening) = held.opening.take() else {
-            return false;
+            return;
         };
+        (held.moved_at, held.patience) = (now, self.patience);
         match result {
             Ok(reply) => {
                 if !held.is_over() {
                     let since = held.first_sent.unwrap_or_default();
                     held.heard = since;
                     held.valid_until = since + trusted(held.timeout);
-                    effects.leases.push((session, held.valid_until));
+                    // It took longer than a session lives without being heard of. It lives all the
+                    // same, from now on, but is surely alive only once a round has renewed it.
+                    held.lost_at = held.valid_until.max(now + trusted(held.timeout));
+                    effects.leases.push((held.holding(), held.valid_until));
                     held.set_state(SessionState::Connected, effects);
                 }
                 effects.replies.push((opening.request, Ok(Answer::Reply(reply.clone()))));
@@ -454,7 +550,6 @@ impl LocalSessions {
                 self.end(session, SessionState::Expired, effects);
             }
         }
-        true
     }
 
     /// The session is over for its holder here: as the log says, so that no write of it that was
@@ -582,7 +677,8 @@ impl LocalSessions {
         let valid_until = sent + trusted(held.timeout);
         if valid_until > held.valid_until {
             held.valid_until = valid_until;
-            effects.leases.push((session, valid_until));
+            held.lost_at = held.lost_at.max(valid_until);
+            effects.leases.push((held.holding(), valid_until));
         }
         held.set_state(SessionState::Connected, effects);
     }
@@ -592,7 +688,7 @@ impl LocalSessions {
     pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let mut lost = Vec::new();
         for held in self.sessions.values_mut().filter(|held| held.is_open()) {
-            if now >= held.valid_until {
+            if now >= held.lost_at {
                 lost.push(held.id);
             } else if now >= held.heard + held.timeout / 3 {
                 held.set_state(SessionState::Suspended, effects);

@@ -39,6 +39,8 @@ mod raft_log;
 mod ready;
 mod rounds;
 #[cfg(test)]
+mod session_tests;
+#[cfg(test)]
 mod tests;
 mod transfer;
 mod users;
@@ -81,6 +83,7 @@ const RETAINED_BYTES: usize = 4 << 20;
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// Forwarded requests that a new leader holds until it may propose.
 const EARLY_MAX: usize = 65_536;
+const EARLY_BYTES_MAX: usize = 64 << 20;
 /// The same for rounds.
 const EARLY_ROUNDS_MAX: usize = 1024;
 /// A round at least this often: it bounds how stale local reads may be.
@@ -145,9 +148,6 @@ pub(crate) struct Node {
     local: LocalSessions,
     watches: WatchTable,
     rounds: Rounds,
-    /// When writes of ours last moved, and how long to wait before they are sent again.
-    moved_at: Time,
-    patience: Duration,
     /// Rounds confirmed at an index that is not applied yet, and when they were sent.
     fresh_soon: Vec<(u64, Time)>,
     fresh_at: Option<Time>,
@@ -157,6 +157,7 @@ pub(crate) struct Node {
     serving: bool,
     admission: Admission,
     early: VecDeque<(NodeId, Request)>,
+    early_bytes: usize,
     early_rounds: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
     confirmations: Confirmations,
     expiry: ExpiryTable,
@@ -244,16 +245,15 @@ impl Node {
             checkpoint,
             checkpoint_at: now.mono,
             checkpointing: None,
-            local: LocalSessions::default(),
+            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
             watches: WatchTable::default(),
             rounds: Rounds::new(config.seed),
-            moved_at: now.mono,
-            patience: config.heartbeat * ELECTION_TICKS as u32,
             fresh_soon: Vec::new(),
             fresh_at: None,
             serving: false,
             admission: Admission::default(),
             early: VecDeque::new(),
+            early_bytes: 0,
             early_rounds: Vec::new(),
             confirmations: Confirmations::default(),
             expiry: ExpiryTable::new(config.heartbeat),
@@ -520,17 +520,26 @@ impl Node {
         if self.installing.is_some() && *body == RaftBody::TimeoutNow {
             return Ok(());
         }
+        let mut received = None;
         if let RaftBody::Snapshot { transfer, chunks, meta } = body {
             let Some(machine) = self.incoming.finish(from, *transfer, *chunks, meta) else {
                 let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
                 self.effects.messages.push((from, abort));
                 return Ok(());
             };
-            self.staged = Some((meta.clone(), machine));
+            received = Some((meta.clone(), machine));
         }
         let message = body.to_raft(from, self.id, term);
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(from, %error, "raft did not take a message");
+        }
+        if let Some((meta, machine)) = received {
+            // Raft may have refused it, and may have another one that it has taken already.
+            let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();
+            let taken = taken.map(raft::eraftpb::Snapshot::get_metadata);
+            if taken.is_some_and(|taken| taken.index == meta.index && taken.term == meta.term) {
+                self.staged = Some((meta, machine));
+            }
         }
         // What follows in the same step may be meant for the leader that this has become.
         self.observe_leader();
@@ -547,13 +556,7 @@ impl Node {
         // Elections take this long, so a round or a request that takes longer may be lost.
         let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
         self.rounds.restart_older(now.saturating_sub(election));
-        if !self.local.is_waiting() {
-            self.moved_at = now;
-        } else if now >= self.moved_at + self.patience {
-            self.moved_at = now;
-            self.patience = (self.patience * 2).min(election * 4);
-            self.local.send_again();
-        }
+        self.local.send_stuck_again(now);
         for peer in self.outgoing.take_stalled(now.saturating_sub(election * 4)) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
         }
@@ -587,6 +590,7 @@ impl Node {
             self.serving = false;
             self.admission.reset();
             self.early.clear();
+            self.early_bytes = 0;
             self.early_rounds.clear();
             self.confirmations.clear();
             self.expiry.clear();
@@ -605,6 +609,7 @@ impl Node {
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
             self.renew_all();
+            self.early_bytes = 0;
             for (from, request) in std::mem::take(&mut self.early) {
                 self.take_forwarded(from, request);
             }

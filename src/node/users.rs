@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::io::ClientRequest;
 use super::watches::{Fired, WatchKind};
-use super::{ELECTION_TICKS, FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
+use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
 use crate::error::Error;
-use crate::machine::command::{Applied, Batch, Command, OpError, Reply, SessionChange};
+use crate::machine::command::{Applied, Batch, Command, OpError, Outcome, Reply, SessionChange};
 use crate::node::message::PeerMessage;
 use crate::session::SessionState;
 use crate::watch::WatchMode;
@@ -44,6 +44,11 @@ impl Node {
                 };
                 self.local.watch(request, session, watch, path, kind, effects);
             }
+            ClientRequest::Abandon { session } => {
+                let reason = "the handle was dropped before the session was resumed";
+                self.local.end_unknown(session, reason, effects);
+                effects.ended.extend(self.watches.end_session(session));
+            }
             ClientRequest::Unwatch { watch } => self.watches.remove(watch),
             ClientRequest::Sync { request, session } => {
                 if let Some(ticket) = self.local.sync(request, session, effects) {
@@ -61,16 +66,14 @@ impl Node {
             | ClientRequest::Read { request, .. }
             | ClientRequest::Watch { request, .. }
             | ClientRequest::Sync { request, .. } => request,
-            ClientRequest::Unwatch { .. } => return,
+            ClientRequest::Abandon { .. } | ClientRequest::Unwatch { .. } => return,
         };
         let error = Error::Stopped { reason: reason.to_owned() };
         self.effects.replies.push((request, Err(error)));
     }
 
     pub(super) fn send_again(&mut self) {
-        self.moved_at = self.now.mono;
-        self.patience = self.config.heartbeat * ELECTION_TICKS as u32;
-        self.local.send_again();
+        self.local.send_again(self.now.mono);
         self.rounds.restart(self.now.mono);
     }
 
@@ -89,11 +92,11 @@ impl Node {
         let mut bytes = 0;
         let mut part = Vec::new();
         for request in requests {
-            bytes += admission::size(&request);
+            bytes += admission::size(&request.command);
             if bytes > FORWARD_BYTES_MAX && !part.is_empty() {
                 let requests = std::mem::take(&mut part);
                 self.effects.messages.push((leader, PeerMessage::Forward { requests }));
-                bytes = admission::size(&request);
+                bytes = admission::size(&request.command);
             }
             part.push(request);
         }
@@ -148,21 +151,27 @@ impl Node {
                 continue;
             };
             let (holder, open) = (held.holder, held.opened());
+            // Whether it may have been opened, and have ended, in what the snapshot stands for.
+            let ended = held.was_sent()
+                && held.base().is_some_and(|base| self.machine.admits(session, base).is_err());
             match self.machine.session(session) {
                 Some(record) if record.holder == holder => {
+                    let (now, zxid) = (self.now.mono, self.machine.zxid());
                     let opened = Ok(Reply::Session { timeout_ms: record.timeout_ms });
-                    self.local.outcome(session, holder, 0, &opened, &mut self.effects);
+                    let outcome = |seq, result| Outcome { session, holder, seq, result };
+                    self.local.outcome(&outcome(0, opened), now, zxid, &mut self.effects);
                     let Some(held) = self.local.get(session) else {
                         continue;
                     };
                     for seq in held.applied() + 1..=record.last_seq {
                         if let Some(result) = record.result_of(seq) {
-                            self.local.outcome(session, holder, seq, result, &mut self.effects);
+                            let outcome = outcome(seq, result.clone());
+                            self.local.outcome(&outcome, now, zxid, &mut self.effects);
                         }
                     }
                 }
                 Some(_) if open => self.end_local(session, SessionState::Moved),
-                None if open => {
+                None if open || ended => {
                     // It ended in what the snapshot stands for, and whether its last writes came
                     // before that is not recorded any more.
                     let reason = "the session ended while this replica was out of reach";
@@ -205,7 +214,7 @@ impl Node {
         }
         self.tell(fired);
         for outcome in applied.outcomes {
-            let (session, holder) = (outcome.session, outcome.holder);
+            let session = outcome.session;
             if outcome.seq == 0 && outcome.result.is_err() {
                 // A late open or resume that was refused is not whom the session's next request
                 // comes after.
@@ -213,15 +222,9 @@ impl Node {
             }
             if matches!(outcome.result, Err(OpError::StaleExpiry)) {
                 self.expiring.remove(&session);
-            } else if self.local.outcome(
-                session,
-                holder,
-                outcome.seq,
-                &outcome.result,
-                &mut self.effects,
-            ) {
-                self.moved_at = self.now.mono;
-                self.patience = self.config.heartbeat * ELECTION_TICKS as u32;
+            } else {
+                let (now, zxid) = (self.now.mono, self.machine.zxid());
+                self.local.outcome(&outcome, now, zxid, &mut self.effects);
             }
         }
         for change in applied.sessions {
@@ -244,11 +247,17 @@ impl Node {
                         self.end_local(session, SessionState::Moved);
                     }
                 }
-                SessionChange::Gone(session) => {
+                SessionChange::Gone(session, holder) => {
                     self.expiry.forget(session);
                     self.expiring.remove(&session);
                     self.admission.forget(session);
-                    self.end_local(session, SessionState::Expired);
+                    // Another holder may have resumed it and closed it in one batch.
+                    let moved = self
+                        .local
+                        .get(session)
+                        .is_some_and(|held| held.opened() && held.holder != holder);
+                    let state = if moved { SessionState::Moved } else { SessionState::Expired };
+                    self.end_local(session, state);
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::machine::Tree;
 use crate::machine::command::{NodeId, Reply};
 use crate::node::Node;
 use crate::node::io::{
-    Answer, ClientRequest, DiskOp, Input, NodeStatus, Now, RequestId, Time, WatchId, Write,
+    Answer, ClientRequest, DiskOp, Holding, Input, NodeStatus, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
 use crate::peers::Member;
@@ -244,7 +244,8 @@ pub(crate) struct Host {
     watches: BTreeMap<WatchId, WatchSender>,
     /// Requests under way that set a watch.
     watching: BTreeMap<RequestId, WatchId>,
-    sessions: BTreeMap<SessionId, Weak<SessionShared>>,
+    /// With their holders: see [`Holding`].
+    sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
     status_at: Time,
     status_leadership: (u64, NodeId, bool),
     /// Until when it takes its time to close.
@@ -319,7 +320,7 @@ impl Host {
             Call::Close(closed) => {
                 self.closers.push(closed);
                 // Sessions closed in the log free their locks now and not after their timeout.
-                for (session, shared) in &self.sessions {
+                for (session, (_, shared)) in &self.sessions {
                     if let Some(shared) = shared.upgrade() {
                         shared.give_up();
                     }
@@ -372,7 +373,7 @@ impl Host {
     /// here: what the former one asks for is not for the node.
     fn check_holder(&self, session: &Arc<SessionShared>) -> Result<()> {
         let held = self.sessions.get(&session.id);
-        if held.is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(session))) {
+        if held.is_some_and(|(holder, _)| *holder == session.holder) {
             return Ok(());
         }
         Err(session.over().unwrap_or(Error::SessionExpired { session: session.id }))
@@ -380,7 +381,7 @@ impl Host {
 
     fn open(&mut self, session: &Arc<SessionShared>) -> Result<()> {
         let id = session.id;
-        let former = self.sessions.get(&id).and_then(Weak::upgrade);
+        let former = self.sessions.get(&id).and_then(|(_, former)| former.upgrade());
         if let Some(former) = former {
             // Held by this very node, which so has the password too. A wrong one must not cost the
             // holder the session; with the right one, the holder has lost it from here on.
@@ -390,7 +391,7 @@ impl Host {
             }
             former.set_state(SessionState::Moved);
         }
-        self.sessions.insert(id, Arc::downgrade(session));
+        self.sessions.insert(id, (session.holder, Arc::downgrade(session)));
         Ok(())
     }
 
@@ -430,17 +431,20 @@ impl Host {
             let _ = self.shared.stopped.set(reason.clone());
             self.watches.clear();
         }
-        for (session, until) in effects.leases {
-            if let Some(session) = self.session(session) {
+        for (of, until) in effects.leases {
+            if let Some(session) = self.held(of).and_then(Weak::upgrade) {
                 session.set_lease(until);
             }
         }
-        for (id, state) in effects.sessions {
-            if let Some(session) = self.session(id) {
+        for (of, state) in effects.sessions {
+            let Some(session) = self.held(of) else {
+                continue;
+            };
+            if let Some(session) = session.upgrade() {
                 session.set_state(state);
             }
             if state.is_final() {
-                self.sessions.remove(&id);
+                self.sessions.remove(&of.session);
             }
         }
         for (request, answer) in effects.replies {
@@ -459,8 +463,10 @@ impl Host {
         Work { messages: effects.messages, disk: effects.disk, wake_at: effects.wake_at }
     }
 
-    fn session(&self, id: SessionId) -> Option<Arc<SessionShared>> {
-        self.sessions.get(&id)?.upgrade()
+    /// The session, if this is the holder that it has here.
+    fn held(&self, of: Holding) -> Option<&Weak<SessionShared>> {
+        let (holder, session) = self.sessions.get(&of.session)?;
+        (*holder == of.holder).then_some(session)
     }
 
     fn sessions_closed(&self) -> bool {
@@ -505,7 +511,7 @@ impl Host {
         };
         let error = Error::Stopped { reason: reason.clone() };
         // States before the answers that rest on them, as in a step.
-        for (_, session) in std::mem::take(&mut self.sessions) {
+        for (_, (_, session)) in std::mem::take(&mut self.sessions) {
             if let Some(session) = session.upgrade() {
                 session.set_state(SessionState::Expired);
             }

@@ -19,6 +19,8 @@ const STATES_CAPACITY: usize = 64;
 /// What a session's handles share with the host.
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
+    /// Tells its handles from others that held the same session before, or will after.
+    pub(crate) holder: u64,
     pub(crate) secret: [u8; 16],
     pub(crate) timeout: Duration,
     state: Mutex<States>,
@@ -41,10 +43,16 @@ impl fmt::Debug for SessionShared {
 }
 
 impl SessionShared {
-    pub(crate) fn new(id: SessionId, secret: [u8; 16], timeout: Duration) -> SessionShared {
+    pub(crate) fn new(
+        id: SessionId,
+        holder: u64,
+        secret: [u8; 16],
+        timeout: Duration,
+    ) -> SessionShared {
         let state = States { now: SessionState::Connecting, told: Vec::new() };
         SessionShared {
             id,
+            holder,
             secret,
             timeout,
             state: Mutex::new(state),

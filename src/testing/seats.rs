@@ -274,6 +274,7 @@ mod tests {
     use crate::runtime::expect;
     use crate::runtime::host::Asker;
     use crate::runtime::session::SessionShared;
+    use crate::session::SessionState;
     use crate::watch::{Watch, WatchMode, watch};
     use crate::znode::SessionId;
 
@@ -300,7 +301,7 @@ mod tests {
     fn a_watch_dropped_before_it_is_set_is_not_set() {
         let (mut seats, shared) = Seats::new(3, Builder::default(), Clock::manual());
         let shared = &shared[0];
-        let session = Arc::new(SessionShared::new(SessionId(7), [0; 16], 10 * SECOND));
+        let session = Arc::new(SessionShared::new(SessionId(7), 1, [0; 16], 10 * SECOND));
         let opened = shared.ask(
             Asker::Opener(Arc::clone(&session)),
             |request| ClientRequest::Open {
@@ -328,5 +329,55 @@ mod tests {
         seats.settle();
         let watches = seats.seats[0].running.as_ref().map(|node| node.host.node().watch_count());
         assert_eq!(watches, Some(0));
+    }
+
+    fn open(shared: &Arc<Shared>, holder: u64, resumes: bool) -> (Arc<SessionShared>, Pending<()>) {
+        let (id, secret, timeout) = (SessionId(7), [0; 16], 10 * SECOND);
+        let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
+        let opened = shared.ask(
+            Asker::Opener(Arc::clone(&session)),
+            |request| match resumes {
+                true => ClientRequest::Resume { request, session: id, holder, secret, timeout },
+                false => ClientRequest::Open { request, session: id, holder, secret, timeout },
+            },
+            None,
+            expect::opened,
+        );
+        (session, opened)
+    }
+
+    /// A session that moves to another node is resumed here at every moment of that. What is told of
+    /// the handle that has lost it ended the new one, and its lease was taken for the new one's.
+    #[test]
+    fn the_end_of_a_former_handle_is_not_that_of_the_new_one() {
+        let mut held = [0, 0];
+        for moment in 0..40 {
+            let (mut seats, shared) = Seats::new(3, Builder::default(), Clock::manual());
+            let (first, opened) = open(&shared[0], 1, false);
+            while first.state() != SessionState::Connected {
+                seats.clock.advance(SECOND / 10);
+                seats.settle();
+            }
+            opened.wait().unwrap();
+            // A round that renews it is due.
+            seats.clock.advance(2 * SECOND);
+            let (there, _moving) = open(&shared[1], 2, true);
+            for step in 0..moment {
+                seats.step(step % 3);
+            }
+            let (here, _resumed) = open(&shared[0], 3, true);
+            seats.step(0);
+            assert!(!here.is_alive(&seats.clock) || here.state() == SessionState::Connected);
+            seats.settle();
+            let machine = seats.seats[0].running.as_ref().unwrap().host.node().machine();
+            let holder = machine.session(SessionId(7)).unwrap().holder;
+            let (keeper, loser) = if holder == 3 { (&here, &there) } else { (&there, &here) };
+            assert_eq!(keeper.state(), SessionState::Connected, "at moment {moment}");
+            assert_eq!(loser.state(), SessionState::Moved, "at moment {moment}");
+            assert_eq!(first.state(), SessionState::Moved);
+            assert!(keeper.is_alive(&seats.clock) && !loser.is_alive(&seats.clock));
+            held[usize::from(holder == 3)] += 1;
+        }
+        assert!(held.iter().all(|times| *times > 0), "{held:?}");
     }
 }

@@ -45,7 +45,7 @@
 mod builder;
 mod coordinator;
 mod error;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
 pub mod fuzzing;
 mod machine;

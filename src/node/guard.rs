@@ -17,6 +17,8 @@ pub(crate) struct View<'a> {
     pub(crate) is_leader: bool,
     pub(crate) last_index: u64,
     pub(crate) committed: u64,
+    /// Whether all of the log is durable.
+    pub(crate) durable: bool,
     pub(crate) term_at: &'a dyn Fn(u64) -> Option<u64>,
 }
 
@@ -96,7 +98,9 @@ pub(crate) fn check(
             let numbers = [index, log_term, commit, commit_term];
             ensure(numbers.iter().all(|number| **number < NUMBER_MAX), "index out of reach")
         }
-        RaftBody::VoteResponse { commit, commit_term, .. } => {
+        RaftBody::VoteResponse { pre, reject, commit, commit_term } => {
+            // Votes are asked for only after everything before is durable. raft-rs relies on that.
+            ensure(view.durable || *pre || *reject, "a vote that was not asked for yet")?;
             ensure(*commit < NUMBER_MAX && *commit_term < NUMBER_MAX, "index out of reach")
         }
         RaftBody::Snapshot { meta, .. } => {
@@ -106,7 +110,8 @@ pub(crate) fn check(
             check_voting(view, meta)
         }
         RaftBody::TimeoutNow => {
-            ensure(from == view.leader && term == view.term, "not our leader's to order")
+            ensure(from == view.leader && term == view.term, "not our leader's to order")?;
+            ensure(view.durable, "an heir that has not acknowledged the whole log")
         }
     }
 }
@@ -191,6 +196,7 @@ mod tests {
             is_leader: false,
             last_index: 10,
             committed: 8,
+            durable: true,
             term_at: &|index| (1..=10).contains(&index).then_some(5),
         }
     }
@@ -306,9 +312,19 @@ mod tests {
         assert_eq!(check(&view(), 2, 5, &snapshot(joint)), Ok(()));
     }
 
+    /// raft-rs panics on becoming leader with entries that are not durable.
+    #[test]
+    fn no_vote_counts_that_was_not_asked_for() {
+        let granted =
+            RaftBody::VoteResponse { pre: false, reject: false, commit: 0, commit_term: 0 };
+        assert_eq!(check(&view(), 2, 5, &granted), Ok(()));
+        refused(&View { durable: false, ..view() }, 2, 5, &granted);
+    }
+
     #[test]
     fn only_the_leader_may_order_an_election() {
         refused(&view(), 3, 5, &RaftBody::TimeoutNow);
         refused(&view(), 2, 6, &RaftBody::TimeoutNow);
+        refused(&View { durable: false, ..view() }, 2, 5, &RaftBody::TimeoutNow);
     }
 }

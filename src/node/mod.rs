@@ -321,6 +321,22 @@ impl Node {
         self.watches.len()
     }
 
+    /// The end of the log.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn last_index(&self) -> u64 {
+        self.raw.raft.raft_log.last_index()
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn committed(&self) -> u64 {
+        self.raw.raft.raft_log.committed
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
+        self.raw.raft.raft_log.term(index).ok()
+    }
+
     /// The state machine, to be looked at.
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine
@@ -367,7 +383,11 @@ impl Node {
             // One tick however late it is: ticks missed while paused must not start an election
             // before the messages that wait are read.
             self.next_tick = now.mono + self.config.heartbeat;
-            if self.installing.is_none() {
+            // A node stands for election only with a log that is all on its disk: raft-rs relies on
+            // it, and who cannot write should not lead.
+            let log = &self.raw.raft.raft_log;
+            let durable = log.persisted == log.last_index();
+            if self.installing.is_none() && (durable || raft_leads(&self.raw)) {
                 self.leaderless_ticks += usize::from(self.raw.raft.leader_id == 0);
                 self.draw_timeout();
                 self.raw.tick();
@@ -502,6 +522,7 @@ impl Node {
             is_leader: raft.state == StateRole::Leader,
             last_index: raft.raft_log.last_index(),
             committed: raft.raft_log.committed,
+            durable: raft.raft_log.persisted == raft.raft_log.last_index(),
             term_at: &|index| raft.raft_log.term(index).ok(),
         };
         match guard::check(&view, from, term, body) {

@@ -161,7 +161,7 @@ impl StorageError {
 }
 
 /// Arbitrary bytes for all that is read back from disk.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(parts: &[&[u8]]) {
     record::fuzz(parts);
     for part in parts {

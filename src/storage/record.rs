@@ -283,7 +283,7 @@ where
 }
 
 /// Reads arbitrary parts as they are, and arbitrary bodies that are properly sealed.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(parts: &[&[u8]]) {
     let stored = parts.chunks(2).map(|part| Ok((part[0], *part.last().unwrap_or(&part[0]))));
     let mut reader = Reader::new(stored);

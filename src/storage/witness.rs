@@ -154,7 +154,7 @@ fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
 }
 
 /// Reads an arbitrary slot.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let mut slot = [0; SLOT_BYTES];
     let length = bytes.len().min(SLOT_BYTES);

@@ -1,6 +1,10 @@
 //! Doors for the fuzz targets: each takes arbitrary bytes and must not panic.
 
+mod engine;
+
 use bytes::Bytes;
+
+pub use engine::engine;
 
 use crate::machine::Machine;
 use crate::machine::command::Batch;

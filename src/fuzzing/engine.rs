@@ -1,0 +1,493 @@
+//! A node among inputs that look right.
+//!
+//! Random bytes rarely get past a decoder, and what decodes rarely fits a
+//! node's log. Here the bytes only choose: among messages made from the node's
+//! own log and term, a little off or not at all, among requests of its users,
+//! and among moments at which its disk answers or it is killed and started
+//! again from what was durable. Whatever they choose, raft-rs must not panic,
+//! the node must be able to start again, and nothing that rests on a write may
+//! leave before that write is durable.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::machine::State;
+use crate::machine::command::{Batch, Command, NodeId, Op, Request};
+use crate::machine::snapshot::ChunkWriter;
+use crate::node::io::{
+    ClientRequest, DiskOp, Effects, Input, Now, Problem, Read, RequestId, Time, WatchId, Write,
+};
+use crate::node::message::{
+    EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting,
+};
+use crate::node::{Node, NodeConfig};
+use crate::peers::{Founding, Member};
+use crate::runtime::boot;
+use crate::runtime::disk::perform_now;
+use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
+use crate::watch::WatchMode;
+use crate::znode::{CreateMode, SessionId};
+
+const ID: NodeId = 1;
+const HEARTBEAT: Time = Time::from_millis(50);
+
+/// Runs a node by what the bytes choose, until they end or the node stops.
+pub fn engine(bytes: &[u8]) {
+    let mut world = World::new(Choices { bytes });
+    while !world.choices.bytes.is_empty() && world.go_on() {}
+}
+
+/// What the bytes choose; once they are at an end, always the first.
+struct Choices<'a> {
+    bytes: &'a [u8],
+}
+
+impl Choices<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.bytes.split_first() else {
+            return 0;
+        };
+        self.bytes = rest;
+        *first
+    }
+
+    fn below(&mut self, many: u8) -> u8 {
+        self.byte() % many
+    }
+
+    /// This number mostly, or one near it, or seldom any.
+    fn near(&mut self, number: u64) -> u64 {
+        match self.below(16) {
+            0..=8 => number,
+            9..=10 => number.saturating_add(1),
+            11..=12 => number.saturating_sub(1),
+            13 => number.saturating_add(u64::from(self.byte())),
+            14 => number.saturating_sub(u64::from(self.byte())),
+            _ => [0, 1, u64::MAX, u64::MAX - 1, 1 << 62, (1 << 62) - 1][usize::from(self.below(6))],
+        }
+    }
+}
+
+struct World<'a> {
+    choices: Choices<'a>,
+    disk: MemoryDisk,
+    store: MemoryStore,
+    node: Node,
+    now: Now,
+    starts: u64,
+    /// What the disk has not done yet.
+    queue: VecDeque<DiskOp>,
+    /// What it has: the hard state, and the last index of the log.
+    durable: (HardState, u64),
+    /// The largest such index since the last step: what was durable may be replaced at once.
+    peak: u64,
+    /// Contexts and rounds that the node has sent, to be answered.
+    contexts: Vec<Bytes>,
+    rounds: Vec<(u64, u64)>,
+    requests: u64,
+    transfers: u64,
+    /// A state that can be sent as a snapshot, with the zxid and the hash that it has.
+    other: Option<State>,
+}
+
+impl<'a> World<'a> {
+    fn new(mut choices: Choices<'a>) -> World<'a> {
+        let nodes = [1, 2, 3, 5][usize::from(choices.below(4))];
+        let member = |node| Member { node, address: format!("node-{node}") };
+        let founding = Founding { cluster: 1, members: (1..=nodes).map(member).collect() };
+        let identity = Identity { cluster: 1, node: ID, incarnation: 1, address: "node-1".into() };
+        let (hard_state, meta, state) = founding.genesis();
+        let disk = MemoryDisk::new();
+        let durable = (hard_state, meta.index);
+        disk.open()
+            .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
+            .expect("a blank store takes its founding");
+        let now = Now { mono: Time::from_secs(100), wall_ms: 1_000_000 };
+        let (store, node) = start(&disk, now, 1);
+        World {
+            choices,
+            disk,
+            store,
+            node,
+            now,
+            starts: 1,
+            queue: VecDeque::new(),
+            durable,
+            peak: 0,
+            contexts: Vec::new(),
+            rounds: Vec::new(),
+            requests: 0,
+            transfers: 0,
+            other: None,
+        }
+    }
+
+    /// One choice; `false` once the node has stopped for a good reason.
+    fn go_on(&mut self) -> bool {
+        let inputs = match self.choices.below(16) {
+            0..=2 => {
+                let heartbeats = [1, 1, 1, 2, 25, 400][usize::from(self.choices.below(6))];
+                self.now.mono += HEARTBEAT * heartbeats;
+                Vec::new()
+            }
+            3..=5 => self.disk_answers(),
+            6 => vec![self.request()],
+            7 if self.choices.below(4) == 0 => {
+                self.restart();
+                Vec::new()
+            }
+            7 => vec![self.event()],
+            8 => self.snapshot(),
+            _ => {
+                let from = [2, 2, 2, 3, 3, ID, 9, 0][usize::from(self.choices.below(8))];
+                vec![Input::Peer { from, message: self.message(from) }]
+            }
+        };
+        let effects = self.node.step(self.now, inputs);
+        self.take(effects)
+    }
+
+    fn take(&mut self, effects: Effects) -> bool {
+        for (to, message) in effects.messages {
+            // It crosses the wire.
+            let bytes = message.encode(Vec::new());
+            assert_eq!(PeerMessage::decode(&bytes).as_ref(), Ok(&message));
+            self.check_durable(to, &message);
+            match message {
+                PeerMessage::Raft { body: RaftBody::Heartbeat { context, .. }, .. } => {
+                    self.contexts.push(context);
+                }
+                PeerMessage::Round { boot, round, .. } => self.rounds.push((boot, round)),
+                _ => {}
+            }
+        }
+        self.peak = 0;
+        self.queue.extend(effects.disk);
+        if let Some(reason) = effects.stopped {
+            assert!(!reason.contains("broken invariant"), "{reason}");
+            return false;
+        }
+        true
+    }
+
+    /// Votes and acknowledgements rest on what is durable.
+    fn check_durable(&self, to: NodeId, message: &PeerMessage) {
+        let (hard_state, last) = (&self.durable.0, &self.peak.max(self.durable.1));
+        let PeerMessage::Raft { term, body } = message else {
+            return;
+        };
+        match body {
+            // Index 0 acknowledges nothing: a former leader is told of the term.
+            RaftBody::AppendResponse { index: index @ 1.., reject: false, .. } => {
+                assert!(index <= last, "acknowledges {index} before it is durable: {last}");
+                assert!(*term <= hard_state.term);
+            }
+            RaftBody::VoteResponse { pre: false, reject: false, .. } => {
+                assert!(hard_state.term > *term || hard_state.vote == to, "a vote not durable");
+                assert!(hard_state.term >= *term);
+            }
+            RaftBody::Vote { pre: false, .. } => {
+                assert!(hard_state.term > *term || hard_state.vote == ID, "stands in no term");
+                assert!(hard_state.term >= *term);
+            }
+            _ => {}
+        }
+    }
+
+    /// The disk has done the next few things.
+    fn disk_answers(&mut self) -> Vec<Input> {
+        let many = usize::from(self.choices.below(4)) + 1;
+        let many = many.min(self.queue.len());
+        let mut answers = Vec::new();
+        for op in self.queue.drain(..many) {
+            match &op {
+                DiskOp::Write { write, .. } => {
+                    self.durable.0 = write.hard_state.unwrap_or(self.durable.0);
+                    if let Some(last) = write.entries.last() {
+                        self.durable.1 = last.index;
+                    }
+                }
+                DiskOp::Install { hard_state, meta, .. } => {
+                    self.durable = (*hard_state, meta.index);
+                }
+                DiskOp::Checkpoint { .. } => {}
+            }
+            self.peak = self.peak.max(self.durable.1);
+            answers.push(perform_now(&mut self.store, op).expect("a store in memory works"));
+        }
+        answers
+    }
+
+    /// Killed, and started again from what was durable.
+    fn restart(&mut self) {
+        self.queue.clear();
+        self.starts += 1;
+        (self.store, self.node) = start(&self.disk, self.now, self.starts);
+        let status = self.node.status();
+        assert!(status.term >= self.durable.0.term);
+        // The only member leads at once, and has said so in its log.
+        let first = u64::from(status.is_leader);
+        assert_eq!(self.node.last_index(), self.durable.1 + first);
+    }
+
+    fn event(&mut self) -> Input {
+        let peer = u64::from(self.choices.below(4));
+        match self.choices.below(5) {
+            0 | 1 => Input::Connected { peer },
+            2 => {
+                let problem = Problem { reason: "gone".to_owned(), refused: false };
+                Input::Unreachable { peer, problem }
+            }
+            3 => Input::Resign,
+            _ => Input::Expire { session: self.session() },
+        }
+    }
+
+    fn session(&mut self) -> SessionId {
+        SessionId(u64::from(self.choices.below(3)) + 1)
+    }
+
+    fn path(&mut self) -> String {
+        ["/a", "/b", "/a/x", "/", "/c-"][usize::from(self.choices.below(5))].to_owned()
+    }
+
+    fn op(&mut self) -> Op {
+        let path = self.path();
+        let modes =
+            [CreateMode::Persistent, CreateMode::Ephemeral, CreateMode::EphemeralSequential];
+        let data = Bytes::from(vec![1; usize::from(self.choices.byte())]);
+        match self.choices.below(5) {
+            0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(3))] },
+            2 => Op::Set { path, data, version: None },
+            3 => Op::Delete { path, version: None },
+            _ => Op::Check { path, version: None },
+        }
+    }
+
+    fn request(&mut self) -> Input {
+        self.requests += 1;
+        let (request, session) = (RequestId(self.requests), self.session());
+        let (secret, timeout) = ([self.choices.below(2); 16], Time::from_secs(6));
+        let holder = u64::from(self.choices.below(4));
+        let watch = WatchId(self.requests);
+        Input::Client(match self.choices.below(12) {
+            0..=2 => ClientRequest::Open { request, session, holder, secret, timeout },
+            3 => ClientRequest::Resume { request, session, holder, secret, timeout },
+            4 => ClientRequest::Write { request, session, command: Write::Close },
+            5 => ClientRequest::Abandon { session },
+            6 => ClientRequest::Sync { request, session },
+            7 => ClientRequest::Watch {
+                request,
+                session,
+                watch,
+                path: self.path(),
+                mode: WatchMode::Persistent,
+            },
+            8 => {
+                let read = Read::Get { path: self.path() };
+                ClientRequest::Read { request, session, read, watch: Some(watch) }
+            }
+            9 => {
+                let ops = vec![self.op(), self.op()];
+                ClientRequest::Write { request, session, command: Write::Multi(ops) }
+            }
+            _ => ClientRequest::Write { request, session, command: Write::Op(self.op()) },
+        })
+    }
+
+    /// A request as another node's user makes it.
+    fn forwarded(&mut self, owner: NodeId) -> Request {
+        let (session, holder) = (self.session(), u64::from(self.choices.below(4)));
+        let secret = [self.choices.below(2); 16];
+        let timeout_ms = 6000;
+        let base = self.node.status().zxid;
+        let owner = self.choices.near(owner);
+        let command = match self.choices.below(6) {
+            0 => Command::Open { secret, timeout_ms, owner, base: self.choices.near(base) },
+            1 => Command::Resume { secret, timeout_ms, owner },
+            2 => Command::Close,
+            3 => Command::Expire { term: self.choices.near(self.node.status().term) },
+            4 => Command::Multi(vec![self.op(), self.op()]),
+            _ => Command::Op(self.op()),
+        };
+        let seq = u64::from(self.choices.below(4));
+        Request { session, holder, seq, acked: self.choices.near(seq), command }
+    }
+
+    /// A message as this peer might send it, to a node where this one is.
+    fn message(&mut self, from: NodeId) -> PeerMessage {
+        let (term, last) = (self.node.status().term, self.node.last_index());
+        let committed = self.node.committed();
+        let later = u64::from(self.choices.below(6) == 0);
+        let term = self.choices.near(term + later);
+        let index = if self.choices.below(2) == 0 { last } else { committed };
+        let index = self.choices.near(index);
+        let log_term = self.choices.near(self.node.term_at(index).unwrap_or(term));
+        let commit = self.choices.near(committed);
+        let context = match self.contexts.last() {
+            Some(context) if self.choices.below(4) != 0 => context.clone(),
+            _ => Bytes::from(vec![3; usize::from(self.choices.below(80))]),
+        };
+        let reject = self.choices.below(3) == 0;
+        let pre = self.choices.below(2) == 0;
+        let body = match self.choices.below(18) {
+            0..=5 => {
+                let (index, log_term) = if reject { (index, log_term) } else { self.joint(last) };
+                let entries = self.entries(index, log_term, term);
+                let commit = if pre { commit } else { self.choices.near(index) };
+                RaftBody::Append { index, log_term, commit, entries }
+            }
+            6 | 7 => RaftBody::AppendResponse {
+                index: if reject { index } else { last },
+                log_term,
+                commit,
+                reject,
+                reject_hint: self.choices.near(index),
+                request_snapshot: if self.choices.below(8) == 0 { index } else { 0 },
+            },
+            8 => RaftBody::Heartbeat { commit, context },
+            9 | 10 => RaftBody::HeartbeatResponse { commit, context },
+            11 => {
+                let transfer = self.choices.below(4) == 0;
+                RaftBody::Vote { pre, index, log_term, commit, commit_term: log_term, transfer }
+            }
+            12 | 13 => RaftBody::VoteResponse { pre, reject, commit, commit_term: log_term },
+            14 => RaftBody::TimeoutNow,
+            15 => {
+                let many = self.choices.below(4);
+                let requests = (0..many).map(|_| self.forwarded(from)).collect();
+                return PeerMessage::Forward { requests };
+            }
+            16 => {
+                let sessions = vec![self.session(), self.session()];
+                let round = u64::from(self.choices.byte());
+                return PeerMessage::Round { boot: from, round, sessions };
+            }
+            _ => return self.rare(index),
+        };
+        PeerMessage::Raft { term, body }
+    }
+
+    /// The end of the node's log, or somewhere near it, with its true term.
+    fn joint(&mut self, last: u64) -> (u64, u64) {
+        let index = last.saturating_sub(u64::from(self.choices.below(4)));
+        (index, self.node.term_at(index).unwrap_or(0))
+    }
+
+    fn entries(&mut self, index: u64, log_term: u64, term: u64) -> Vec<LogEntry> {
+        let mut at = log_term.max(1);
+        let many = u64::from(self.choices.below(4));
+        let mut entries = Vec::new();
+        for place in 1..=many {
+            if self.choices.below(3) == 0 {
+                at = self.choices.near(term);
+            }
+            let kind = match self.choices.below(24) {
+                0 => EntryKind::Membership,
+                _ => EntryKind::Normal,
+            };
+            let data = match self.choices.below(8) {
+                0 | 1 => Vec::new(),
+                2 if self.choices.below(8) == 0 => vec![self.choices.byte(); 3],
+                _ => {
+                    let requests = vec![self.forwarded(2)];
+                    Batch { time: self.now.wall_ms, requests }.encode()
+                }
+            };
+            let index = self.choices.near(index.saturating_add(place));
+            entries.push(LogEntry { index, term: at, kind, data: data.into() });
+        }
+        entries
+    }
+
+    fn rare(&mut self, index: u64) -> PeerMessage {
+        let (boot, round) = self.rounds.pop().unwrap_or((1, 1));
+        let transfer = self.choices.near(self.transfers);
+        match self.choices.below(5) {
+            0 => PeerMessage::RoundConfirmed { boot, round, index, refused: vec![self.session()] },
+            1 => {
+                // Not a disagreement: that is a reason to stop.
+                PeerMessage::StateHash { index: index.saturating_add(1 << 20), hash: round }
+            }
+            2 => PeerMessage::SnapshotAck { transfer, next: u32::from(self.choices.byte()) },
+            3 => PeerMessage::SnapshotAbort { transfer },
+            _ => PeerMessage::SnapshotChunk {
+                transfer,
+                number: u32::from(self.choices.below(3)),
+                bytes: Bytes::from(vec![self.choices.byte(); 9]),
+            },
+        }
+    }
+
+    /// All the messages of a snapshot, a little off or not at all.
+    fn snapshot(&mut self) -> Vec<Input> {
+        if self.choices.below(2) == 0 {
+            self.other = Some(self.node.machine().state());
+        }
+        let state = self.other.clone().unwrap_or_else(|| self.node.machine().state());
+        let (term, last) = (self.node.status().term, self.node.last_index());
+        let ahead = u64::from(self.choices.below(4));
+        let index = self.choices.near(last + 1 + ahead);
+        let mut voting = Voting { voters: vec![1, 2, 3], ..Voting::default() };
+        if self.choices.below(4) == 0 {
+            let id = u64::from(self.choices.below(5));
+            let (list, add) = (self.choices.below(5), self.choices.below(2) == 0);
+            let lists = [
+                &mut voting.voters,
+                &mut voting.learners,
+                &mut voting.voters_outgoing,
+                &mut voting.learners_next,
+            ];
+            match lists.into_iter().nth(usize::from(list)) {
+                Some(list) if add => list.push(id),
+                Some(list) => list.retain(|known| *known != id),
+                None => voting.auto_leave = true,
+            }
+        }
+        let log_term = self.node.term_at(last).unwrap_or(term);
+        let meta = SnapshotMeta {
+            index,
+            term: self.choices.near(log_term),
+            zxid: state.zxid(),
+            hash: state.hash(),
+            voting,
+        };
+        self.transfers += 1;
+        let transfer = self.transfers;
+        let mut inputs = Vec::new();
+        let mut chunks = 0;
+        for chunk in ChunkWriter::full(state) {
+            let (number, bytes) = (chunks, Bytes::from(chunk));
+            let message = PeerMessage::SnapshotChunk { transfer, number, bytes };
+            inputs.push(Input::Peer { from: 2, message });
+            chunks += 1;
+        }
+        let body = RaftBody::Snapshot { transfer, chunks, meta };
+        let term = self.choices.near(term);
+        inputs.push(Input::Peer { from: 2, message: PeerMessage::Raft { term, body } });
+        inputs
+    }
+}
+
+fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
+    let mut store = disk.open();
+    let config = NodeConfig { heartbeat: HEARTBEAT, tick: Time::from_secs(2), seed };
+    let node = boot(&mut store, config, now).expect("what was durable is sound");
+    (store, node)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn nothing_that_looks_right_breaks_a_node(
+            bytes in proptest::collection::vec(any::<u8>(), 0..600)
+        ) {
+            super::engine(&bytes);
+        }
+    }
+}

@@ -54,6 +54,11 @@ mod node;
 mod path;
 mod peers;
 mod pending;
+#[cfg(not(feature = "simulator"))]
+mod planted;
+#[cfg(feature = "simulator")]
+#[doc(hidden)]
+pub mod planted;
 pub mod recipes;
 mod runtime;
 mod session;

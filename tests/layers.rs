@@ -8,8 +8,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("error", &["znode"]),
     ("znode", &[]),
     ("path", &["error"]),
-    ("machine", &["machine", "error", "path", "znode"]),
-    ("node", &["node", "machine", "error", "path", "znode", "session", "storage", "watch"]),
+    ("planted", &[]),
+    ("machine", &["machine", "error", "path", "planted", "znode"]),
+    (
+        "node",
+        &["node", "machine", "error", "path", "planted", "znode", "session", "storage", "watch"],
+    ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),
     ("transport", &["transport", "node", "machine"]),
 ];

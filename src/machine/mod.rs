@@ -62,6 +62,7 @@ use self::ops::Write;
 use self::sessions::{Admission, Sessions};
 use self::tree::hash_words;
 use crate::path;
+use crate::planted::{Bug, planted, strikes};
 use crate::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
@@ -132,6 +133,7 @@ impl Machine {
     /// Applies the batch of an entry of this term.
     pub(crate) fn apply(&mut self, term: u64, batch: &Batch) -> Applied {
         self.state.time = self.state.time.max(batch.time);
+        self.state.time += u64::from(strikes(Bug::NotDeterministic, 50));
         let mut applied =
             Applied { outcomes: Vec::with_capacity(batch.requests.len()), ..Applied::default() };
         for request in &batch.requests {
@@ -154,6 +156,11 @@ impl Machine {
     /// The last zxid taken.
     pub(crate) fn zxid(&self) -> Zxid {
         self.state.zxid()
+    }
+
+    #[cfg(feature = "simulator")]
+    pub(crate) fn forget_results(&mut self) {
+        self.state.sessions.forget_results();
     }
 
     /// See [`State::hash`].
@@ -187,6 +194,9 @@ impl Machine {
     /// What has changed since this was last asked. It grows with the number of different znodes
     /// written, so it must be asked now and then.
     pub(crate) fn take_dirty(&mut self) -> Dirty {
+        if planted(Bug::CheckpointLosesSessions) {
+            self.dirty.sessions.clear();
+        }
         std::mem::take(&mut self.dirty)
     }
 
@@ -253,6 +263,9 @@ impl Machine {
         self.dirty.sessions.insert(id);
         match (admission, ops) {
             (Admission::OutOfOrder, _) => Err(OpError::OutOfOrder),
+            (Admission::Known(_), Some(ops)) if planted(Bug::RunAgain) => {
+                self.execute(id, ops, false, applied)
+            }
             (Admission::Known(result), _) => result,
             (Admission::Run, None) => Ok(self.close(id, applied)),
             (Admission::Run, Some(ops)) => {
@@ -296,7 +309,7 @@ impl Machine {
     ) -> Result<Reply, OpError> {
         let (id, holder) = (request.session, request.holder);
         let record = self.session(id).ok_or(OpError::SessionExpired)?;
-        if !record.secret_is(secret) {
+        if !record.secret_is(secret) && !planted(Bug::SecretIgnored) {
             return Err(OpError::WrongSecret);
         }
         if record.holder == holder {
@@ -322,9 +335,10 @@ impl Machine {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.graves.bury(id, write.zxid);
         let mut holder = 0;
+        let stay = planted(Bug::EphemeralsStay);
         if let Some(record) = self.state.sessions.get(id) {
             holder = record.holder;
-            for path in record.ephemerals.iter() {
+            for path in record.ephemerals.iter().skip(usize::from(stay)) {
                 write.delete(&mut self.state.tree, path);
             }
         }
@@ -359,7 +373,9 @@ impl Machine {
                     match write.execute(tree, op) {
                         Ok(result) => results.push(result),
                         Err(error) => {
-                            *tree = before;
+                            if !planted(Bug::MultiPartial) {
+                                *tree = before;
+                            }
                             return Err(OpError::Multi {
                                 index: u32::try_from(index).unwrap_or(u32::MAX),
                                 error: Box::new(error),

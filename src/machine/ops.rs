@@ -23,6 +23,7 @@ use super::command::{Change, ChangeKind, Op, OpError};
 use super::tree::{RESERVED, Tree};
 use crate::error::Error;
 use crate::path;
+use crate::planted::{Bug, planted};
 use crate::znode::{Created, OpResult, SessionId, Zxid};
 
 /// The most bytes of data that one request may carry, all operations of a `multi` together.
@@ -85,7 +86,11 @@ impl Write {
                 let Some(znode) = tree.get(parent) else {
                     return Err(no_node(parent));
                 };
-                let path = format!("{path}{:010}", znode.fields().creates);
+                let mut number = znode.fields().creates;
+                if planted(Bug::SequenceFromChildren) {
+                    number = znode.children().count() as u64;
+                }
+                let path = format!("{path}{number:010}");
                 // Past ten digits it may have become too long.
                 path::validate(&path).map_err(invalid_path)?;
                 self.create(tree, &path, data, owner)

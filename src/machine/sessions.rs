@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::command::{NodeId, OpError, Reply};
 use super::tree::hash_words;
+use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
 
 /// How many earlier holders a session knows, see [`SessionRecord::former`].
@@ -131,6 +132,11 @@ impl SessionRecord {
     /// Takes in a request's number. A request out of order has no effect at all, not even that of
     /// its `acked`.
     pub(super) fn admit(&mut self, seq: u64, acked: u64) -> Admission {
+        if planted(Bug::OrderIgnored) && seq > self.last_seq.wrapping_add(1) {
+            self.last_seq = seq - 1;
+            self.results.clear();
+            self.results_hash = 0;
+        }
         if seq > self.last_seq && seq - self.last_seq > 1 {
             return Admission::OutOfOrder;
         }
@@ -274,6 +280,17 @@ impl Sessions {
         record.hash = record.compute_hash(id);
         self.hash = self.hash.wrapping_sub(before).wrapping_add(record.hash);
         Some(value)
+    }
+
+    #[cfg(feature = "simulator")]
+    pub(super) fn forget_results(&mut self) {
+        for id in self.records.keys().copied().collect::<Vec<_>>() {
+            self.update(id, |record| {
+                record.last_seq = 0;
+                record.results.clear();
+                record.results_hash = 0;
+            });
+        }
     }
 
     /// Notes that a znode goes with the session, or does no longer. Whether there is such a session.

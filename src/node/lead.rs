@@ -9,6 +9,7 @@ use super::rounds::Asked;
 use super::{EARLY_BYTES_MAX, EARLY_MAX, Node, admission};
 use crate::machine::command::{Command, NodeId, Request};
 use crate::node::message::PeerMessage;
+use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
 
 impl Node {
@@ -54,7 +55,7 @@ impl Node {
 
     /// Gives every session its full timeout again.
     pub(super) fn renew_all(&mut self) {
-        if self.serving {
+        if self.serving && !planted(Bug::NewLeaderForgetsSessions) {
             for (session, record) in self.machine.sessions() {
                 let timeout = Duration::from_millis(u64::from(record.timeout_ms));
                 self.expiry.touch(session, timeout, self.now.mono);
@@ -86,7 +87,10 @@ impl Node {
         for session in sessions {
             match self.machine.session(*session) {
                 Some(record) if record.owner == from && !self.expiring.contains(session) => {
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                    let mut timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                    if planted(Bug::ExpiryEarly) {
+                        timeout /= 2;
+                    }
                     self.expiry.touch(*session, timeout, self.now.mono);
                 }
                 _ => refused.push(*session),
@@ -103,6 +107,10 @@ impl Node {
         if let Some(read) = self.confirmations.next_read(self.now.mono, patience) {
             let mut context = self.rounds.boot().to_be_bytes().to_vec();
             context.extend(read.to_be_bytes());
+            if planted(Bug::ReadWithoutQuorum) {
+                let committed = self.raw.raft.raft_log.committed;
+                return self.reads_confirmed(&context, committed);
+            }
             self.raw.read_index(context);
         }
     }

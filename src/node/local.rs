@@ -20,6 +20,7 @@ use crate::node::admission;
 use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId, Write};
 use crate::node::rounds::Ticket;
 use crate::node::watches::{WatchKind, WatchTable};
+use crate::planted::{Bug, planted};
 use crate::session::SessionState;
 use crate::znode::{SessionId, Zxid};
 
@@ -32,6 +33,9 @@ const WINDOW_BYTES: usize = 16 << 20;
 /// How much of a session's timeout this node trusts: the rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
 pub(crate) fn trusted(timeout: Duration) -> Duration {
+    if planted(Bug::LeaseTooLong) {
+        return timeout * 2;
+    }
     timeout / 10 * 9
 }
 
@@ -430,6 +434,9 @@ impl LocalSessions {
 
     /// Whatever was sent may be lost: all of it is to be sent again.
     pub(crate) fn send_again(&mut self, now: Time) {
+        if planted(Bug::ResendForgotten) {
+            return;
+        }
         for held in self.sessions.values_mut() {
             (held.moved_at, held.patience) = (now, self.patience);
             held.forget_sent();
@@ -441,6 +448,9 @@ impl LocalSessions {
 
     /// The same for the sessions of which nothing has moved for a while, each time a longer one.
     pub(crate) fn send_stuck_again(&mut self, now: Time) {
+        if planted(Bug::ResendForgotten) {
+            return;
+        }
         for held in self.sessions.values_mut() {
             let waits = held.sent.is_some()
                 && !held.is_over()
@@ -687,6 +697,9 @@ impl LocalSessions {
     /// whose local deadline has passed.
     pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let mut lost = Vec::new();
+        if planted(Bug::LossNotTold) {
+            return lost;
+        }
         for held in self.sessions.values_mut().filter(|held| held.is_open()) {
             if now >= held.lost_at {
                 lost.push(held.id);
@@ -734,10 +747,12 @@ impl LocalSessions {
             };
             while let Some(wait) = held.waits.front() {
                 let due = held.opening.is_none()
-                    && held.applied >= wait.after
+                    && (held.applied >= wait.after || planted(Bug::ReadBeforeOwnWrites))
                     && match wait.what {
                         WaitFor::Sync { index, .. } => {
-                            index.is_some_and(|index| applied_index >= index)
+                            let caught_up = |index| applied_index >= index;
+                            let careless = planted(Bug::SyncWithoutCatchingUp);
+                            index.is_some_and(|index| caught_up(index) || careless)
                         }
                         _ => true,
                     };

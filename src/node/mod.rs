@@ -56,6 +56,7 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
+use crate::planted::{Bug, planted};
 use crate::storage::Boot;
 use crate::znode::SessionId;
 use admission::Admission;
@@ -175,6 +176,8 @@ pub(crate) struct Node {
     tree_changed: bool,
     effects: Effects,
     stopped: Option<String>,
+    #[cfg(feature = "simulator")]
+    late_events: Vec<(io::WatchId, crate::watch::WatchEvent)>,
 }
 
 impl std::fmt::Debug for Node {
@@ -267,6 +270,8 @@ impl Node {
             tree_changed: true,
             effects: Effects::default(),
             stopped: None,
+            #[cfg(feature = "simulator")]
+            late_events: Vec::new(),
             config,
             raw,
             machine,
@@ -652,6 +657,10 @@ impl Node {
         }
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick;
+        #[cfg(feature = "simulator")]
+        if planted(Bug::EventLate) {
+            std::mem::swap(&mut self.late_events, &mut self.effects.events);
+        }
     }
 
     /// Stops for good: everything is answered, nothing is promised any more.
@@ -700,8 +709,14 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     } else {
         return Err(format!("the log begins at {first}, after the checkpoint at {checkpoint:?}"));
     };
+    let mut entries = &boot.entries[skip..];
+    if planted(Bug::LogTailForgotten)
+        && let Some((_, rest)) = entries.split_last()
+    {
+        entries = rest;
+    }
     let mut before = base;
-    for entry in &boot.entries[skip..] {
+    for entry in entries {
         if entry.index != before.index + 1 || entry.term < before.term {
             return Err(format!("entry {} does not follow {before:?}", entry.index));
         }
@@ -712,7 +727,7 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     }
     let mut hard_state = eraftpb::HardState::default();
     hard_state.term = boot.hard_state.term;
-    hard_state.vote = boot.hard_state.vote;
+    hard_state.vote = if planted(Bug::VoteForgotten) { 0 } else { boot.hard_state.vote };
     hard_state.commit = boot.hard_state.commit.max(checkpoint.index);
     if hard_state.commit > before.index {
         return Err(format!(
@@ -720,7 +735,7 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
             hard_state.commit, before.index
         ));
     }
-    let entries = boot.entries[skip..].iter().map(eraftpb::Entry::from);
+    let entries = entries.iter().map(eraftpb::Entry::from);
     let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
     Ok(MemLog::new(base, entries, hard_state, conf_state, checkpoint))
 }

@@ -17,6 +17,7 @@ use super::{
 use crate::machine::command::{Batch, NodeId};
 use crate::node::io::DiskOp;
 use crate::node::message::{LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
+use crate::planted::{Bug, planted, strikes};
 use crate::storage::LogWrite;
 
 impl Node {
@@ -64,7 +65,8 @@ impl Node {
     /// Sends what waited for the disk, as far as the disk has got.
     pub(super) fn settle(&mut self) {
         while let Some(first) = self.undurable.front() {
-            if first.disk.is_some_and(|number| number > self.written) {
+            let durable = first.disk.is_none_or(|number| number <= self.written);
+            if !durable && !planted(Bug::AckBeforeDurable) {
                 return;
             }
             let Some(durable) = self.undurable.pop_front() else {
@@ -99,7 +101,8 @@ impl Node {
             self.failed_transfers.push(message.to);
             return;
         }
-        let meta = self.meta(applied);
+        let mut meta = self.meta(applied);
+        meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
         let (term, state) = (message.term, self.machine.state());
         tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
         let messages = self.outgoing.begin(message.to, term, meta, state, self.now.mono);
@@ -130,6 +133,10 @@ impl Node {
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
         self.machine = machine;
+        #[cfg(feature = "simulator")]
+        if planted(Bug::ResultsLostAtSnapshot) {
+            self.machine.forget_results();
+        }
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
@@ -164,7 +171,9 @@ impl Node {
                 let batch = Batch::decode(&entry.data).map_err(|reason| {
                     format!("entry {} is not readable by this version: {reason}", entry.index)
                 })?;
-                self.apply_batch(entry.term, batch);
+                if !strikes(Bug::EntrySkipped, 97) {
+                    self.apply_batch(entry.term, batch);
+                }
             }
             let position = Position { index: entry.index, term: entry.term };
             self.raw.mut_store().set_applied(position);
@@ -209,7 +218,11 @@ impl Node {
         if !due || self.checkpointing.is_some() {
             return;
         }
-        let keep_from = self.raw.store().keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
+        let mut keep_from =
+            self.raw.store().keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
+        if planted(Bug::CompactedTooFar) {
+            keep_from = applied.index + 2;
+        }
         self.checkpoint = applied;
         self.checkpoint_at = self.now.mono;
         self.checkpointing = Some(applied.index);

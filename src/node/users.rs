@@ -9,6 +9,7 @@ use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated}
 use crate::error::Error;
 use crate::machine::command::{Applied, Batch, Command, OpError, Outcome, Reply, SessionChange};
 use crate::node::message::PeerMessage;
+use crate::planted::{Bug, planted, strikes};
 use crate::session::SessionState;
 use crate::watch::WatchMode;
 use crate::znode::SessionId;
@@ -220,6 +221,9 @@ impl Node {
                 // comes after.
                 self.admission.forget(session);
             }
+            if strikes(Bug::OutcomeLost, 97) {
+                continue;
+            }
             if matches!(outcome.result, Err(OpError::StaleExpiry)) {
                 self.expiring.remove(&session);
             } else {
@@ -273,7 +277,11 @@ impl Node {
     }
 
     pub(super) fn tell(&mut self, fired: Fired) {
-        self.effects.events.extend(fired.events);
+        let mut events = fired.events;
+        if planted(Bug::EventsOutOfOrder) {
+            events.reverse();
+        }
+        self.effects.events.extend(events);
         self.effects.ended.extend(fired.ended);
     }
 }

@@ -19,6 +19,7 @@ use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
 use crate::path;
+use crate::planted::{Bug, planted};
 use crate::watch::{EventKind, WatchEvent};
 use crate::znode::{SessionId, Zxid};
 
@@ -134,6 +135,9 @@ impl WatchTable {
                 self.fire_data(event(EventKind::Deleted, path), fired);
                 let told = |kind: WatchKind| kind == WatchKind::Children;
                 self.fire_at(path, told, &event(EventKind::Deleted, path), fired);
+                if planted(Bug::EventLostOnDelete) {
+                    return;
+                }
             }
         }
         if let Some(parent) = path::parent(path) {
@@ -169,7 +173,10 @@ impl WatchTable {
         for (id, kind) in watchers {
             if matches(*kind) {
                 fired.events.push((*id, event.clone()));
-                if kind.fires_once() {
+                if planted(Bug::EventTwice) {
+                    fired.events.push((*id, event.clone()));
+                }
+                if kind.fires_once() && !planted(Bug::OneShotStays) {
                     over.push(*id);
                 }
             }
@@ -183,6 +190,9 @@ impl WatchTable {
     /// After a snapshot took the place of the tree: tells each watch the net change of what it
     /// watches, oldest first.
     pub(crate) fn fire_net(&mut self, old: &Tree, new: &Tree, fired: &mut Fired) {
+        if planted(Bug::EventsLostAtSnapshot) {
+            return;
+        }
         let mut net = Net { old, new, events: Vec::new() };
         for (path, watchers) in &self.by_path {
             for (id, kind) in watchers {

@@ -18,6 +18,7 @@ use crate::machine::command::Reply;
 use crate::node::io::Answer;
 use crate::path;
 use crate::pending::{Pending, block_on};
+use crate::planted::{Bug, planted};
 use crate::session::Session;
 use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 use crate::znode::{CreateMode, Created};
@@ -182,6 +183,7 @@ impl Lock {
         let own = contender.path();
         match queue.iter().position(|path| path == own) {
             Some(0) => Ok(None),
+            Some(1) if planted(Bug::LockEarly) => Ok(None),
             Some(place) => Ok(Some(queue[place - 1].clone())),
             None => Err(Error::NoNode { path: own.to_owned() }),
         }
@@ -234,7 +236,7 @@ impl Contender {
         };
         Ok(LockGuard {
             session: self.session.clone(),
-            fencing_token: created.stat.czxid,
+            fencing_token: if planted(Bug::TokenFixed) { 1 } else { created.stat.czxid },
             path,
             watch,
             released: false,

@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::path;
+use crate::planted::{Bug, planted};
 use crate::znode::{SessionId, Stat, Zxid};
 
 /// The znodes that always exist.
@@ -264,7 +265,9 @@ impl Tree {
         self.update(path, |znode| {
             znode.data = Arc::from(data);
             znode.data_hash = xxh3_64(data);
-            znode.fields.version = znode.fields.version.wrapping_add(1);
+            if !planted(Bug::VersionStands) {
+                znode.fields.version = znode.fields.version.wrapping_add(1);
+            }
             znode.fields.mzxid = zxid;
             znode.fields.mtime = time;
         })

@@ -1,0 +1,176 @@
+//! Bugs that can be planted, to see that the simulator's checks catch them.
+//!
+//! Without the `simulator` feature, [`planted`] is always false and nothing of
+//! this is left in the program. With it, at most one bug at a time is planted,
+//! for the thread that asks for it.
+
+#[cfg(feature = "simulator")]
+use std::cell::Cell;
+
+/// A bug, each of a kind that systems like this one have had.
+#[allow(missing_docs, reason = "each is told by its `story`")]
+#[cfg_attr(not(feature = "simulator"), allow(dead_code, unreachable_pub))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bug {
+    AckBeforeDurable,
+    VoteForgotten,
+    LogTailForgotten,
+    TornRecordAccepted,
+    RotAccepted,
+    CompactedTooFar,
+    CheckpointLosesSessions,
+    SnapshotMislabelled,
+    ResultsLostAtSnapshot,
+    EntrySkipped,
+    NotDeterministic,
+    RunAgain,
+    OrderIgnored,
+    EndedSessionReopens,
+    ResendForgotten,
+    OutcomeLost,
+    ReadWithoutQuorum,
+    SyncWithoutCatchingUp,
+    ReadBeforeOwnWrites,
+    MultiPartial,
+    VersionStands,
+    SequenceFromChildren,
+    EphemeralsStay,
+    SecretIgnored,
+    ExpiryEarly,
+    NewLeaderForgetsSessions,
+    LeaseTooLong,
+    LossNotTold,
+    EventLate,
+    EventLostOnDelete,
+    EventTwice,
+    OneShotStays,
+    EventsLostAtSnapshot,
+    EventsOutOfOrder,
+    LockEarly,
+    TokenFixed,
+}
+
+#[cfg(feature = "simulator")]
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 36] = [
+        Bug::AckBeforeDurable,
+        Bug::VoteForgotten,
+        Bug::LogTailForgotten,
+        Bug::TornRecordAccepted,
+        Bug::RotAccepted,
+        Bug::CompactedTooFar,
+        Bug::CheckpointLosesSessions,
+        Bug::SnapshotMislabelled,
+        Bug::ResultsLostAtSnapshot,
+        Bug::EntrySkipped,
+        Bug::NotDeterministic,
+        Bug::RunAgain,
+        Bug::OrderIgnored,
+        Bug::EndedSessionReopens,
+        Bug::ResendForgotten,
+        Bug::OutcomeLost,
+        Bug::ReadWithoutQuorum,
+        Bug::SyncWithoutCatchingUp,
+        Bug::ReadBeforeOwnWrites,
+        Bug::MultiPartial,
+        Bug::VersionStands,
+        Bug::SequenceFromChildren,
+        Bug::EphemeralsStay,
+        Bug::SecretIgnored,
+        Bug::ExpiryEarly,
+        Bug::NewLeaderForgetsSessions,
+        Bug::LeaseTooLong,
+        Bug::LossNotTold,
+        Bug::EventLate,
+        Bug::EventLostOnDelete,
+        Bug::EventTwice,
+        Bug::OneShotStays,
+        Bug::EventsLostAtSnapshot,
+        Bug::EventsOutOfOrder,
+        Bug::LockEarly,
+        Bug::TokenFixed,
+    ];
+
+    /// What goes wrong with it.
+    pub fn story(self) -> &'static str {
+        match self {
+            Bug::AckBeforeDurable => "votes and acknowledgements leave before their write is done",
+            Bug::VoteForgotten => "a restarted node does not know whom it voted for",
+            Bug::LogTailForgotten => "a restarted node does not know the last entry of its log",
+            Bug::TornRecordAccepted => "half of a write that a crash cut in two is taken for all",
+            Bug::RotAccepted => "a record with a flipped bit is read as if it were whole",
+            Bug::CompactedTooFar => "the log is cut beyond its checkpoint",
+            Bug::CheckpointLosesSessions => "a checkpoint leaves out the sessions that changed",
+            Bug::SnapshotMislabelled => "a snapshot is said to be of the entry before",
+            Bug::ResultsLostAtSnapshot => "a snapshot does not bring the results of requests",
+            Bug::EntrySkipped => "an entry is counted as applied and is not",
+            Bug::NotDeterministic => "applying depends on more than the entry",
+            Bug::RunAgain => "a request that comes again runs again",
+            Bug::OrderIgnored => "a request runs though one before it is missing",
+            Bug::EndedSessionReopens => "a late copy of its first request opens an ended session",
+            Bug::ResendForgotten => "what was sent to a former leader is not sent to the next",
+            Bug::OutcomeLost => "the answer to a request is thrown away now and then",
+            Bug::ReadWithoutQuorum => "a leader confirms reads without asking whether it leads",
+            Bug::SyncWithoutCatchingUp => "a sync is answered before the replica has caught up",
+            Bug::ReadBeforeOwnWrites => "a read overtakes the writes before it",
+            Bug::MultiPartial => "a multi that fails leaves its first operations done",
+            Bug::VersionStands => "setting data does not change the version",
+            Bug::SequenceFromChildren => "sequential names come from the number of children",
+            Bug::EphemeralsStay => "an ephemeral outlives its session",
+            Bug::SecretIgnored => "a session is resumed with any password",
+            Bug::ExpiryEarly => "a session is expired before its time",
+            Bug::NewLeaderForgetsSessions => "a new leader does not expire the sessions it finds",
+            Bug::LeaseTooLong => "a holder trusts its session for longer than the cluster does",
+            Bug::LossNotTold => "a holder is not told that its session is lost",
+            Bug::EventLate => "an event comes after the data that it tells of",
+            Bug::EventLostOnDelete => "a parent's watchers do not hear of a deleted child",
+            Bug::EventTwice => "an event is delivered twice",
+            Bug::OneShotStays => "a one-shot watch fires again",
+            Bug::EventsLostAtSnapshot => "watches do not hear of what a snapshot brought",
+            Bug::EventsOutOfOrder => "events of one entry come in the wrong order",
+            Bug::LockEarly => "the second in the queue takes the lock too",
+            Bug::TokenFixed => "every holder of a lock has the same fencing token",
+        }
+    }
+}
+
+#[cfg(feature = "simulator")]
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Plants a bug for this thread, in place of the one before.
+#[cfg(feature = "simulator")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+    COUNT.set(0);
+}
+
+/// Whether this bug is planted.
+#[cfg(feature = "simulator")]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+#[cfg(not(feature = "simulator"))]
+#[inline(always)]
+pub(crate) const fn planted(_bug: Bug) -> bool {
+    false
+}
+
+/// Whether this bug is planted and strikes this time: every so many times that it is asked.
+#[cfg(feature = "simulator")]
+pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
+    planted(bug) && {
+        COUNT.set(COUNT.get() + 1);
+        COUNT.get().is_multiple_of(every)
+    }
+}
+
+#[cfg(not(feature = "simulator"))]
+#[inline(always)]
+pub(crate) const fn strikes(_bug: Bug, _every: u64) -> bool {
+    false
+}

@@ -69,8 +69,19 @@ pub(crate) struct Host {
     pub(crate) disk_stalled: bool,
 }
 
+/// A node that is killed in the middle of what one of its steps wants done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crash {
+    pub(crate) victim: NodeId,
+    /// Which of its steps, counted from 0 and from when this is set.
+    pub(crate) step: u64,
+    /// How many of the step's disk operations are done; its messages have all been sent before.
+    pub(crate) disk_ops: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Cluster {
+    pub(crate) crash: Option<Crash>,
     pub(crate) hosts: BTreeMap<NodeId, Host>,
     pub(crate) now: Time,
     wall_ms: u64,
@@ -114,6 +125,7 @@ impl Cluster {
             disk_stalled: false,
         };
         let mut cluster = Cluster {
+            crash: None,
             hosts: (1..=nodes).map(|id| (id, host())).collect(),
             now: Duration::from_secs(100),
             wall_ms: 1_000_000,
@@ -255,6 +267,19 @@ impl Cluster {
             self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
         }
         let host = self.hosts.get_mut(&id).unwrap();
+        if let Some(crash) = &mut self.crash
+            && crash.victim == id
+        {
+            if crash.step == 0 {
+                for op in effects.disk.into_iter().take(crash.disk_ops) {
+                    host.disk.write(op);
+                }
+                self.crash = None;
+                self.kill(id);
+                return;
+            }
+            crash.step -= 1;
+        }
         host.held.extend(effects.disk);
         if !host.disk_stalled && !host.held.is_empty() {
             while let Some(op) = host.held.pop_front() {

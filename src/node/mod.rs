@@ -25,6 +25,8 @@
 //! host process goes on.
 
 mod admission;
+#[cfg(test)]
+mod crash_tests;
 mod expiry;
 mod guard;
 #[cfg(test)]

@@ -36,7 +36,7 @@ fn tell(crash: Crash) -> bool {
     let killed = cluster.crash.take().is_none();
     if killed {
         // Long enough for another leader, in half of the stories.
-        cluster.advance(HEARTBEAT * if crash.step % 2 == 0 { 2 } else { 60 });
+        cluster.advance(HEARTBEAT * if crash.step.is_multiple_of(2) { 2 } else { 60 });
         cluster.start(crash.victim);
     }
     cluster.elect();

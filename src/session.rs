@@ -194,7 +194,10 @@ impl Session {
     /// Whether the session is surely alive now: the cluster has not given away what belongs to it,
     /// and will not before this turns false. It does not block and asks nobody.
     ///
-    /// Clocks of different machines may run at rates that differ by up to a tenth.
+    /// Clocks of different machines may run at rates that differ by up to a tenth. The time in which
+    /// this machine is suspended counts on Linux, Android and Windows, and not on macOS; that for
+    /// which a hypervisor stops a virtual machine counts nowhere. After such a pause this may be
+    /// true for a moment although the session is over.
     pub fn is_alive(&self) -> bool {
         self.inner.session.is_alive(&self.inner.shared.clock)
     }

@@ -33,8 +33,9 @@ const PREFIX: &str = "lock-";
 ///
 /// The lock belongs to the session: it is lost when the session is. [`LockGuard::is_held`] turns
 /// false before the cluster can give it to another, as long as clocks run at rates that differ by
-/// less than a tenth. No lock can hold back a process that stalls after it has looked; for that
-/// there are [`LockGuard::fencing_token`]s.
+/// less than a tenth and count all the time there is: see [`Session::is_alive`] for which do. No lock
+/// can hold back a process that stalls after it has looked; for that there are
+/// [`LockGuard::fencing_token`]s.
 ///
 /// One acquisition costs two writes (a znode created and deleted).
 ///

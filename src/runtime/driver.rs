@@ -21,6 +21,7 @@ use crate::peers::Member;
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
 use crate::runtime::host::{Call, Host, Limits};
+use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
@@ -30,8 +31,8 @@ use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 const NETWORK_CAPACITY: usize = 1024;
 /// How much is taken in before a step, of each kind.
 const TAKEN_MAX: usize = 4096;
-/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
-/// node.
+/// A step of the disk that takes this long makes a leader hand over; one that takes longer stops the
+/// node. Only the time counts in which this thread was running too.
 const DISK_SLOW: Duration = Duration::from_secs(10);
 const DISK_DEAD: Duration = Duration::from_secs(60);
 
@@ -58,7 +59,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         })
         .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
-    let disk = Disk::start(store, done, clock.clone()).map_err(system("the disk thread"))?;
+    let disk = Disk::start(store, done).map_err(system("the disk thread"))?;
     let limits = Limits {
         pending_requests_max: settings.pending_requests_max,
         request_timeout: settings.request_timeout,
@@ -67,7 +68,17 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(node, clock.clone(), limits, members);
     let calls = host.calls();
-    let driver = Driver { host, calls, network, written, transport, disk, clock, resigned: false };
+    let driver = Driver {
+        host,
+        calls,
+        network,
+        written,
+        transport,
+        disk,
+        clock,
+        watchdog: Watchdog::default(),
+        resigned: false,
+    };
     let thread: JoinHandle<()> = std::thread::Builder::new()
         .name("quorate-node".to_owned())
         .spawn(move || driver.run())
@@ -83,6 +94,7 @@ struct Driver {
     transport: TcpTransport,
     disk: Disk,
     clock: Clock,
+    watchdog: Watchdog,
     resigned: bool,
 }
 
@@ -91,7 +103,10 @@ impl Driver {
     fn run(mut self) {
         let mut wake_at = Time::ZERO;
         loop {
-            let wait = wake_at.saturating_sub(self.clock.now());
+            let mut wait = wake_at.saturating_sub(self.clock.now());
+            if self.watchdog.is_on() {
+                wait = wait.min(GAP_MAX);
+            }
             let open = if wait.is_zero() {
                 true
             } else {
@@ -184,9 +199,9 @@ impl Driver {
 
     /// A disk that hangs reports nothing, so somebody else has to look.
     fn watch_disk(&mut self) {
-        let busy = self.disk.busy_for(self.clock.now());
+        let busy = self.watchdog.look(self.clock.now(), self.disk.under_way());
         if busy > DISK_DEAD {
-            let reason = format!("the disk failed: a write has been under way for {busy:?}");
+            let reason = format!("the disk failed: a step of it has been under way for {busy:?}");
             self.host.input(Input::Failed { reason });
         } else if busy > DISK_SLOW {
             if !self.resigned {

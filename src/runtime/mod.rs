@@ -9,6 +9,7 @@ pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod session;
 mod uptime;
+pub(crate) mod watchdog;
 
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;

@@ -167,8 +167,9 @@ impl Session {
     }
 
     /// A channel of the session's states, beginning with the present one. It closes after a final
-    /// one. A reader that falls far behind misses old ones, never the latest. Each call gives a
-    /// channel of its own.
+    /// one. A reader that leaves more than 64 unread misses some, and is told the latest when it has
+    /// read on. Each call gives a channel of its own, which lasts until its receiver is dropped; where
+    /// there are many, one may be told the same state twice.
     ///
     /// ```
     /// use std::time::Duration;

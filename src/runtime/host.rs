@@ -245,6 +245,8 @@ pub(crate) struct Host {
     /// Requests under way that set a watch.
     watching: BTreeMap<RequestId, WatchId>,
     sessions: BTreeMap<SessionId, Weak<SessionShared>>,
+    /// Somebody who reads a session's states was too slow for the latest.
+    readers_behind: bool,
     status_at: Time,
     status_leadership: (u64, NodeId, bool),
     /// Until when it takes its time to close.
@@ -283,6 +285,7 @@ impl Host {
             watches: BTreeMap::new(),
             watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            readers_behind: false,
             status_at: Time::ZERO,
             status_leadership: (0, 0, false),
             closing: None,
@@ -435,9 +438,13 @@ impl Host {
                 session.set_lease(until);
             }
         }
+        if self.readers_behind {
+            let sessions = self.sessions.values().filter_map(Weak::upgrade);
+            self.readers_behind = sessions.fold(false, |some, session| session.catch_up() | some);
+        }
         for (id, state) in effects.sessions {
             if let Some(session) = self.session(id) {
-                session.set_state(state);
+                self.readers_behind |= session.set_state(state);
             }
             if state.is_final() {
                 self.sessions.remove(&id);

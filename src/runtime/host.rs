@@ -33,7 +33,7 @@ use crate::znode::SessionId;
 /// How often the status is brought up to date, at most, while nothing important changes.
 const STATUS_EVERY: Duration = Duration::from_millis(20);
 /// How long a closing node takes to close its sessions and to hand over.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// What a handle wants of the host.
 pub(crate) enum Call {

@@ -98,7 +98,11 @@ impl Coordinator {
     /// address of it that is its host's own and free, and keeps its data below
     /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] sets either.
     ///
-    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them.
+    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Only
+    /// a disk may keep it waiting: one that has not opened the data directory within a minute, and a
+    /// second more for each MiB of it, makes this fail with [`Error::DataDirUnusable`]. If the disk
+    /// hangs on, the directory stays in use by this process: a new try fails with
+    /// [`Error::DataDirInUse`] until the disk has let go of it or the process has ended.
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],

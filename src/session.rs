@@ -175,8 +175,9 @@ impl Session {
     }
 
     /// A channel of the session's states, beginning with the present one. It closes after a final
-    /// one. A reader that falls far behind misses old ones, never the latest. Each call gives a
-    /// channel of its own.
+    /// one. A reader that leaves more than 64 unread misses some, and is told the latest when it has
+    /// read on. Each call gives a channel of its own, which lasts until its receiver is dropped; where
+    /// there are many, one may be told the same state twice.
     ///
     /// ```
     /// use std::time::Duration;
@@ -202,7 +203,10 @@ impl Session {
     /// Whether the session is surely alive now: the cluster has not given away what belongs to it,
     /// and will not before this turns false. It does not block and asks nobody.
     ///
-    /// Clocks of different machines may run at rates that differ by up to a tenth.
+    /// Clocks of different machines may run at rates that differ by up to a tenth. The time in which
+    /// this machine is suspended counts on Linux, Android and Windows, and not on macOS; that for
+    /// which a hypervisor stops a virtual machine counts nowhere. After such a pause this may be
+    /// true for a moment although the session is over.
     pub fn is_alive(&self) -> bool {
         self.inner.session.is_alive(&self.inner.shared.clock)
     }

@@ -103,6 +103,11 @@ pub enum EventKind {
 
 /// A watch that has been set. Dropping it ends it.
 ///
+/// It belongs to its session and does not keep it alive: when the last handle of the session is
+/// dropped, the session is closed, and the watch is over. So keep a [`Session`](crate::Session) for
+/// as long as you watch; a [`Coordinator`](crate::Coordinator) keeps the one that it gives out by
+/// `session()`.
+///
 /// Its events are in its channel before the change can be read from this instance, in the order
 /// of the writes. The channel closes when the watch is over: when one that fires once has fired, or
 /// when its session or its node has ended. At most [`WATCH_CAPACITY`] events wait in it; a reader

@@ -219,3 +219,72 @@ fn the_guards_of_one_session_all_tell_of_its_end() {
         assert_eq!(guard.release(), Ok(()));
     }
 }
+
+/// Deletes a contender's znode and the lock's own, so that the numbers begin anew.
+fn begin_anew(session: &quorate::Session, contender: &str) {
+    session.multi().delete(contender).delete("/lock").commit().unwrap();
+}
+
+/// The numbers began anew, and what a former holder let go of was the znode of a later one.
+#[test]
+fn letting_go_never_takes_the_lock_from_another() {
+    let cluster = Cluster::new(3);
+    let admin = cluster.node(2).session();
+    for same_session in [true, false] {
+        for released in [true, false] {
+            let session = cluster.node(0).session();
+            let former = session.lock("/lock").unwrap().acquire().unwrap();
+            begin_anew(&admin, former.path());
+            let other = if same_session { session.clone() } else { cluster.node(1).session() };
+            let lock = other.lock("/lock").unwrap();
+            let guard = lock.acquire().unwrap();
+            if released {
+                former.release().unwrap();
+            } else {
+                drop(former);
+            }
+            session.sync().unwrap();
+            other.sync().unwrap();
+            assert!(guard.is_held(), "same session: {same_session}, released: {released}");
+            assert_eq!(lock.contenders().unwrap(), [guard.path()]);
+            guard.release().unwrap();
+        }
+    }
+}
+
+/// A contender whose znode is gone must not take a later one with the same number for its own:
+/// neither wait in its place nor delete it.
+#[test]
+fn a_waiter_whose_znode_is_gone_has_lost_its_place() {
+    let cluster = Cluster::new(3);
+    let lock = cluster.node(0).session().lock("/lock").unwrap();
+    let holder = lock.acquire().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lock = cluster.node(1).open_session().unwrap().lock("/lock").unwrap();
+            lock.acquire().map(drop)
+        });
+        while lock.contenders().unwrap().len() < 2 {
+            cluster.advance(Duration::from_millis(10));
+        }
+        let admin = cluster.node(2).session();
+        admin.sync().unwrap();
+        let contenders = lock.contenders().unwrap();
+        // In one write, so that nobody sees the lock without contenders.
+        let mut multi = admin.multi();
+        for contender in &contenders {
+            multi = multi.delete(contender);
+        }
+        multi = multi.delete("/lock").create("/lock", b"", CreateMode::Persistent);
+        let names = ["/lock/lock-", "/lock/lock-"];
+        for name in names {
+            multi = multi.create(name, b"", CreateMode::EphemeralSequential);
+        }
+        multi.commit().unwrap();
+        assert!(matches!(waiter.join().unwrap(), Err(Error::NoNode { .. })));
+        cluster.node(1).session().sync().unwrap();
+        admin.sync().unwrap();
+        assert_eq!(admin.children("/lock").unwrap().len(), 2, "the others' are left alone");
+    });
+    drop(holder);
+}

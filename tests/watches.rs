@@ -181,3 +181,12 @@ fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
     assert!(before.len() < 600);
     assert_eq!(reader.get("/a").unwrap().1, last);
 }
+
+#[test]
+fn a_watch_does_not_keep_its_session() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    drop(session);
+    assert_eq!(watch.recv(), None);
+}

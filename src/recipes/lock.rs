@@ -2,9 +2,15 @@
 //!
 //! Each contender is an ephemeral sequential znode below the lock's path; the
 //! lowest number holds the lock, and each of the others watches only the one
-//! before it, so that a release wakes one. Since a create is executed once,
-//! whatever happens on its way, no contender needs a name of its own to be
-//! found again by.
+//! before it, so that a release wakes one.
+//!
+//! A contender's name is `lock-<random>-<number>`. The number alone would not be
+//! its own: it is the parent's next, and those begin anew when the parent is
+//! deleted and made again. A former contender that lets go of its place, or
+//! looks whether it still has it, would then meet the znode of a later one. By
+//! its random part, a path is one contender's for ever. (To find its own znode
+//! again after a lost answer, which is what Curator has such a part for, no
+//! contender needs it: a create is executed once, whatever happens on its way.)
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
@@ -19,12 +25,25 @@ use crate::node::io::Answer;
 use crate::path;
 use crate::pending::{Pending, block_on};
 use crate::planted::{Bug, planted};
+use crate::runtime::entropy;
 use crate::session::Session;
 use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 use crate::znode::{CreateMode, Created};
 
 /// How contenders' names begin.
 const PREFIX: &str = "lock-";
+
+/// A contender's name before it has its number.
+fn name(random: u64) -> String {
+    format!("{PREFIX}{random:016x}-")
+}
+
+/// The number that a contender's name ends in.
+fn number(name: &str) -> Option<&str> {
+    let number = name.strip_prefix(PREFIX)?.rsplit('-').next()?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(number)
+}
 
 /// A lock that one holder in the whole cluster has at a time.
 ///
@@ -34,8 +53,9 @@ const PREFIX: &str = "lock-";
 ///
 /// The lock belongs to the session: it is lost when the session is. [`LockGuard::is_held`] turns
 /// false before the cluster can give it to another, as long as clocks run at rates that differ by
-/// less than a tenth. No lock can hold back a process that stalls after it has looked; for that
-/// there are [`LockGuard::fencing_token`]s.
+/// less than a tenth and count all the time there is: see [`Session::is_alive`] for which do. No lock
+/// can hold back a process that stalls after it has looked; for that there are
+/// [`LockGuard::fencing_token`]s.
 ///
 /// One acquisition costs two writes (a znode created and deleted).
 ///
@@ -59,7 +79,7 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(session: Session, path: &str) -> Result<Lock> {
-        path::validate(&path::join(path, PREFIX))?;
+        path::validate_sequential(&path::join(path, &name(0)))?;
         path::validate(path)?;
         Ok(Lock { session, path: path.to_owned() })
     }
@@ -72,8 +92,8 @@ impl Lock {
     /// Blocks until the lock is held, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over, and [`Error::NoNode`] if somebody deleted this contender's
-    /// znode.
+    /// Those of a session that is over, [`Error::NoNode`] if somebody deleted this contender's
+    /// znode, and [`Error::System`].
     pub fn acquire(&self) -> Result<LockGuard> {
         match block_on(self.acquire_async(), &self.session.shared().clock, None) {
             Some(result) => result,
@@ -148,7 +168,7 @@ impl Lock {
     /// Joins the queue.
     async fn contend(&self) -> Result<Contender> {
         loop {
-            let name = path::join(&self.path, PREFIX);
+            let name = path::join(&self.path, &name(entropy::number()?));
             let mode = CreateMode::EphemeralSequential;
             let mut contender = Contender {
                 session: self.session.clone(),
@@ -192,13 +212,13 @@ impl Lock {
     /// The contenders among the children, by number. Numbers outgrow their ten digits, so names are
     /// compared by length first.
     fn in_order(&self, children: Vec<String>) -> Vec<String> {
-        let mut numbers: Vec<String> = children
-            .into_iter()
-            .filter_map(|name| name.strip_prefix(PREFIX).map(str::to_owned))
-            .collect();
-        numbers.sort_by(|one, two| (one.len(), one).cmp(&(two.len(), two)));
-        let path = |number| path::join(&self.path, &format!("{PREFIX}{number}"));
-        numbers.into_iter().map(path).collect()
+        let mut names = children;
+        names.retain(|name| number(name).is_some());
+        names.sort_by_cached_key(|name| {
+            let number = number(name).unwrap_or_default();
+            (number.len(), number.to_owned())
+        });
+        names.into_iter().map(|name| path::join(&self.path, &name)).collect()
     }
 }
 

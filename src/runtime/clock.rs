@@ -2,14 +2,17 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Monotonic time since some moment before the clock was made, and the wall clock.
+use super::uptime::uptime;
+
+/// Monotonic time since some moment before the clock was made, and the wall clock. The time in
+/// which the machine is suspended counts, where the system lets it: see `uptime`.
 ///
 /// A clock for tests runs as the real one does and can be moved on by hand.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
-    start: Instant,
+    start: Duration,
     manual: Option<Arc<Manual>>,
 }
 
@@ -30,15 +33,15 @@ const BASE: Duration = Duration::from_secs(3600);
 
 impl Clock {
     pub(crate) fn real() -> Clock {
-        Clock { start: now(), manual: None }
+        Clock { start: uptime(), manual: None }
     }
 
     pub(crate) fn manual() -> Clock {
-        Clock { start: now(), manual: Some(Arc::default()) }
+        Clock { start: uptime(), manual: Some(Arc::default()) }
     }
 
     pub(crate) fn now(&self) -> Duration {
-        BASE + self.start.elapsed() + self.ahead()
+        BASE + uptime().saturating_sub(self.start) + self.ahead()
     }
 
     /// Milliseconds since the Unix epoch.
@@ -66,7 +69,8 @@ impl Clock {
     }
 
     /// Parks this thread until it is unparked or the time has come, whichever is first, or for no
-    /// reason at all: the caller looks again.
+    /// reason at all: the caller looks again. A suspend of the machine counts for the clock but not
+    /// for this wait, which may so end later by as much.
     pub(crate) fn park_until(&self, deadline: Option<Duration>) {
         let Some(deadline) = deadline else {
             std::thread::park();
@@ -87,11 +91,6 @@ impl Clock {
             state.parked.swap_remove(place);
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 #[cfg(test)]

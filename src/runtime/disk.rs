@@ -4,17 +4,14 @@
 //! (group commit), and writes a checkpoint chunk by chunk in between, so that
 //! no write waits for more than one chunk.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input};
-use crate::runtime::clock::Clock;
+use crate::runtime::watchdog::{Stepper, Steps};
 use crate::storage::{
     CheckpointKind, HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError,
 };
@@ -28,31 +25,20 @@ pub(crate) struct Disk {
     /// Node -> disk. Not bounded here: what is in it is bounded by what Raft lets be uncommitted.
     ops: Option<Sender<DiskOp>>,
     thread: Option<JoinHandle<()>>,
-    /// Since when the present write has been under way, in nanoseconds of the clock; 0: none is.
-    busy_since: Arc<AtomicU64>,
+    /// Its calls of the store, each of which writes a few megabytes at most.
+    steps: Steps,
 }
 
 impl Disk {
     /// Starts the thread; what it has done arrives in `done` as inputs for the node.
-    pub(crate) fn start(
-        store: Box<dyn LogStore>,
-        done: Sender<Input>,
-        clock: Clock,
-    ) -> std::io::Result<Disk> {
+    pub(crate) fn start(store: Box<dyn LogStore>, done: Sender<Input>) -> std::io::Result<Disk> {
         let (ops, queue) = unbounded();
-        let busy_since = Arc::new(AtomicU64::new(0));
-        let mut writer = Writer {
-            store,
-            queue,
-            done,
-            clock,
-            busy_since: Arc::clone(&busy_since),
-            checkpoint: None,
-        };
+        let steps = Steps::default();
+        let mut writer = Writer { store, queue, done, stepper: steps.stepper(), checkpoint: None };
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
             .spawn(move || writer.run())?;
-        Ok(Disk { ops: Some(ops), thread: Some(thread), busy_since })
+        Ok(Disk { ops: Some(ops), thread: Some(thread), steps })
     }
 
     pub(crate) fn submit(&self, op: DiskOp) {
@@ -62,12 +48,9 @@ impl Disk {
         }
     }
 
-    /// How long the present write has been under way.
-    pub(crate) fn busy_for(&self, now: Duration) -> Duration {
-        match self.busy_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => now.saturating_sub(Duration::from_nanos(since)),
-        }
+    /// The call of the store that is under way, if one is.
+    pub(crate) fn under_way(&self) -> Option<u64> {
+        self.steps.under_way()
     }
 }
 
@@ -84,8 +67,7 @@ struct Writer {
     store: Box<dyn LogStore>,
     queue: Receiver<DiskOp>,
     done: Sender<Input>,
-    clock: Clock,
-    busy_since: Arc<AtomicU64>,
+    stepper: Stepper,
     checkpoint: Option<Checkpoint>,
 }
 
@@ -102,7 +84,7 @@ impl Writer {
             tracing::error!(%error, "the disk failed");
             let _ = self.done.send(Input::Failed { reason: format!("the disk failed: {error}") });
         }
-        self.busy_since.store(0, Ordering::Relaxed);
+        self.stepper.rest();
     }
 
     /// Ends well when the node is gone and all is written.
@@ -110,27 +92,19 @@ impl Writer {
         loop {
             let op = if self.checkpoint.is_some() {
                 // A chunk between any two writes: neither waits long for the other.
-                self.start_clock();
+                self.stepper.begin();
                 self.checkpoint_chunk()?;
                 self.queue.try_recv()
             } else {
-                self.busy_since.store(0, Ordering::Relaxed);
+                self.stepper.rest();
                 self.queue.recv().map_err(|_| TryRecvError::Disconnected)
             };
             match op {
-                Ok(op) => {
-                    self.start_clock();
-                    self.perform(op)?;
-                }
+                Ok(op) => self.perform(op)?,
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
         }
-    }
-
-    fn start_clock(&self) {
-        let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
-        self.busy_since.store(now.max(1), Ordering::Relaxed);
     }
 
     fn perform(&mut self, op: DiskOp) -> Result<(), StorageError> {
@@ -141,10 +115,12 @@ impl Writer {
                 DiskOp::Install { number, hard_state, meta, state } => {
                     // It replaces everything, a checkpoint under way included.
                     self.checkpoint = None;
-                    install(&mut *self.store, hard_state, &meta, state)?;
+                    let store = &mut *self.store;
+                    install(store, hard_state, &meta, state, || self.stepper.begin())?;
                     self.tell(Input::Written { number });
                 }
                 DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
+                    self.stepper.begin();
                     let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
                     self.checkpoint = Some(Checkpoint { chunks, meta, keep_from });
                 }
@@ -174,7 +150,7 @@ impl Writer {
                 }
             }
         }
-        append(&mut *self.store, write)?;
+        append(&mut *self.store, write, || self.stepper.begin())?;
         self.tell(Input::Written { number });
         Ok(next)
     }
@@ -204,11 +180,11 @@ impl Writer {
 pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input, StorageError> {
     match op {
         DiskOp::Write { number, write } => {
-            append(store, write)?;
+            append(store, write, || {})?;
             Ok(Input::Written { number })
         }
         DiskOp::Install { number, hard_state, meta, state } => {
-            install(store, hard_state, &meta, state)?;
+            install(store, hard_state, &meta, state, || {})?;
             Ok(Input::Written { number })
         }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
@@ -232,16 +208,21 @@ fn begin_checkpoint(
     })
 }
 
+/// Replaces everything; says so before each call of the store.
 fn install(
     store: &mut dyn LogStore,
     hard_state: HardState,
     meta: &SnapshotMeta,
     state: State,
+    mut step: impl FnMut(),
 ) -> Result<(), StorageError> {
+    step();
     store.begin_checkpoint(true)?;
     for chunk in ChunkWriter::full(state) {
+        step();
         store.put_chunk(&chunk)?;
     }
+    step();
     store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
 }
 
@@ -253,8 +234,12 @@ fn size(write: &LogWrite) -> usize {
 
 /// Makes a write durable, in parts if it is large: the store wants no more than a few megabytes
 /// between two syncs. A crash in between leaves the first parts, which is as if fewer entries had
-/// arrived.
-fn append(store: &mut dyn LogStore, mut write: LogWrite) -> Result<(), StorageError> {
+/// arrived. Says so before each call of the store.
+fn append(
+    store: &mut dyn LogStore,
+    mut write: LogWrite,
+    mut step: impl FnMut(),
+) -> Result<(), StorageError> {
     while size(&write) > WRITE_BYTES_MAX && write.entries.len() > 1 {
         let mut bytes = 0;
         let fits = write.entries.iter().take_while(|entry| {
@@ -271,8 +256,10 @@ fn append(store: &mut dyn LogStore, mut write: LogWrite) -> Result<(), StorageEr
             }),
             entries: std::mem::replace(&mut write.entries, rest),
         };
+        step();
         store.append(&part)?;
     }
+    step();
     store.append(&write)
 }
 
@@ -292,7 +279,11 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::machine::Machine;
+    use crate::machine::command::{Batch, Command, Op, Request};
     use crate::node::message::{EntryKind, LogEntry};
+    use crate::storage::{Identity, MemoryDisk, MemoryStore};
+    use crate::znode::CreateMode;
 
     fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
         let kind = EntryKind::Normal;
@@ -303,25 +294,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_large_write_is_stored_in_parts_and_whole() {
-        let disk = crate::storage::MemoryDisk::new();
+    fn founded() -> (MemoryDisk, MemoryStore) {
+        let disk = MemoryDisk::new();
         let mut store = disk.open();
         let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
         let (hard_state, meta, state) = founding.genesis();
-        let identity = crate::storage::Identity {
+        let identity = Identity {
             cluster: 1,
             node: founding.members[0].node,
             incarnation: 1,
             address: "127.0.0.1:7400".to_owned(),
         };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+        (disk, store)
+    }
+
+    fn large() -> LogWrite {
         let mut large = write(2, 2..=40);
         for entry in &mut large.entries {
             entry.data = Bytes::from(vec![7; 100_000]);
         }
         large.hard_state = Some(HardState { term: 2, vote: 1, commit: 39 });
-        append(&mut store, large.clone()).unwrap();
+        large
+    }
+
+    #[test]
+    fn a_large_write_is_stored_in_parts_and_whole() {
+        let (disk, mut store) = founded();
+        let large = large();
+        append(&mut store, large.clone(), || {}).unwrap();
         drop(store);
         let boot = disk.open().load(&mut |_| Ok(())).unwrap();
         assert_eq!(boot.entries, large.entries);
@@ -338,5 +339,41 @@ mod tests {
         merge(&mut merged, LogWrite { hard_state: None, entries: Vec::new() });
         assert_eq!(merged.entries.len(), 4);
         assert_eq!(merged.hard_state.unwrap().term, 2);
+    }
+
+    /// A large state from a leader was one write for the watchdog, which stopped the node when its
+    /// disk took more than a minute for all of it.
+    #[test]
+    fn each_call_of_the_store_is_a_step_of_its_own() {
+        let (_, mut store) = founded();
+        let mut steps = 0;
+        append(&mut store, large(), || steps += 1).unwrap();
+        assert!(steps >= 4, "{steps}");
+
+        let mut machine = Machine::new();
+        let request = |seq, command| {
+            let session = crate::znode::SessionId(1);
+            Request { session, holder: 1, seq, acked: 0, command }
+        };
+        let create = |seq| {
+            let (path, data) = (format!("/{seq}"), Bytes::from(vec![7; 100_000]));
+            request(seq, Command::Op(Op::Create { path, data, mode: CreateMode::Persistent }))
+        };
+        let open = Command::Open { secret: [0; 16], timeout_ms: 1000, owner: 1, base: 0 };
+        let requests = [request(0, open)].into_iter().chain((1..20).map(create)).collect();
+        machine.apply(1, &Batch { time: 1, requests });
+        let chunks = ChunkWriter::full(machine.state()).count();
+        assert!(chunks > 20);
+        let meta = SnapshotMeta {
+            index: 100,
+            term: 2,
+            zxid: machine.zxid(),
+            hash: machine.hash(),
+            voting: crate::node::message::Voting { voters: vec![1], ..Default::default() },
+        };
+        let hard_state = HardState { term: 2, vote: 0, commit: 100 };
+        let mut steps = 0;
+        install(&mut store, hard_state, &meta, machine.state(), || steps += 1).unwrap();
+        assert_eq!(steps, 1 + chunks + 1);
     }
 }

@@ -21,6 +21,7 @@ use crate::peers::Member;
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
 use crate::runtime::host::{Call, Host, Limits};
+use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
@@ -30,8 +31,8 @@ use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 const NETWORK_CAPACITY: usize = 1024;
 /// How much is taken in before a step, of each kind.
 const TAKEN_MAX: usize = 4096;
-/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
-/// node.
+/// A step of the disk that takes this long makes a leader hand over; one that takes longer stops the
+/// node. Only the time counts in which this thread was running too.
 const DISK_SLOW: Duration = Duration::from_secs(10);
 const DISK_DEAD: Duration = Duration::from_secs(60);
 
@@ -58,7 +59,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         })
         .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
-    let disk = Disk::start(store, done, clock.clone()).map_err(system("the disk thread"))?;
+    let disk = Disk::start(store, done).map_err(system("the disk thread"))?;
     let limits = Limits {
         pending_requests_max: settings.pending_requests_max,
         request_timeout: settings.request_timeout,
@@ -67,7 +68,17 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(node, clock.clone(), limits, members);
     let calls = host.calls();
-    let driver = Driver { host, calls, network, written, transport, disk, clock, resigned: false };
+    let driver = Driver {
+        host,
+        calls,
+        network,
+        written,
+        transport,
+        disk,
+        clock,
+        watchdog: Watchdog::default(),
+        resigned: false,
+    };
     let thread: JoinHandle<()> = std::thread::Builder::new()
         .name("quorate-node".to_owned())
         .spawn(move || driver.run())
@@ -83,61 +94,75 @@ struct Driver {
     transport: TcpTransport,
     disk: Disk,
     clock: Clock,
+    watchdog: Watchdog,
     resigned: bool,
 }
 
 impl Driver {
     /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
     fn run(mut self) {
-        let mut wake_at = Time::ZERO;
-        loop {
-            let wait = wake_at.saturating_sub(self.clock.now());
-            let open = if wait.is_zero() {
-                true
-            } else {
-                select! {
-                    recv(self.calls) -> call => call.is_ok_and(|call| self.host.call(call)),
-                    recv(self.network) -> event => {
-                        match event {
-                            Ok(event) => self.take_event(event),
-                            Err(_) => self.network_ended(),
-                        }
-                        true
-                    }
-                    recv(self.written) -> input => {
-                        match input {
-                            Ok(input) => self.host.input(input),
-                            // It has said why, and there will be nothing more.
-                            Err(_) => self.written = never(),
-                        }
-                        true
-                    }
-                    default(wait) => true,
-                }
-            };
-            if !open || !self.take_all() {
-                break;
-            }
-            self.watch_disk();
-            let work = self.host.step();
-            if self.host.is_closed() {
-                break;
-            }
-            wake_at = work.wake_at;
-            if !work.messages.is_empty() {
-                self.transport.send(work.messages);
-            }
-            for op in work.disk {
-                self.disk.submit(op);
-            }
+        let mut wake_at = Some(Time::ZERO);
+        while let Some(at) = wake_at {
+            wake_at = self.turn(at);
         }
+        self.end();
+    }
+
+    /// Takes in what comes until this time, and lets the node do something about it. When it wants
+    /// its next turn; `None` once the coordinator is closed.
+    fn turn(&mut self, wake_at: Time) -> Option<Time> {
+        let mut wait = wake_at.saturating_sub(self.clock.now());
+        if self.watchdog.is_on() {
+            wait = wait.min(GAP_MAX);
+        }
+        let open = if wait.is_zero() {
+            true
+        } else {
+            select! {
+                recv(self.calls) -> call => call.is_ok_and(|call| self.host.call(call)),
+                recv(self.network) -> event => {
+                    match event {
+                        Ok(event) => self.take_event(event),
+                        Err(_) => self.network_ended(),
+                    }
+                    true
+                }
+                recv(self.written) -> input => {
+                    match input {
+                        Ok(input) => self.host.input(input),
+                        // It has said why, and there will be nothing more.
+                        Err(_) => self.written = never(),
+                    }
+                    true
+                }
+                default(wait) => true,
+            }
+        };
+        if !open || !self.take_all() {
+            return None;
+        }
+        self.watch_disk();
+        let work = self.host.step();
+        // Its last words too: with them it may hand over.
+        if !work.messages.is_empty() {
+            self.transport.send(work.messages);
+        }
+        for op in work.disk {
+            self.disk.submit(op);
+        }
+        (!self.host.is_closed()).then_some(work.wake_at)
+    }
+
+    fn end(mut self) {
         // Its handles get their answers before the threads below are joined.
         self.host.close();
         let Driver { host, network, transport, disk, .. } = self;
         // First, since the network's thread may be waiting for room in it.
         drop(network);
         tracing::debug!(counters = ?transport.counters(), "closing");
+        // It sends what it was given, as far as the peers' sockets take that at once.
         drop(transport);
+        // It writes what it was given.
         drop(disk);
         drop(host);
     }
@@ -184,9 +209,9 @@ impl Driver {
 
     /// A disk that hangs reports nothing, so somebody else has to look.
     fn watch_disk(&mut self) {
-        let busy = self.disk.busy_for(self.clock.now());
+        let busy = self.watchdog.look(self.clock.now(), self.disk.under_way());
         if busy > DISK_DEAD {
-            let reason = format!("the disk failed: a write has been under way for {busy:?}");
+            let reason = format!("the disk failed: a step of it has been under way for {busy:?}");
             self.host.input(Input::Failed { reason });
         } else if busy > DISK_SLOW {
             if !self.resigned {
@@ -197,5 +222,130 @@ impl Driver {
         } else {
             self.resigned = false;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::machine::snapshot::ChunkWriter;
+    use crate::node::NodeConfig;
+    use crate::node::io::{ClientRequest, Now};
+    use crate::node::message::{PeerMessage, RaftBody};
+    use crate::peers::Founding;
+    use crate::runtime::expect;
+    use crate::runtime::host::{Asker, CLOSE_TIME, Shared};
+    use crate::runtime::session::SessionShared;
+    use crate::storage::{Identity, MemoryDisk};
+    use crate::znode::SessionId;
+
+    /// A member with an address and a disk of its own, which the test gives its turns.
+    fn member(
+        place: usize,
+        founding: &Founding,
+        listener: TcpListener,
+        clock: &Clock,
+    ) -> (Driver, Arc<Shared>) {
+        let node = founding.members[place].node;
+        let local = LocalPeer { cluster: founding.cluster, node, incarnation: node };
+        let address = founding.members[place].address.clone();
+        let (cluster, incarnation) = (local.cluster, node);
+        let mut store = MemoryDisk::new().open();
+        let (hard_state, meta, state) = founding.genesis();
+        let identity = Identity { cluster, node, incarnation, address };
+        store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+        let builder = Builder::default();
+        let config = NodeConfig { heartbeat: builder.heartbeat, tick: builder.tick, seed: node };
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let booted = crate::runtime::boot(&mut store, config, now).unwrap();
+        let others = founding.members.iter().filter(|member| member.node != node);
+        let remote = others
+            .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
+            .collect();
+        let (events, network) = bounded(NETWORK_CAPACITY);
+        let options = TransportOptions::default();
+        let transport = TcpTransport::start(listener, local, remote, options, move |event| {
+            events.send(event).is_ok()
+        })
+        .unwrap();
+        let (done, written) = unbounded();
+        let disk = Disk::start(Box::new(store), done).unwrap();
+        let limits = Limits {
+            pending_requests_max: 10,
+            request_timeout: builder.request_timeout,
+            session_timeout: builder.session_timeout,
+            tick: builder.tick,
+        };
+        let members = founding.members.clone();
+        let (host, shared) = Host::new(booted, clock.clone(), limits, members);
+        let calls = host.calls();
+        let (clock, watchdog) = (clock.clone(), Watchdog::default());
+        let resigned = false;
+        let driver =
+            Driver { host, calls, network, written, transport, disk, clock, watchdog, resigned };
+        (driver, shared)
+    }
+
+    /// A leader that was closed at the very end of the time it has for that sent nothing of its last
+    /// step, with which it hands over: the others had to find out that it was gone.
+    #[test]
+    fn what_the_last_step_has_to_say_is_sent() {
+        let clock = Clock::manual();
+        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = listeners.each_ref().map(|one| one.local_addr().unwrap().to_string());
+        let founding = crate::peers::Peers::parse(&addresses).unwrap().founding().unwrap();
+        let mut members = Vec::new();
+        for listener in listeners {
+            let address = listener.local_addr().unwrap().to_string();
+            let place = founding.members.iter().position(|member| member.address == address);
+            members.push(member(place.unwrap(), &founding, listener, &clock));
+        }
+        let turn = |members: &mut Vec<(Driver, Arc<Shared>)>| {
+            for (member, _) in members {
+                member.turn(Time::ZERO).unwrap();
+            }
+            clock.advance(Duration::from_millis(1));
+        };
+        let leader = loop {
+            turn(&mut members);
+            let leads = |(member, _): &(Driver, _)| member.host.node().status().is_leader;
+            if let Some(leader) = members.iter().position(leads) {
+                break leader;
+            }
+        };
+        // Once it is open, the other has all that the leader has.
+        let shared = Arc::clone(&members[leader].1);
+        let (secret, timeout) = ([0; 16], Duration::from_secs(10));
+        let session = Arc::new(SessionShared::new(SessionId(7), 1, secret, timeout));
+        let mut opened = shared.ask(
+            Asker::Opener(Arc::clone(&session)),
+            |request| {
+                let (session, holder) = (session.id, 1);
+                ClientRequest::Open { request, session, holder, secret, timeout }
+            },
+            None,
+            expect::opened,
+        );
+        while opened.try_take().is_none() {
+            turn(&mut members);
+        }
+        let closes = shared.close();
+        while !session.state().is_final() {
+            turn(&mut members);
+        }
+        // Its next step is to hand over, and its last: the time is up.
+        clock.advance(CLOSE_TIME);
+        let (mut leader, _) = members.remove(leader);
+        let (other, _) = members.remove(0);
+        assert_eq!(leader.turn(Time::ZERO), None);
+        leader.end();
+        assert!(closes.recv().is_err());
+        let handed_over = |event| {
+            let TransportEvent::Received { message, .. } = event else { return false };
+            matches!(message, PeerMessage::Raft { body: RaftBody::TimeoutNow, .. })
+        };
+        while !handed_over(other.network.recv_timeout(Duration::from_secs(10)).unwrap()) {}
     }
 }

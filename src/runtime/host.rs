@@ -33,7 +33,7 @@ use crate::znode::SessionId;
 /// How often the status is brought up to date, at most, while nothing important changes.
 const STATUS_EVERY: Duration = Duration::from_millis(20);
 /// How long a closing node takes to close its sessions and to hand over.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// What a handle wants of the host.
 pub(crate) enum Call {
@@ -246,6 +246,8 @@ pub(crate) struct Host {
     watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
+    /// Somebody who reads a session's states was too slow for the latest.
+    readers_behind: bool,
     status_at: Time,
     status_leadership: (u64, NodeId, bool),
     /// Until when it takes its time to close.
@@ -284,6 +286,7 @@ impl Host {
             watches: BTreeMap::new(),
             watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            readers_behind: false,
             status_at: Time::ZERO,
             status_leadership: (0, 0, false),
             closing: None,
@@ -436,12 +439,16 @@ impl Host {
                 session.set_lease(until);
             }
         }
+        if self.readers_behind {
+            let sessions = self.sessions.values().filter_map(|(_, session)| session.upgrade());
+            self.readers_behind = sessions.fold(false, |some, session| session.catch_up() | some);
+        }
         for (of, state) in effects.sessions {
             let Some(session) = self.held(of) else {
                 continue;
             };
             if let Some(session) = session.upgrade() {
-                session.set_state(state);
+                self.readers_behind |= session.set_state(state);
             }
             if state.is_final() {
                 self.sessions.remove(&of.session);

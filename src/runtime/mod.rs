@@ -8,6 +8,9 @@ pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod session;
+mod states;
+mod uptime;
+pub(crate) mod watchdog;
 
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;

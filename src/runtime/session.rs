@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::Receiver;
 
 use crate::error::Error;
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
+use crate::runtime::states::States;
 use crate::session::SessionState;
 use crate::znode::SessionId;
-
-/// How many changes of a session's state wait for a reader; of more, the oldest are dropped.
-const STATES_CAPACITY: usize = 64;
 
 /// What a session's handles share with the host.
 pub(crate) struct SessionShared {
@@ -28,11 +26,6 @@ pub(crate) struct SessionShared {
     lease: AtomicU64,
     /// It is being closed: what it holds may be another's before this node hears of it.
     given_up: AtomicBool,
-}
-
-struct States {
-    now: SessionState,
-    told: Vec<(Sender<SessionState>, Receiver<SessionState>)>,
 }
 
 impl fmt::Debug for SessionShared {
@@ -49,7 +42,7 @@ impl SessionShared {
         secret: [u8; 16],
         timeout: Duration,
     ) -> SessionShared {
-        let state = States { now: SessionState::Connecting, told: Vec::new() };
+        let state = States::new(SessionState::Connecting);
         SessionShared {
             id,
             holder,
@@ -66,35 +59,23 @@ impl SessionShared {
     }
 
     pub(crate) fn state(&self) -> SessionState {
-        self.lock().now
+        self.lock().now()
     }
 
-    pub(crate) fn set_state(&self, state: SessionState) {
-        let mut states = self.lock();
-        if states.now == state || states.now.is_final() {
-            return;
-        }
-        states.now = state;
-        states.told.retain(|(sender, own)| {
-            let mut state = state;
-            // Whoever does not read loses the oldest, never the latest.
-            while let Err(TrySendError::Full(again)) = sender.try_send(state) {
-                let _ = own.try_recv();
-                state = again;
-            }
-            !state.is_final()
-        });
+    /// Tells those who read the states. Whether some have so many unread that this one was left
+    /// out: then `catch_up` is to be called now and then.
+    pub(crate) fn set_state(&self, state: SessionState) -> bool {
+        self.lock().set(state)
+    }
+
+    /// Tells those who were too slow for it the present state. Whether some still are.
+    pub(crate) fn catch_up(&self) -> bool {
+        self.lock().catch_up()
     }
 
     /// A channel of states that begins with the present one, and closes after the final one.
     pub(crate) fn states(&self) -> Receiver<SessionState> {
-        let (sender, receiver) = bounded(STATES_CAPACITY);
-        let mut states = self.lock();
-        let _ = sender.try_send(states.now);
-        if !states.now.is_final() {
-            states.told.push((sender, receiver.clone()));
-        }
-        receiver
+        self.lock().subscribe()
     }
 
     /// Whether the session is surely alive at this moment.

@@ -113,6 +113,11 @@ impl Generation {
         Ok((generation, last))
     }
 
+    /// The length of the database file of a generation that is not open; 0 if it cannot be told.
+    pub(super) fn bytes_in(path: &Path) -> u64 {
+        fs::metadata(path.join(DB)).map_or(0, |metadata| metadata.len())
+    }
+
     pub(super) fn number(&self) -> u64 {
         self.number
     }

@@ -19,6 +19,7 @@ mod directory;
 mod generation;
 mod log_index;
 mod memory;
+mod opening;
 mod record;
 mod replay;
 mod rules;

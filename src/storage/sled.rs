@@ -15,10 +15,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
 use super::generation::{Generation, Tuning, panic_text};
 use super::log_index::{LogIndex, Span};
+use super::opening;
 use super::record::{
     Kind, LogBody, Manifest, RecordId, corrupt, encode, encode_body, first_chain, first_chunk_chain,
 };
@@ -111,12 +113,34 @@ struct Pending {
 
 impl SledStore {
     /// Opens a data directory; one that does not exist or is empty is made, and is blank.
+    ///
+    /// It is given up when it takes more than a minute, and a second more for each MiB of the
+    /// database. The directory may then be in use for as long as the disk hangs: see [`opening`].
     pub(crate) fn open(dir: &Path, options: SledOptions) -> Result<SledStore, StorageError> {
+        SledStore::open_within(opening::PATIENCE, dir, options)
+    }
+
+    /// The same with another time than a minute.
+    pub(super) fn open_within(
+        patience: Duration,
+        dir: &Path,
+        options: SledOptions,
+    ) -> Result<SledStore, StorageError> {
+        let path = dir.to_owned();
+        opening::within(patience, dir, move |size| SledStore::open_now(&path, options, size))
+    }
+
+    fn open_now(
+        dir: &Path,
+        options: SledOptions,
+        size: &opening::Size,
+    ) -> Result<SledStore, StorageError> {
         let directory = Directory::open(dir)?;
         let opened = match directory.identity() {
             None => Ok(State::Blank),
             Some(_) => directory.current().and_then(|number| {
                 let path = directory.generation(number);
+                size.set(Generation::bytes_in(&path));
                 let opened = Generation::open(path, number, &options.tuning());
                 opened.map(|(generation, last)| State::Opened(generation, last))
             }),

@@ -1,0 +1,84 @@
+//! The time since the machine was started, as its system counts it.
+//!
+//! A lease that was granted before the machine was suspended must not look fresh when it goes on,
+//! so the time of a suspend has to count. What does that:
+//!
+//! | system | clock | counts a suspend |
+//! | --- | --- | --- |
+//! | Linux, Android | `CLOCK_BOOTTIME` | yes |
+//! | Windows | `Instant`, from `QueryPerformanceCounter` | yes |
+//! | macOS, iOS | `Instant`, from `CLOCK_UPTIME_RAW` | no |
+//! | other Unix | `Instant`, from `CLOCK_MONOTONIC` | as that system has it; mostly not |
+//!
+//! A guest whose hypervisor has paused it, or has put it back to a state saved earlier, knows of
+//! that only if its hypervisor tells its kernel. Nothing here can see it otherwise.
+
+use std::time::Duration;
+
+/// The time since some moment before this process began. It never goes back.
+///
+/// Since Linux 5.3 the kernel is not entered for it, as it is not for `Instant`: 23 ns either way.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn uptime() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    // Neither part is ever negative: the clock begins at zero.
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
+/// The time since some moment in which this process was there already. It never goes back.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
+pub(super) fn uptime() -> Duration {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    FIRST.get_or_init(Instant::now).elapsed()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const LEAST: &str = "QUORATE_TEST_UPTIME_LEAST";
+    /// What a suspend does to the clocks: the one that counts it is ahead by this afterwards.
+    const SUSPENDED: u64 = 1_000_000;
+
+    /// The clock stood still while the machine was suspended: a lock's holder believed after it
+    /// that it still had what had long gone to another.
+    #[test]
+    fn a_suspend_counts() {
+        if let Ok(least) = std::env::var(LEAST) {
+            assert!(uptime() >= Duration::from_secs(least.parse().unwrap()), "{:?}", uptime());
+            return;
+        }
+        // Linux gives a process a time of its own only if it may make namespaces.
+        let in_suspended = |program: &std::ffi::OsStr| {
+            let mut command = Command::new("unshare");
+            let ahead = SUSPENDED.to_string();
+            command.args(["--map-root-user", "--time", "--boottime", &ahead]).arg(program);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command
+        };
+        let possible = in_suspended("true".as_ref()).status();
+        if !possible.is_ok_and(|status| status.success()) {
+            return;
+        }
+        let least = (uptime() + Duration::from_secs(SUSPENDED)).as_secs();
+        let this = std::env::current_exe().unwrap();
+        let mut test = in_suspended(this.as_os_str());
+        test.args(["--exact", "runtime::uptime::tests::a_suspend_counts"]);
+        assert!(test.env(LEAST, least.to_string()).status().unwrap().success());
+    }
+
+    #[test]
+    fn it_goes_on_and_never_back() {
+        let mut last = uptime();
+        for _ in 0..100_000 {
+            let now = uptime();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+}

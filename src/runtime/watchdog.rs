@@ -1,0 +1,134 @@
+//! How long a step of another thread has been under way, as one saw it who was there.
+//!
+//! A process that is stopped for a minute (a signal, a debugger, a paused or suspended machine) comes
+//! back to a step that was begun a minute ago, and nothing is wrong with it. So not the clock's
+//! time counts, but that between the watcher's own looks, and of each pause between two of them no
+//! more than [`GAP_MAX`]: had the watcher been running, it would have looked again by then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often to look, at least, while something is under way; and the most that counts for the
+/// time between two looks.
+pub(crate) const GAP_MAX: Duration = Duration::from_secs(1);
+
+/// The number of the step under way; 0 while there is none. Written by the thread whose steps they
+/// are alone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps {
+    under_way: Arc<AtomicU64>,
+}
+
+impl Steps {
+    /// The end of the thread whose steps they are.
+    pub(crate) fn stepper(&self) -> Stepper {
+        Stepper { steps: self.clone(), last: 0 }
+    }
+
+    pub(crate) fn under_way(&self) -> Option<u64> {
+        // Nothing else is read by what this says.
+        Some(self.under_way.load(Ordering::Relaxed)).filter(|step| *step != 0)
+    }
+}
+
+/// Counts a thread's steps.
+#[derive(Debug)]
+pub(crate) struct Stepper {
+    steps: Steps,
+    last: u64,
+}
+
+impl Stepper {
+    /// The next step begins, whether or not one was under way.
+    pub(crate) fn begin(&mut self) {
+        self.last += 1;
+        self.steps.under_way.store(self.last, Ordering::Relaxed);
+    }
+
+    /// Nothing is under way.
+    pub(crate) fn rest(&self) {
+        self.steps.under_way.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Stepper {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+/// Adds up the time of the step that is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Watchdog {
+    step: Option<u64>,
+    seen: Duration,
+    looked_at: Duration,
+}
+
+impl Watchdog {
+    /// Looks at what is under way, and says for how long that was seen to be.
+    pub(crate) fn look(&mut self, now: Duration, step: Option<u64>) -> Duration {
+        if step.is_none() || step != self.step {
+            self.step = step;
+            self.seen = Duration::ZERO;
+        } else {
+            self.seen += now.saturating_sub(self.looked_at).min(GAP_MAX);
+        }
+        self.looked_at = now;
+        self.seen
+    }
+
+    /// Whether there was something under way at the last look, and so must be looked at again
+    /// within [`GAP_MAX`].
+    pub(crate) fn is_on(&self) -> bool {
+        self.step.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_step_that_hangs_is_seen_to() {
+        let mut watchdog = Watchdog::default();
+        for tenth in 0..=700 {
+            assert_eq!(watchdog.look(tenth * SECOND / 10, Some(1)), tenth * SECOND / 10);
+        }
+    }
+
+    /// The process was stopped for an hour while a write was under way: the node took the disk for
+    /// dead, and stopped.
+    #[test]
+    fn a_pause_of_the_watcher_is_not_the_steps_fault() {
+        let mut watchdog = Watchdog::default();
+        watchdog.look(SECOND, Some(1));
+        watchdog.look(2 * SECOND, Some(1));
+        let hour = 3600 * SECOND;
+        assert_eq!(watchdog.look(hour, Some(1)), SECOND + GAP_MAX);
+        assert_eq!(watchdog.look(hour + SECOND / 2, Some(1)), SECOND + GAP_MAX + SECOND / 2);
+    }
+
+    #[test]
+    fn many_steps_are_not_one_long_one() {
+        let steps = Steps::default();
+        let mut stepper = steps.stepper();
+        let mut watchdog = Watchdog::default();
+        for second in 0..200 {
+            if second % 5 == 0 {
+                stepper.begin();
+            }
+            assert!(watchdog.look(second * SECOND, steps.under_way()) < 5 * SECOND);
+            assert!(watchdog.is_on());
+        }
+        stepper.rest();
+        assert_eq!(watchdog.look(300 * SECOND, steps.under_way()), Duration::ZERO);
+        assert!(!watchdog.is_on());
+        // What begins after a rest begins anew.
+        stepper.begin();
+        assert_eq!(watchdog.look(400 * SECOND, steps.under_way()), Duration::ZERO);
+    }
+}

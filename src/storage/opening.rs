@@ -1,0 +1,159 @@
+//! Opening a store, for a bounded time.
+//!
+//! A disk may hang, and sled may wait for a thread of its own that has panicked: an open may then
+//! never come back. So it is done on a thread of its own, and given up after a time that no disk
+//! which is good for anything needs.
+//!
+//! What was given up cannot be ended. The thread goes on for as long as the disk keeps it, and
+//! with it this process's lock on the directory; if the open comes to an end after all, the store is
+//! closed again and the directory is free. So until then a second try fails, in this process and
+//! in others, with [`StorageError::InUse`]: which is as it should be, since two may not write there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, bounded};
+
+use super::StorageError;
+
+/// How long an open may take, however little there is to read.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// A database may take as much longer as it would to be read once at this rate.
+const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
+/// How often to look at the time.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often to say that it takes long.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// The bytes of the database that is being opened, once they are known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Size(Arc<AtomicU64>);
+
+impl Size {
+    pub(super) fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Opens something of this directory, on a thread of its own.
+pub(super) fn within<T: Send + 'static>(
+    patience: Duration,
+    dir: &Path,
+    open: impl FnOnce(&Size) -> Result<T, StorageError> + Send + 'static,
+) -> Result<T, StorageError> {
+    let failed = |reason: String| {
+        let what = "opening the store".to_owned();
+        Err(StorageError::Io { what, reason })
+    };
+    let size = Size::default();
+    let (opened, opening) = bounded(1);
+    let known = size.clone();
+    let thread = std::thread::Builder::new().name("quorate-open".to_owned()).spawn(move || {
+        // Nobody may be waiting any longer: what was opened is then closed here.
+        let _ = opened.send(open(&known));
+    });
+    if let Err(error) = thread {
+        return failed(format!("cannot start its thread: {error}"));
+    }
+    let look = LOOK.min(patience);
+    let (mut waited, mut warned) = (Duration::ZERO, Duration::ZERO);
+    loop {
+        match opening.recv_timeout(look) {
+            Ok(opened) => return opened,
+            Err(RecvTimeoutError::Disconnected) => return failed("it panicked".to_owned()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        // Not by a clock: a process that was stopped meanwhile has not waited.
+        waited += look;
+        let limit = limit(patience, size.bytes());
+        if waited >= limit {
+            return failed(format!(
+                "it has not come to an end in {waited:?}, as if the disk hung; until it does, the \
+                 directory counts as in use by this process"
+            ));
+        }
+        if waited >= warned + WARN_EVERY {
+            warned = waited;
+            tracing::warn!(dir = %dir.display(), ?waited, ?limit, "opening the store takes long");
+        }
+    }
+}
+
+fn limit(patience: Duration, bytes: u64) -> Duration {
+    patience + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_database_has_more_time() {
+        assert_eq!(limit(PATIENCE, 1000), PATIENCE);
+        assert_eq!(limit(PATIENCE, 256 << 20), PATIENCE + Duration::from_secs(256));
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let opened: Result<(), _> = within(PATIENCE, Path::new("here"), |_| panic!("in a thread"));
+        assert!(opened.unwrap_err().to_string().contains("panicked"));
+    }
+
+    /// The start of a node waited without end and without a word for a disk that did not answer.
+    #[cfg(unix)]
+    #[test]
+    fn an_open_that_hangs_is_given_up_and_the_directory_freed_when_it_ends() {
+        use std::fs;
+        use std::io::Write;
+        use std::process::Command;
+
+        use crate::machine::snapshot::ChunkWriter;
+        use crate::storage::{Identity, LogStore, SledOptions, SledStore};
+
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+        let identity = Identity {
+            cluster: founding.cluster,
+            node: founding.members[0].node,
+            incarnation: 1,
+            address: "127.0.0.1:7400".to_owned(),
+        };
+        let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
+        let (hard_state, meta, state) = founding.genesis();
+        store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+        drop(store);
+
+        // A pipe that nobody writes to cannot even be opened, as a file on a disk that hangs.
+        let file = dir.join("IDENTITY");
+        let bytes = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let open = |patience| SledStore::open_within(patience, dir, SledOptions::default());
+        let error = open(Duration::from_millis(100)).unwrap_err();
+        let error = error.into_error(dir.to_owned()).to_string();
+        assert!(error.contains(&dir.display().to_string()), "{error}");
+        assert!(error.contains("not come to an end"), "{error}");
+        assert_eq!(open(PATIENCE).unwrap_err(), StorageError::InUse);
+
+        // The disk is back. What was given up comes to an end, and lets the directory go.
+        let mut pipe = fs::File::options().write(true).open(&file).unwrap();
+        fs::write(dir.join("IDENTITY.tmp"), &bytes).unwrap();
+        fs::rename(dir.join("IDENTITY.tmp"), &file).unwrap();
+        pipe.write_all(&bytes).unwrap();
+        drop(pipe);
+        let store = loop {
+            match open(PATIENCE) {
+                Err(StorageError::InUse) => {}
+                other => break other.unwrap(),
+            }
+        };
+        assert_eq!(store.identity(), Some(&identity));
+    }
+}

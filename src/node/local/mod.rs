@@ -10,19 +10,21 @@
 //! before it (`after`), and waits are answered in order. A session in a final
 //! state sends nothing more, and is forgotten once all is answered.
 
+mod session;
+mod waits;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::machine::command::{Command, OpError, Outcome, Reply, Request};
-use crate::machine::{Tree, Znode};
 use crate::node::admission;
-use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId, Write};
+use crate::node::io::{Answer, Effects, RequestId, Time, Write};
 use crate::node::rounds::Ticket;
-use crate::node::watches::{WatchKind, WatchTable};
 use crate::planted::{Bug, planted};
 use crate::session::SessionState;
 use crate::znode::{SessionId, Zxid};
+use session::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
 
 /// How many writes of one session may be under way; the others wait here. It bounds the results
 /// that the machine must remember.
@@ -37,145 +39,6 @@ pub(crate) fn trusted(timeout: Duration) -> Duration {
         return timeout * 2;
     }
     timeout / 10 * 9
-}
-
-#[derive(Debug)]
-pub(crate) struct LocalSession {
-    pub(crate) id: SessionId,
-    pub(crate) holder: u64,
-    pub(crate) timeout: Duration,
-    pub(crate) state: SessionState,
-    opening: Option<Opening>,
-    /// When the open (or resume) was first sent: its clock cannot have started earlier.
-    first_sent: Option<Time>,
-    /// Until when the session is surely alive. Before it is open: not known.
-    valid_until: Time,
-    /// When it counts as lost: not before rounds had time to renew it since it was opened.
-    lost_at: Time,
-    /// When the last round that was confirmed for it was sent.
-    heard: Time,
-    issued: u64,
-    /// The last number sent to the present leader; `None`: nothing, not even the open.
-    sent: Option<u64>,
-    /// The bytes of what was sent to it and is not answered yet.
-    under_way: usize,
-    /// The last number ever sent to anyone.
-    ever_sent: u64,
-    applied: u64,
-    /// When its requests last moved, and how long to wait before they are sent again.
-    moved_at: Time,
-    patience: Duration,
-    writes: VecDeque<PendingWrite>,
-    waits: VecDeque<Wait>,
-    closing: bool,
-}
-
-#[derive(Debug)]
-struct Opening {
-    request: RequestId,
-    command: Command,
-}
-
-#[derive(Debug)]
-struct PendingWrite {
-    request: RequestId,
-    command: Command,
-    size: usize,
-}
-
-#[derive(Debug)]
-struct Wait {
-    after: u64,
-    request: RequestId,
-    what: WaitFor,
-}
-
-#[derive(Debug)]
-enum WaitFor {
-    Read {
-        read: Read,
-        watch: Option<WatchId>,
-    },
-    Watch {
-        watch: WatchId,
-        path: String,
-        kind: WatchKind,
-    },
-    Sync {
-        ticket: Ticket,
-        index: Option<u64>,
-    },
-    /// The end of a session that is being closed already.
-    Close,
-}
-
-impl LocalSession {
-    pub(crate) fn is_open(&self) -> bool {
-        self.opening.is_none() && !self.is_over()
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.state.is_final()
-    }
-
-    /// Whether its open (or resume) was answered.
-    pub(crate) fn opened(&self) -> bool {
-        self.opening.is_none()
-    }
-
-    /// The number of the last write answered.
-    pub(crate) fn applied(&self) -> u64 {
-        self.applied
-    }
-
-    /// The error that calls on a session in a final state get.
-    fn over(&self) -> Error {
-        match self.state {
-            SessionState::Moved => Error::SessionMoved { session: self.id },
-            SessionState::Closed => Error::SessionClosed { session: self.id },
-            _ => Error::SessionExpired { session: self.id },
-        }
-    }
-
-    fn set_state(&mut self, state: SessionState, effects: &mut Effects) {
-        if self.state != state && !self.is_over() {
-            self.state = state;
-            effects.sessions.push((self.holding(), state));
-        }
-    }
-
-    fn holding(&self) -> Holding {
-        Holding { session: self.id, holder: self.holder }
-    }
-
-    /// Whether its open (or resume) was ever sent to anyone.
-    pub(crate) fn was_sent(&self) -> bool {
-        self.first_sent.is_some()
-    }
-
-    /// The zxid that the open which is under way rests on.
-    pub(crate) fn base(&self) -> Option<Zxid> {
-        match self.opening.as_ref()?.command {
-            Command::Open { base, .. } => Some(base),
-            _ => None,
-        }
-    }
-
-    fn is_settled(&self) -> bool {
-        self.opening.is_none() && self.writes.is_empty() && self.waits.is_empty()
-    }
-
-    /// Nothing of it is known to be on its way to a leader any more.
-    fn forget_sent(&mut self) {
-        self.sent = None;
-        self.under_way = 0;
-    }
-
-    fn has_unsent(&self) -> bool {
-        !self.is_over()
-            && (self.sent.is_none_or(|sent| sent < self.issued))
-            && (self.opening.is_some() || !self.writes.is_empty())
-    }
 }
 
 #[derive(Debug)]
@@ -321,66 +184,6 @@ impl LocalSessions {
         let size = admission::size(&command);
         held.writes.push_back(PendingWrite { request, command, size });
         self.unsent.insert(session);
-    }
-
-    pub(crate) fn read(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        read: Read,
-        watch: Option<WatchId>,
-        effects: &mut Effects,
-    ) {
-        self.wait(request, session, WaitFor::Read { read, watch }, effects);
-    }
-
-    pub(crate) fn watch(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        watch: WatchId,
-        path: String,
-        kind: WatchKind,
-        effects: &mut Effects,
-    ) {
-        self.wait(request, session, WaitFor::Watch { watch, path, kind }, effects);
-    }
-
-    /// Queues a sync and says which ticket a round must carry for it.
-    pub(crate) fn sync(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        effects: &mut Effects,
-    ) -> Option<Ticket> {
-        let ticket = self.next_ticket;
-        if !self.wait(request, session, WaitFor::Sync { ticket, index: None }, effects) {
-            return None;
-        }
-        self.next_ticket += 1;
-        self.tickets.insert(ticket, session);
-        Some(ticket)
-    }
-
-    fn wait(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        what: WaitFor,
-        effects: &mut Effects,
-    ) -> bool {
-        let Some(held) = self.taking(request, session, effects) else {
-            return false;
-        };
-        held.waits.push_back(Wait { after: held.issued, request, what });
-        self.waits += 1;
-        self.ready.insert(session);
-        true
-    }
-
-    /// Whether any read, watch or sync waits for its turn.
-    pub(crate) fn has_waits(&self) -> bool {
-        self.waits > 0
     }
 
     /// What has to be sent to the leader now, each session's requests in order.
@@ -618,25 +421,6 @@ impl LocalSessions {
         self.fail_waits(session, effects);
     }
 
-    fn fail_waits(&mut self, session: SessionId, effects: &mut Effects) {
-        let Some(held) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        let error = held.over();
-        self.waits -= held.waits.len();
-        for wait in held.waits.drain(..) {
-            let answer = match wait.what {
-                WaitFor::Close => Ok(Answer::Reply(Reply::Done)),
-                WaitFor::Sync { ticket, .. } => {
-                    self.tickets.remove(&ticket);
-                    Err(error.clone())
-                }
-                WaitFor::Read { .. } | WaitFor::Watch { .. } => Err(error.clone()),
-            };
-            effects.replies.push((wait.request, answer));
-        }
-    }
-
     /// Everything is over, since the node has stopped.
     pub(crate) fn stop(&mut self, error: &Error, effects: &mut Effects) {
         for (_, mut held) in std::mem::take(&mut self.sessions) {
@@ -710,68 +494,6 @@ impl LocalSessions {
         lost
     }
 
-    /// A round carried this sync and was confirmed at this index.
-    pub(crate) fn synced(&mut self, ticket: Ticket, at: u64) {
-        let Some(session) = self.tickets.remove(&ticket) else {
-            return;
-        };
-        let Some(held) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        for wait in &mut held.waits {
-            if let WaitFor::Sync { ticket: of, index } = &mut wait.what
-                && *of == ticket
-            {
-                *index = Some(at);
-            }
-        }
-        self.ready.insert(session);
-    }
-
-    /// The replica has moved on: syncs may be answerable.
-    pub(crate) fn applied(&mut self) {
-        self.ready.append(&mut self.catching_up);
-    }
-
-    /// Answers the waits whose turn has come.
-    pub(crate) fn answer_waits(
-        &mut self,
-        tree: &Tree,
-        applied_index: u64,
-        watches: &mut WatchTable,
-        effects: &mut Effects,
-    ) {
-        for session in std::mem::take(&mut self.ready) {
-            let Some(held) = self.sessions.get_mut(&session) else {
-                continue;
-            };
-            while let Some(wait) = held.waits.front() {
-                let due = held.opening.is_none()
-                    && (held.applied >= wait.after || planted(Bug::ReadBeforeOwnWrites))
-                    && match wait.what {
-                        WaitFor::Sync { index, .. } => {
-                            let caught_up = |index| applied_index >= index;
-                            let careless = planted(Bug::SyncWithoutCatchingUp);
-                            index.is_some_and(|index| caught_up(index) || careless)
-                        }
-                        _ => true,
-                    };
-                if !due {
-                    if let WaitFor::Sync { index: Some(_), .. } = wait.what {
-                        self.catching_up.insert(session);
-                    }
-                    break;
-                }
-                let Some(wait) = held.waits.pop_front() else {
-                    break;
-                };
-                self.waits -= 1;
-                let answer = answer(wait.what, session, tree, watches);
-                effects.replies.push((wait.request, answer));
-            }
-        }
-    }
-
     /// Forgets the lost sessions that owe no answer any more.
     pub(crate) fn forget_settled(&mut self) {
         let sessions = &mut self.sessions;
@@ -783,42 +505,6 @@ impl LocalSessions {
             owes
         });
     }
-}
-
-fn answer(
-    what: WaitFor,
-    session: SessionId,
-    tree: &Tree,
-    watches: &mut WatchTable,
-) -> Result<Answer, Error> {
-    let (read, watch) = match what {
-        WaitFor::Sync { .. } => return Ok(Answer::Synced(tree.zxid())),
-        WaitFor::Close => return Ok(Answer::Reply(Reply::Done)),
-        WaitFor::Watch { watch, path, kind } => {
-            watches.add(watch, &path, kind, session);
-            return Ok(Answer::Watching);
-        }
-        WaitFor::Read { read, watch } => (read, watch),
-    };
-    let missing = |path: &str| Error::NoNode { path: path.to_owned() };
-    let (answer, path, kind) = match &read {
-        Read::Get { path } => {
-            let znode = tree.get(path).ok_or_else(|| missing(path))?;
-            (Answer::Data(znode.data().clone(), znode.stat()), path, WatchKind::Data)
-        }
-        Read::Exists { path } => {
-            (Answer::Exists(tree.get(path).map(Znode::stat)), path, WatchKind::Data)
-        }
-        Read::Children { path } => {
-            let znode = tree.get(path).ok_or_else(|| missing(path))?;
-            let children = znode.children().map(str::to_owned).collect();
-            (Answer::Children(children), path, WatchKind::Children)
-        }
-    };
-    if let Some(watch) = watch {
-        watches.add(watch, path, kind, session);
-    }
-    Ok(answer)
 }
 
 /// A timeout as commands have it.

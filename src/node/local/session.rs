@@ -1,0 +1,151 @@
+//! One session as its node holds it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::machine::command::Command;
+use crate::node::io::{Effects, Holding, Read, RequestId, Time, WatchId};
+use crate::node::rounds::Ticket;
+use crate::node::watches::WatchKind;
+use crate::session::SessionState;
+use crate::znode::{SessionId, Zxid};
+
+#[derive(Debug)]
+pub(crate) struct LocalSession {
+    pub(crate) id: SessionId,
+    pub(crate) holder: u64,
+    pub(crate) timeout: Duration,
+    pub(crate) state: SessionState,
+    pub(super) opening: Option<Opening>,
+    /// When the open (or resume) was first sent: its clock cannot have started earlier.
+    pub(super) first_sent: Option<Time>,
+    /// Until when the session is surely alive. Before it is open: not known.
+    pub(super) valid_until: Time,
+    /// When it counts as lost: not before rounds had time to renew it since it was opened.
+    pub(super) lost_at: Time,
+    /// When the last round that was confirmed for it was sent.
+    pub(super) heard: Time,
+    pub(super) issued: u64,
+    /// The last number sent to the present leader; `None`: nothing, not even the open.
+    pub(super) sent: Option<u64>,
+    /// The bytes of what was sent to it and is not answered yet.
+    pub(super) under_way: usize,
+    /// The last number ever sent to anyone.
+    pub(super) ever_sent: u64,
+    pub(super) applied: u64,
+    /// When its requests last moved, and how long to wait before they are sent again.
+    pub(super) moved_at: Time,
+    pub(super) patience: Duration,
+    pub(super) writes: VecDeque<PendingWrite>,
+    pub(super) waits: VecDeque<Wait>,
+    pub(super) closing: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) request: RequestId,
+    pub(super) command: Command,
+}
+
+#[derive(Debug)]
+pub(super) struct PendingWrite {
+    pub(super) request: RequestId,
+    pub(super) command: Command,
+    pub(super) size: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) after: u64,
+    pub(super) request: RequestId,
+    pub(super) what: WaitFor,
+}
+
+#[derive(Debug)]
+pub(super) enum WaitFor {
+    Read {
+        read: Read,
+        watch: Option<WatchId>,
+    },
+    Watch {
+        watch: WatchId,
+        path: String,
+        kind: WatchKind,
+    },
+    Sync {
+        ticket: Ticket,
+        index: Option<u64>,
+    },
+    /// The end of a session that is being closed already.
+    Close,
+}
+
+impl LocalSession {
+    pub(crate) fn is_open(&self) -> bool {
+        self.opening.is_none() && !self.is_over()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.is_final()
+    }
+
+    /// Whether its open (or resume) was answered.
+    pub(crate) fn opened(&self) -> bool {
+        self.opening.is_none()
+    }
+
+    /// The number of the last write answered.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// The error that calls on a session in a final state get.
+    pub(super) fn over(&self) -> Error {
+        match self.state {
+            SessionState::Moved => Error::SessionMoved { session: self.id },
+            SessionState::Closed => Error::SessionClosed { session: self.id },
+            _ => Error::SessionExpired { session: self.id },
+        }
+    }
+
+    pub(super) fn set_state(&mut self, state: SessionState, effects: &mut Effects) {
+        if self.state != state && !self.is_over() {
+            self.state = state;
+            effects.sessions.push((self.holding(), state));
+        }
+    }
+
+    pub(super) fn holding(&self) -> Holding {
+        Holding { session: self.id, holder: self.holder }
+    }
+
+    /// Whether its open (or resume) was ever sent to anyone.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.first_sent.is_some()
+    }
+
+    /// The zxid that the open which is under way rests on.
+    pub(crate) fn base(&self) -> Option<Zxid> {
+        match self.opening.as_ref()?.command {
+            Command::Open { base, .. } => Some(base),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.opening.is_none() && self.writes.is_empty() && self.waits.is_empty()
+    }
+
+    /// Nothing of it is known to be on its way to a leader any more.
+    pub(super) fn forget_sent(&mut self) {
+        self.sent = None;
+        self.under_way = 0;
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.is_over()
+            && (self.sent.is_none_or(|sent| sent < self.issued))
+            && (self.opening.is_some() || !self.writes.is_empty())
+    }
+}

@@ -63,6 +63,7 @@ pub mod recipes;
 mod runtime;
 mod session;
 mod storage;
+mod sync;
 pub mod testing;
 mod transport;
 mod watch;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::node::io::Answer;
 use crate::runtime::clock::Clock;
+use crate::sync::slot;
 
 /// The answer to a request that has been made already.
 ///
@@ -87,25 +88,18 @@ impl<T> Pending<T> {
 
     /// The answer, if it is there.
     pub fn try_take(&mut self) -> Option<Result<T>> {
-        let answer = self.slot.lock().answer.take()?;
+        let answer = self.slot.take()?;
         Some(self.converted(answer))
     }
 
     /// Whether it has failed already.
     pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.slot.lock().answer, Some(Err(_)))
+        self.slot.holds(|answer| answer.is_err())
     }
 
     /// Lets `then` have the answer, on the node's thread, where it must not block.
     pub(crate) fn then(self, then: impl FnOnce(Result<Answer>) + Send + 'static) {
-        let mut state = self.slot.lock();
-        match state.answer.take() {
-            Some(answer) => {
-                drop(state);
-                then(answer);
-            }
-            None => state.waiting = Waiting::Then(Box::new(then)),
-        }
+        self.slot.then(then);
     }
 
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
@@ -123,16 +117,9 @@ impl<T> Future for Pending<T> {
         if self.convert.is_none() {
             return Poll::Ready(Err(taken()));
         }
-        let mut state = self.slot.lock();
-        match state.answer.take() {
-            Some(answer) => {
-                drop(state);
-                Poll::Ready(self.converted(answer))
-            }
-            None => {
-                state.waiting = Waiting::Task(context.waker().clone());
-                Poll::Pending
-            }
+        match self.slot.poll(context.waker()) {
+            Some(answer) => Poll::Ready(self.converted(answer)),
+            None => Poll::Pending,
         }
     }
 }
@@ -141,53 +128,8 @@ fn taken() -> Error {
     Error::Stopped { reason: "the answer was taken already".to_owned() }
 }
 
-/// Where the answer is put, and who is told.
-#[derive(Default)]
-pub(crate) struct Slot {
-    state: Mutex<SlotState>,
-}
-
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").finish_non_exhaustive()
-    }
-}
-
-#[derive(Default)]
-struct SlotState {
-    answer: Option<Result<Answer>>,
-    waiting: Waiting,
-}
-
-#[derive(Default)]
-enum Waiting {
-    #[default]
-    Nobody,
-    Task(Waker),
-    Then(Box<dyn FnOnce(Result<Answer>) + Send>),
-}
-
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, SlotState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn complete(&self, answer: Result<Answer>) {
-        let mut state = self.lock();
-        let waiting = std::mem::take(&mut state.waiting);
-        if let Waiting::Then(then) = waiting {
-            drop(state);
-            then(answer);
-            return;
-        }
-        state.answer = Some(answer);
-        // Whoever is woken may want the lock at once.
-        drop(state);
-        if let Waiting::Task(waker) = waiting {
-            waker.wake();
-        }
-    }
-}
+/// Where the answer is put.
+pub(crate) type Slot = slot::Slot<Result<Answer>>;
 
 struct Unpark(Thread);
 

@@ -1,13 +1,13 @@
 //! Watches as their users hold them, and how events reach them.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::Receiver;
 
 use crate::node::io::{ClientRequest, WatchId};
 use crate::runtime::host::Shared;
+use crate::sync::gap::{EventReceiver, EventSender, channel};
 use crate::znode::Zxid;
 
 /// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
@@ -127,8 +127,7 @@ pub enum EventKind {
 #[derive(Debug)]
 pub struct Watch {
     id: WatchId,
-    events: Receiver<WatchEvent>,
-    waiting: Arc<Waiting>,
+    events: EventReceiver<WatchEvent>,
     shared: Arc<Shared>,
 }
 
@@ -136,27 +135,18 @@ impl Watch {
     /// The channel, for `select!`, iteration and the like. It may be cloned, but each event goes to
     /// one receiver only, and only this watch ends with its drop.
     pub fn events(&self) -> &Receiver<WatchEvent> {
-        &self.events
+        self.events.events()
     }
 
     /// Blocks until the next event; `None` when the watch is over.
     pub fn recv(&self) -> Option<WatchEvent> {
-        self.events.recv().ok()
+        self.events().recv().ok()
     }
 
     /// Waits for the next event without blocking the thread; `None` when the watch is over. For one
     /// task at a time.
     pub async fn next(&self) -> Option<WatchEvent> {
-        poll_fn(|context| {
-            // Registered before looking, so that what comes in between wakes the task.
-            self.waiting.register(context.waker());
-            match self.events.try_recv() {
-                Ok(event) => Poll::Ready(Some(event)),
-                Err(TryRecvError::Disconnected) => Poll::Ready(None),
-                Err(TryRecvError::Empty) => Poll::Pending,
-            }
-        })
-        .await
+        poll_fn(|context| self.events.poll(context.waker())).await
     }
 }
 
@@ -166,169 +156,34 @@ impl Drop for Watch {
     }
 }
 
-/// The task that waits for a watch.
-#[derive(Debug, Default)]
-struct Waiting {
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Waiting {
-    fn register(&self, waker: &Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
-    }
-
-    fn wake(&self) {
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-/// The node's end of a watch's channel.
-///
-/// The channel has one place more than events may take, for a `Gap`. An event that finds no
-/// place is left out. After the tree has been published, [`WatchSender::settle`] puts a `Gap`
-/// behind what waits. If even the last place is taken, then by a `Gap` that has not been read
-/// yet: whoever reads it later, and then reads the tree, sees what was left out until now.
-///
-/// A task is woken only then, too: its waker is the user's code, which may read the tree at once,
-/// on this very thread.
+/// The node's end of a watch's channel: see [`gap`](crate::sync::gap).
 #[derive(Debug)]
 pub(crate) struct WatchSender {
     path: String,
-    sender: Sender<WatchEvent>,
-    waiting: Arc<Waiting>,
-    left_out: Option<Zxid>,
-    unsettled: bool,
+    events: EventSender<WatchEvent, Zxid>,
 }
 
 /// The two ends of a new watch.
 pub(crate) fn watch(id: WatchId, path: &str, shared: &Arc<Shared>) -> (WatchSender, Watch) {
-    let (sender, events) = bounded(WATCH_CAPACITY + 1);
-    let waiting = Arc::<Waiting>::default();
-    let path = path.to_owned();
-    let waiter = Arc::clone(&waiting);
-    let ours = WatchSender { path, sender, waiting: waiter, left_out: None, unsettled: false };
-    (ours, Watch { id, events, waiting, shared: Arc::clone(shared) })
+    let (sender, events) = channel(WATCH_CAPACITY);
+    let sender = WatchSender { path: path.to_owned(), events: sender };
+    (sender, Watch { id, events, shared: Arc::clone(shared) })
 }
 
 impl WatchSender {
     /// Before the tree that shows the change is published. Whether this is the first since
     /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
-        if self.left_out.is_some() || self.sender.len() >= WATCH_CAPACITY {
-            self.left_out = Some(event.zxid);
-        } else {
-            // There is a place; that nobody reads is not our business.
-            let _ = self.sender.try_send(event);
-        }
-        !std::mem::replace(&mut self.unsettled, true)
+        let zxid = event.zxid;
+        self.events.deliver(event, zxid)
     }
 
     /// After the tree has been published.
     pub(crate) fn settle(&mut self) {
-        self.unsettled = false;
-        if let Some(zxid) = self.left_out.take() {
-            let (kind, path) = (EventKind::Gap, self.path.clone());
-            // If there is no place, the gap in the last one has not been read yet.
-            let _ = self.sender.try_send(WatchEvent { kind, path, zxid, net: false });
-        }
-        self.waiting.wake();
-    }
-}
-
-impl Drop for WatchSender {
-    fn drop(&mut self) {
-        // The task must see the channel closed, so that goes first.
-        let (closed, _) = bounded(0);
-        self.sender = closed;
-        self.waiting.wake();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ends() -> (WatchSender, Receiver<WatchEvent>) {
-        let (sender, events) = bounded(WATCH_CAPACITY + 1);
-        let waiting = Arc::default();
-        let (path, left_out, unsettled) = ("/a".to_owned(), None, false);
-        (WatchSender { path, sender, waiting, left_out, unsettled }, events)
-    }
-
-    fn event(zxid: Zxid) -> WatchEvent {
-        WatchEvent { kind: EventKind::DataChanged, path: "/a".to_owned(), zxid, net: false }
-    }
-
-    #[test]
-    fn a_slow_reader_gets_a_gap_in_place_of_what_it_missed() {
-        let (mut sender, events) = ends();
-        let capacity = WATCH_CAPACITY as u64;
-        for zxid in 0..capacity + 50 {
-            if sender.deliver(event(zxid)) {
-                sender.settle();
-            }
-        }
-        let seen: Vec<WatchEvent> = events.try_iter().collect();
-        assert_eq!(seen.len(), WATCH_CAPACITY + 1);
-        assert!(seen[..WATCH_CAPACITY].iter().all(|event| event.kind == EventKind::DataChanged));
-        assert_eq!(seen[WATCH_CAPACITY].kind, EventKind::Gap);
-        sender.deliver(event(9999));
-        assert_eq!(events.try_recv().unwrap(), event(9999), "it goes on after the gap");
-    }
-
-    /// The reader takes the gap after an event was left out but before that event's tree is
-    /// published, and so reads a tree without it: another gap must come.
-    #[test]
-    fn a_gap_taken_too_early_is_followed_by_another() {
-        let (mut sender, events) = ends();
-        for zxid in 0..=WATCH_CAPACITY as u64 {
-            if sender.deliver(event(zxid)) {
-                sender.settle();
-            }
-        }
-        assert!(sender.deliver(event(5000)), "it wants to be settled");
-        assert_eq!(events.try_iter().last().unwrap().kind, EventKind::Gap);
-        sender.settle();
-        let gap = events.try_recv().unwrap();
-        assert_eq!((gap.kind, gap.zxid), (EventKind::Gap, 5000));
-    }
-
-    /// Any interleaving of a writer and a reader leaves the reader with the last state: the model of
-    /// a reader is one that notes each event's zxid, and at a gap takes what is published.
-    #[test]
-    fn whoever_reads_again_at_a_gap_ends_at_the_latest_state() {
-        let mut random = 1_u64;
-        let (mut sender, events) = ends();
-        let (mut published, mut known) = (0, 0);
-        for zxid in 1..200_000 {
-            let unsettled = sender.deliver(event(zxid));
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let mut read = |most: u64, published: u64| {
-                for event in events.try_iter().take(most as usize) {
-                    known = if event.kind == EventKind::Gap { published } else { event.zxid };
-                }
-            };
-            let burst = if (random >> 40).is_multiple_of(4096) { 3000 } else { (random >> 33) % 2 };
-            read(burst, published);
-            published = zxid;
-            if unsettled {
-                sender.settle();
-            }
-        }
-        for event in events.try_iter() {
-            known = if event.kind == EventKind::Gap { published } else { event.zxid };
-        }
-        assert_eq!(known, published);
-    }
-
-    #[test]
-    fn the_channel_closes_with_the_sender() {
-        let (mut sender, events) = ends();
-        sender.deliver(event(1));
-        drop(sender);
-        assert_eq!(events.iter().count(), 1);
+        let path = &self.path;
+        self.events.settle(|zxid| {
+            let (kind, path) = (EventKind::Gap, path.clone());
+            WatchEvent { kind, path, zxid, net: false }
+        });
     }
 }

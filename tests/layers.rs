@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),
     ("transport", &["transport", "node", "machine"]),
+    ("sync", &["session"]),
 ];
 
 /// What a deterministic module must not mention.

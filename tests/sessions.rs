@@ -290,3 +290,26 @@ fn a_resumption_that_times_out_leaves_the_session_alone() {
     cluster.node(cut_off).session().sync().unwrap();
     assert!(cluster.node(cut_off).session().exists("/mine").unwrap().is_some());
 }
+
+#[test]
+fn who_reads_states_late_ends_with_the_present_one() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    let states = session.states();
+    for _ in 0..40 {
+        cluster.isolate(0);
+        cluster.advance(Duration::from_secs(5));
+        assert_eq!(session.state(), SessionState::Suspended);
+        cluster.heal();
+        cluster.advance(Duration::from_secs(2));
+        assert_eq!(session.state(), SessionState::Connected);
+    }
+    // One state after the other for as long as there was room, then one that was not left out.
+    let mut expected = [SessionState::Connected, SessionState::Suspended].repeat(32);
+    expected.push(SessionState::Connected);
+    let patience = Duration::from_secs(30);
+    let seen: Vec<_> =
+        expected.iter().map(|_| states.recv_timeout(patience).expect("a state")).collect();
+    assert_eq!(seen, expected);
+}

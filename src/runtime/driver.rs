@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::NodeConfig;
-    use crate::node::io::{ClientRequest, Now};
+    use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
     use crate::peers::Founding;
     use crate::runtime::expect;
@@ -304,41 +304,49 @@ mod tests {
         }
         let turn = |members: &mut Vec<(Driver, Arc<Shared>)>| {
             for (member, _) in members {
-                member.turn(Time::ZERO).unwrap();
+                member.turn(clock.now() + Duration::from_millis(1)).unwrap();
             }
-            clock.advance(Duration::from_millis(1));
+        };
+        let leads = |(member, _): &(Driver, _)| {
+            let status = member.host.node().status();
+            status.is_leader.then_some(status.term)
         };
         let leader = loop {
             turn(&mut members);
-            let leads = |(member, _): &(Driver, _)| member.host.node().status().is_leader;
-            if let Some(leader) = members.iter().position(leads) {
+            let Some(leader) = members.iter().position(|member| leads(member).is_some()) else {
+                continue;
+            };
+            let term = leads(&members[leader]);
+            // Once a session is open and closed again, the other has all that the leader has.
+            let shared = Arc::clone(&members[leader].1);
+            let (id, secret, timeout) = (SessionId(term.unwrap()), [0; 16], CLOSE_TIME * 10);
+            let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
+            let open = |request| {
+                let (session, holder) = (id, 1);
+                ClientRequest::Open { request, session, holder, secret, timeout }
+            };
+            let close = |request| {
+                let (session, command) = (id, Write::Close);
+                ClientRequest::Write { request, session, command }
+            };
+            let opener = Asker::Opener(Arc::clone(&session));
+            let opened = shared.ask(opener, open, None, expect::opened);
+            let closed = shared.ask(Asker::Holder(session), close, None, expect::done);
+            for mut answer in [opened, closed] {
+                while answer.try_take().is_none() {
+                    turn(&mut members);
+                }
+            }
+            if leads(&members[leader]) == term {
                 break leader;
             }
         };
-        // Once it is open, the other has all that the leader has.
-        let shared = Arc::clone(&members[leader].1);
-        let (secret, timeout) = ([0; 16], Duration::from_secs(10));
-        let session = Arc::new(SessionShared::new(SessionId(7), 1, secret, timeout));
-        let mut opened = shared.ask(
-            Asker::Opener(Arc::clone(&session)),
-            |request| {
-                let (session, holder) = (session.id, 1);
-                ClientRequest::Open { request, session, holder, secret, timeout }
-            },
-            None,
-            expect::opened,
-        );
-        while opened.try_take().is_none() {
-            turn(&mut members);
-        }
-        let closes = shared.close();
-        while !session.state().is_final() {
-            turn(&mut members);
-        }
-        // Its next step is to hand over, and its last: the time is up.
-        clock.advance(CLOSE_TIME);
         let (mut leader, _) = members.remove(leader);
         let (other, _) = members.remove(0);
+        // Its first step of closing is to hand over, and its last: the time is up.
+        let (closed, closes) = bounded(0);
+        assert!(leader.host.call(Call::Close(closed)));
+        clock.advance(CLOSE_TIME);
         assert_eq!(leader.turn(Time::ZERO), None);
         leader.end();
         assert!(closes.recv().is_err());

@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
@@ -27,6 +26,7 @@ use crate::pending::{Pending, Slot};
 use crate::runtime::clock::Clock;
 use crate::runtime::session::SessionShared;
 use crate::session::SessionState;
+use crate::sync::published::Published;
 use crate::watch::WatchSender;
 use crate::znode::SessionId;
 
@@ -74,11 +74,7 @@ pub(crate) struct Shared {
     calls: Sender<Call>,
     waiting: AtomicUsize,
     next_id: AtomicU64,
-    tree: ArcSwap<Tree>,
-    /// Set while events are in channels already whose tree is not published yet. Whoever has taken
-    /// such an event must not read the tree before it, and nobody may read the next one before the
-    /// events: so reads wait, for the few microseconds that the host takes in between.
-    publishing: AtomicBool,
+    tree: Published<Tree>,
     status: Mutex<NodeStatus>,
     stopped: OnceCell<String>,
     pub(crate) clock: Clock,
@@ -96,10 +92,7 @@ impl fmt::Debug for Shared {
 impl Shared {
     /// This replica's tree, as of now.
     pub(crate) fn tree(&self) -> arc_swap::Guard<Arc<Tree>> {
-        while self.publishing.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        self.tree.load()
+        self.tree.read()
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
@@ -268,8 +261,7 @@ impl Host {
             calls: sender,
             waiting: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
-            tree: ArcSwap::from_pointee(node.machine().tree()),
-            publishing: AtomicBool::new(false),
+            tree: Published::new(node.machine().tree()),
             status: Mutex::new(node.status()),
             stopped: OnceCell::new(),
             clock,
@@ -408,7 +400,7 @@ impl Host {
         let effects = self.node.step(now, self.inputs.drain(..));
         let mut unsettled = Vec::new();
         if !effects.events.is_empty() {
-            self.shared.publishing.store(true, Ordering::Release);
+            self.shared.tree.announce();
         }
         for (id, event) in effects.events {
             if let Some(watch) = self.watches.get_mut(&id)
@@ -417,10 +409,7 @@ impl Host {
                 unsettled.push(id);
             }
         }
-        if let Some(tree) = effects.tree {
-            self.shared.tree.store(Arc::new(tree));
-        }
-        self.shared.publishing.store(false, Ordering::Release);
+        self.shared.tree.publish(effects.tree);
         for id in unsettled {
             if let Some(watch) = self.watches.get_mut(&id) {
                 watch.settle();
@@ -510,7 +499,7 @@ impl Host {
     /// Answers everybody for the last time.
     pub(crate) fn close(&mut self) {
         // Whatever was interrupted, nobody may wait for it.
-        self.shared.publishing.store(false, Ordering::Release);
+        self.shared.tree.publish(None);
         // A node that had stopped by itself keeps its reason.
         let reason = match self.shared.stopped.try_insert("it was closed".to_owned()) {
             Ok(reason) => reason,

@@ -8,7 +8,6 @@ pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod session;
-mod states;
 mod uptime;
 pub(crate) mod watchdog;
 

@@ -10,9 +10,12 @@ use crossbeam_channel::Receiver;
 use crate::error::Error;
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
-use crate::runtime::states::States;
 use crate::session::SessionState;
+use crate::sync::states::States;
 use crate::znode::SessionId;
+
+/// How many changes of a session's state wait for a reader.
+const STATES_UNREAD_MAX: usize = 64;
 
 /// What a session's handles share with the host.
 pub(crate) struct SessionShared {
@@ -42,7 +45,7 @@ impl SessionShared {
         secret: [u8; 16],
         timeout: Duration,
     ) -> SessionShared {
-        let state = States::new(SessionState::Connecting);
+        let state = States::new(SessionState::Connecting, STATES_UNREAD_MAX);
         SessionShared {
             id,
             holder,

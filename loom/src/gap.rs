@@ -1,0 +1,146 @@
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use loom::future::block_on;
+use loom::thread;
+
+use crate::every_schedule;
+use crate::sync::gap::{EventReceiver, EventSender, channel};
+use crate::sync::published::Published;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Changed(u64),
+    Gap(u64),
+}
+
+/// One step of the host, in which the value changes so often.
+fn change(
+    published: &Published<u64>,
+    sender: &mut EventSender<Event, u64>,
+    numbers: std::ops::RangeInclusive<u64>,
+) {
+    let last = *numbers.end();
+    let mut unsettled = false;
+    published.announce();
+    for number in numbers {
+        unsettled |= sender.deliver(Event::Changed(number), number);
+    }
+    published.publish(Some(last));
+    if unsettled {
+        sender.settle(Event::Gap);
+    }
+}
+
+/// What a reader knows: the last event's number, or at a gap what it then reads.
+struct Reader {
+    published: Arc<Published<u64>>,
+    known: u64,
+}
+
+impl Reader {
+    fn take(&mut self, event: Event) {
+        let read = **self.published.read();
+        match event {
+            Event::Changed(number) => {
+                assert!(read >= number, "read {read} after the event of {number}");
+                // What it has read at a gap may be ahead of the events behind that.
+                assert!(number <= self.known + 1, "{} then {number}, and no gap", self.known);
+                self.known = self.known.max(number);
+            }
+            Event::Gap(number) => {
+                assert!(read >= number, "read {read} after a gap of {number}");
+                self.known = read;
+            }
+        }
+    }
+
+    fn drain(&mut self, events: &EventReceiver<Event>) {
+        while let Ok(event) = events.events().try_recv() {
+            self.take(event);
+        }
+    }
+}
+
+fn start(
+    capacity: usize,
+) -> (Arc<Published<u64>>, EventSender<Event, u64>, EventReceiver<Event>, Reader) {
+    let published = Arc::new(Published::new(0));
+    let (sender, events) = channel(capacity);
+    let reader = Reader { published: Arc::clone(&published), known: 0 };
+    (published, sender, events, reader)
+}
+
+#[test]
+fn nothing_is_left_out_in_silence() {
+    every_schedule(|| {
+        let (published, mut sender, events, mut reader) = start(1);
+        let node = thread::spawn(move || {
+            for numbers in [1..=1, 2..=3, 4..=4] {
+                change(&published, &mut sender, numbers);
+            }
+            sender
+        });
+        for _ in 0..3 {
+            if let Ok(event) = events.events().try_recv() {
+                reader.take(event);
+            }
+        }
+        let sender = node.join().unwrap();
+        reader.drain(&events);
+        assert_eq!(reader.known, 4, "the reader has the last value in the end");
+        drop(sender);
+    });
+}
+
+/// A reader that takes nothing meanwhile finds what fits and one gap.
+#[test]
+fn a_reader_that_sleeps_finds_one_gap() {
+    every_schedule(|| {
+        let (published, mut sender, events, _) = start(2);
+        for number in 1..=6 {
+            change(&published, &mut sender, number..=number);
+        }
+        let mut seen = Vec::new();
+        while let Ok(event) = events.events().try_recv() {
+            seen.push(event);
+        }
+        assert_eq!(seen, [Event::Changed(1), Event::Changed(2), Event::Gap(3)]);
+    });
+}
+
+#[test]
+fn a_task_that_waits_is_woken_for_all_and_for_the_end() {
+    every_schedule(|| {
+        let (published, mut sender, events, mut reader) = start(1);
+        let node = thread::spawn(move || {
+            for number in 1..=2 {
+                change(&published, &mut sender, number..=number);
+            }
+        });
+        while let Some(event) = block_on(poll_fn(|context| events.poll(context.waker()))) {
+            reader.take(event);
+        }
+        assert_eq!(reader.known, 2);
+        node.join().unwrap();
+    });
+}
+
+/// Only a task that is woken after the gap is there finds it.
+#[test]
+fn a_task_that_waits_is_woken_for_a_gap() {
+    every_schedule(|| {
+        let (published, mut sender, events, mut reader) = start(1);
+        let node = thread::spawn(move || {
+            for number in 1..=3 {
+                change(&published, &mut sender, number..=number);
+            }
+            sender
+        });
+        while reader.known < 3 {
+            let event = block_on(poll_fn(|context| events.poll(context.waker())));
+            reader.take(event.unwrap());
+        }
+        drop(node.join().unwrap());
+    });
+}

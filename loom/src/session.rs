@@ -1,0 +1,14 @@
+//! What `states` knows of sessions.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionState {
+    Connected,
+    Suspended,
+    Closed,
+}
+
+impl SessionState {
+    pub(crate) fn is_final(self) -> bool {
+        self == SessionState::Closed
+    }
+}

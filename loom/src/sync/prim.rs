@@ -1,0 +1,130 @@
+//! Models of what the library's `sync::prim` names.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use loom::sync::atomic::AtomicUsize;
+
+pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::thread::yield_now;
+pub(crate) use std::sync::PoisonError;
+
+/// Shows the last value stored, or by the memory model an earlier one.
+pub(crate) struct ArcSwap<T> {
+    /// All values there ever were. Not part of the model: its lock orders nothing there.
+    values: std::sync::Mutex<Vec<Arc<T>>>,
+    now: AtomicUsize,
+}
+
+pub(crate) struct Guard<T>(T);
+
+impl<T> Deref for Guard<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> ArcSwap<T> {
+    pub(crate) fn from_pointee(value: T) -> ArcSwap<T> {
+        let values = std::sync::Mutex::new(vec![Arc::new(value)]);
+        ArcSwap { values, now: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn load(&self) -> Guard<Arc<T>> {
+        let place = self.now.load(Ordering::Acquire);
+        Guard(Arc::clone(&self.values.lock().unwrap()[place]))
+    }
+
+    pub(crate) fn store(&self, value: Arc<T>) {
+        let place = {
+            let mut values = self.values.lock().unwrap();
+            values.push(value);
+            values.len() - 1
+        };
+        self.now.store(place, Ordering::Release);
+    }
+}
+
+#[derive(Debug)]
+struct Queue<E> {
+    waiting: VecDeque<E>,
+    capacity: usize,
+    has_sender: bool,
+    receivers: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sender<E>(Arc<Mutex<Queue<E>>>);
+
+#[derive(Debug)]
+pub(crate) struct Receiver<E>(Arc<Mutex<Queue<E>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TryRecvError {
+    Empty,
+    Disconnected,
+}
+
+pub(crate) fn bounded<E>(capacity: usize) -> (Sender<E>, Receiver<E>) {
+    let queue = Queue { waiting: VecDeque::new(), capacity, has_sender: true, receivers: 1 };
+    let queue = Arc::new(Mutex::new(queue));
+    (Sender(Arc::clone(&queue)), Receiver(queue))
+}
+
+pub(crate) fn unbounded<E>() -> (Sender<E>, Receiver<E>) {
+    bounded(usize::MAX)
+}
+
+impl<E> Sender<E> {
+    pub(crate) fn try_send(&self, event: E) -> Result<(), E> {
+        let mut queue = self.0.lock().unwrap();
+        if queue.receivers == 0 || queue.waiting.len() >= queue.capacity {
+            return Err(event);
+        }
+        queue.waiting.push_back(event);
+        Ok(())
+    }
+
+    pub(crate) fn send(&self, event: E) -> Result<(), E> {
+        self.try_send(event)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().waiting.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<E> Drop for Sender<E> {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().has_sender = false;
+    }
+}
+
+impl<E> Receiver<E> {
+    pub(crate) fn try_recv(&self) -> Result<E, TryRecvError> {
+        let mut queue = self.0.lock().unwrap();
+        match queue.waiting.pop_front() {
+            Some(event) => Ok(event),
+            None if queue.has_sender => Err(TryRecvError::Empty),
+            None => Err(TryRecvError::Disconnected),
+        }
+    }
+}
+
+impl<E> Drop for Receiver<E> {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock().unwrap();
+        queue.receivers -= 1;
+        if queue.receivers == 0 {
+            queue.waiting.clear();
+        }
+    }
+}

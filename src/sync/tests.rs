@@ -1,0 +1,155 @@
+//! The parts as one thread sees them. What several may see of them is checked in `loom/`.
+
+use SessionState::{Connected, Connecting, Expired, Suspended};
+use crossbeam_channel::Receiver;
+
+use super::gap::{EventSender, channel};
+use super::states::States;
+use crate::session::SessionState;
+
+const CAPACITY: usize = 100;
+const UNREAD_MAX: usize = 64;
+
+/// An event tells of a number, and so does a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Changed(u64),
+    Gap(u64),
+}
+
+fn ends() -> (EventSender<Event, u64>, Receiver<Event>) {
+    let (sender, receiver) = channel(CAPACITY);
+    (sender, receiver.events().clone())
+}
+
+impl EventSender<Event, u64> {
+    fn change(&mut self, number: u64) -> bool {
+        self.deliver(Event::Changed(number), number)
+    }
+
+    fn settled(&mut self) {
+        self.settle(Event::Gap);
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_a_gap_in_place_of_what_it_missed() {
+    let (mut sender, events) = ends();
+    for number in 0..CAPACITY as u64 + 50 {
+        if sender.change(number) {
+            sender.settled();
+        }
+    }
+    let seen: Vec<Event> = events.try_iter().collect();
+    let (last, seen) = seen.split_last().unwrap();
+    assert_eq!(seen, (0..CAPACITY as u64).map(Event::Changed).collect::<Vec<_>>());
+    assert_eq!(*last, Event::Gap(CAPACITY as u64));
+    sender.change(9999);
+    assert_eq!(events.try_recv(), Ok(Event::Changed(9999)), "it goes on after the gap");
+}
+
+/// The reader takes the gap after an event was left out but before that event's value is
+/// published, and so reads a value without it: another gap must come.
+#[test]
+fn a_gap_taken_too_early_is_followed_by_another() {
+    let (mut sender, events) = ends();
+    for number in 0..=CAPACITY as u64 {
+        if sender.change(number) {
+            sender.settled();
+        }
+    }
+    assert!(sender.change(5000), "it wants to be settled");
+    assert!(matches!(events.try_iter().last(), Some(Event::Gap(_))));
+    sender.settled();
+    assert_eq!(events.try_recv(), Ok(Event::Gap(5000)));
+}
+
+/// Any interleaving of a writer and a reader leaves the reader with the last value: the model of
+/// a reader is one that notes each event's number, and at a gap takes what is published.
+#[test]
+fn whoever_reads_again_at_a_gap_ends_at_the_latest_value() {
+    let mut random = 1_u64;
+    let (mut sender, events) = ends();
+    let (mut published, mut known) = (0, 0);
+    let mut gaps = 0;
+    let mut note = |event, published, known: &mut u64| match event {
+        Event::Changed(number) => *known = number,
+        Event::Gap(_) => (*known, gaps) = (published, gaps + 1),
+    };
+    for number in 1..200_000 {
+        let unsettled = sender.change(number);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let burst = if (random >> 40).is_multiple_of(256) { 300 } else { (random >> 33) % 2 };
+        for event in events.try_iter().take(burst as usize) {
+            note(event, published, &mut known);
+        }
+        published = number;
+        if unsettled {
+            sender.settled();
+        }
+    }
+    for event in events.try_iter() {
+        note(event, published, &mut known);
+    }
+    assert_eq!(known, published);
+    assert!(gaps > 100, "{gaps}");
+}
+
+#[test]
+fn the_channel_closes_with_the_sender() {
+    let (mut sender, events) = ends();
+    sender.change(1);
+    drop(sender);
+    assert_eq!(events.iter().count(), 1);
+}
+
+/// Each call of `Session::states` left a channel behind until the session ended.
+#[test]
+fn channels_whose_readers_are_gone_are_not_kept() {
+    let mut states = States::new(Connected, 64);
+    let kept: Vec<_> = (0..10).map(|_| states.subscribe()).collect();
+    for n in 0..10_000 {
+        let read = states.subscribe();
+        if n % 2 == 0 {
+            assert_eq!(read.recv(), Ok(Connected));
+        }
+    }
+    assert!(states.readers() < 50, "{}", states.readers());
+    states.set(Suspended);
+    assert_eq!(states.readers(), kept.len());
+    for reader in kept {
+        let mut seen: Vec<_> = reader.try_iter().collect();
+        seen.dedup();
+        assert_eq!(seen, [Connected, Suspended]);
+    }
+}
+
+#[test]
+fn a_reader_that_is_behind_is_told_the_latest_when_it_has_made_room() {
+    let mut states = States::new(Connecting, UNREAD_MAX);
+    let (slow, gone) = (states.subscribe(), states.subscribe());
+    let flap = |states: &mut States| {
+        let mut behind = false;
+        for _ in 0..100 {
+            states.set(Connected);
+            behind = states.set(Suspended);
+        }
+        behind
+    };
+    assert!(flap(&mut states));
+    drop(gone);
+    assert!(states.catch_up(), "nobody has read anything");
+    assert_eq!((states.readers(), slow.len()), (1, UNREAD_MAX));
+    states.set(Connected);
+    assert_eq!(slow.try_iter().count(), UNREAD_MAX);
+    assert!(!states.catch_up());
+    assert_eq!(slow.try_iter().collect::<Vec<_>>(), [Connected]);
+    assert!(!states.catch_up(), "once is enough");
+    assert!(slow.is_empty());
+
+    flap(&mut states);
+    assert!(!states.set(Expired));
+    let seen: Vec<_> = slow.iter().collect();
+    assert_eq!((seen.len(), seen.last()), (UNREAD_MAX + 1, Some(&Expired)));
+    assert_eq!(states.subscribe().iter().collect::<Vec<_>>(), [Expired]);
+}

@@ -57,6 +57,9 @@ mod pending;
 pub mod recipes;
 mod runtime;
 mod session;
+#[cfg(any(test, feature = "simulator"))]
+#[doc(hidden)]
+pub mod simulation;
 mod storage;
 pub mod testing;
 mod transport;

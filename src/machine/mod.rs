@@ -397,7 +397,7 @@ impl Machine {
     }
 }
 
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;

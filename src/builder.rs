@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
-use crate::node::NodeConfig;
 use crate::node::io::Now;
+use crate::node::{LogLimits, NodeConfig};
 use crate::peers::{Founding, Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
@@ -171,8 +171,12 @@ impl Builder {
         };
         let clock = Clock::real();
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
-        let config =
-            NodeConfig { heartbeat: self.heartbeat, tick: self.tick, seed: entropy::number()? };
+        let config = NodeConfig {
+            heartbeat: self.heartbeat,
+            tick: self.tick,
+            seed: entropy::number()?,
+            log: LogLimits::default(),
+        };
         let node = boot(&mut store, config, now).map_err(in_dir)?;
         let remote = founding.members.iter().filter(|member| member.node != identity.node);
         let remote = remote

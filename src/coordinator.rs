@@ -50,6 +50,9 @@ enum Runs {
     Cluster {
         cluster: Arc<testing::Running>,
     },
+    /// A simulation, whose one thread waits for nobody.
+    #[cfg(any(test, feature = "simulator"))]
+    Simulation,
 }
 
 impl fmt::Debug for Owner {
@@ -77,6 +80,8 @@ impl Owner {
                     let _ = closed.recv();
                 }
             }
+            #[cfg(any(test, feature = "simulator"))]
+            Runs::Simulation => drop(closed),
         }
     }
 }
@@ -126,12 +131,27 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Cluster { cluster })
     }
 
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn simulated(shared: Arc<Shared>) -> Coordinator {
+        Coordinator::run_by(shared, Runs::Simulation)
+    }
+
+    /// Opens a session, or resumes one, and gives the answer to wait for without blocking.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn begin_session(
+        &self,
+        timeout: Duration,
+        resume: Option<(SessionId, [u8; 16])>,
+    ) -> Result<(Session, crate::Pending<()>)> {
+        Session::open(&self.inner.owner, timeout, resume)
+    }
+
     fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
         let owner = Arc::new(Owner { shared, runs });
         Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.owner.shared
     }
 

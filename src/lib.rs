@@ -54,14 +54,17 @@ mod node;
 mod path;
 mod peers;
 mod pending;
-#[cfg(not(feature = "simulator"))]
+#[cfg(not(any(test, feature = "simulator")))]
 mod planted;
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 pub mod planted;
 pub mod recipes;
 mod runtime;
 mod session;
+#[cfg(any(test, feature = "simulator"))]
+#[doc(hidden)]
+pub mod simulation;
 mod storage;
 mod sync;
 pub mod testing;

@@ -4,12 +4,12 @@
 //! this is left in the program. With it, at most one bug at a time is planted,
 //! for the thread that asks for it.
 
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 use std::cell::Cell;
 
 /// A bug, each of a kind that systems like this one have had.
 #[allow(missing_docs, reason = "each is told by its `story`")]
-#[cfg_attr(not(feature = "simulator"), allow(dead_code, unreachable_pub))]
+#[cfg_attr(not(any(test, feature = "simulator")), allow(dead_code, unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
     AckBeforeDurable,
@@ -50,7 +50,7 @@ pub enum Bug {
     TokenFixed,
 }
 
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
     pub const ALL: [Bug; 36] = [
@@ -135,33 +135,33 @@ impl Bug {
     }
 }
 
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Plants a bug for this thread, in place of the one before.
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
     COUNT.set(0);
 }
 
 /// Whether this bug is planted.
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-#[cfg(not(feature = "simulator"))]
+#[cfg(not(any(test, feature = "simulator")))]
 #[inline(always)]
 pub(crate) const fn planted(_bug: Bug) -> bool {
     false
 }
 
 /// Whether this bug is planted and strikes this time: every so many times that it is asked.
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
     planted(bug) && {
         COUNT.set(COUNT.get() + 1);
@@ -169,7 +169,7 @@ pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
     }
 }
 
-#[cfg(not(feature = "simulator"))]
+#[cfg(not(any(test, feature = "simulator")))]
 #[inline(always)]
 pub(crate) const fn strikes(_bug: Bug, _every: u64) -> bool {
     false

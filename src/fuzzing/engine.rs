@@ -21,7 +21,7 @@ use crate::node::io::{
 use crate::node::message::{
     EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting,
 };
-use crate::node::{Node, NodeConfig};
+use crate::node::{LogLimits, Node, NodeConfig};
 use crate::peers::{Founding, Member};
 use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
@@ -472,7 +472,9 @@ impl<'a> World<'a> {
 
 fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let mut store = disk.open();
-    let config = NodeConfig { heartbeat: HEARTBEAT, tick: Time::from_secs(2), seed };
+    // Few entries make a checkpoint, and few are kept behind it.
+    let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
+    let config = NodeConfig { heartbeat: HEARTBEAT, tick: Time::from_secs(2), seed, log };
     let node = boot(&mut store, config, now).expect("what was durable is sound");
     (store, node)
 }

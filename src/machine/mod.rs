@@ -158,7 +158,7 @@ impl Machine {
         self.state.zxid()
     }
 
-    #[cfg(feature = "simulator")]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn forget_results(&mut self) {
         self.state.sessions.forget_results();
     }
@@ -420,7 +420,7 @@ impl Machine {
     }
 }
 
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;

@@ -282,7 +282,7 @@ impl Sessions {
         Some(value)
     }
 
-    #[cfg(feature = "simulator")]
+    #[cfg(any(test, feature = "simulator"))]
     pub(super) fn forget_results(&mut self) {
         for id in self.records.keys().copied().collect::<Vec<_>>() {
             self.update(id, |record| {

@@ -37,6 +37,8 @@ mod lead;
 mod local;
 mod log;
 pub(crate) mod message;
+#[cfg(any(test, feature = "simulator"))]
+mod observe;
 mod raft_log;
 mod ready;
 mod rounds;
@@ -75,13 +77,6 @@ use watches::WatchTable;
 
 /// An election starts after this many heartbeats of silence, and up to twice as many.
 const ELECTION_TICKS: usize = 10;
-/// A checkpoint is due after so many entries, so many bytes of them, or so long with any at all.
-const CHECKPOINT_ENTRIES: u64 = 20_000;
-const CHECKPOINT_BYTES: usize = 16 << 20;
-const CHECKPOINT_AGE: Duration = Duration::from_secs(600);
-/// What of the log is kept behind a checkpoint, for peers that lag a little.
-const RETAINED_ENTRIES: usize = 5_000;
-const RETAINED_BYTES: usize = 4 << 20;
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// Forwarded requests that a new leader holds until it may propose.
@@ -102,6 +97,30 @@ pub(crate) struct NodeConfig {
     /// Seeds the node's own choices (election timeouts) and tells this start from earlier ones.
     /// Random, drawn anew for each start.
     pub(crate) seed: u64,
+    pub(crate) log: LogLimits,
+}
+
+/// When a checkpoint is due: after so many entries, so many bytes of them, or so long with any at
+/// all. And what of the log is kept behind it, for peers that lag a little.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogLimits {
+    pub(crate) checkpoint_entries: u64,
+    pub(crate) checkpoint_bytes: usize,
+    pub(crate) checkpoint_age: Duration,
+    pub(crate) retained_entries: usize,
+    pub(crate) retained_bytes: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> LogLimits {
+        LogLimits {
+            checkpoint_entries: 20_000,
+            checkpoint_bytes: 16 << 20,
+            checkpoint_age: Duration::from_secs(600),
+            retained_entries: 5_000,
+            retained_bytes: 4 << 20,
+        }
+    }
 }
 
 /// A ready round of Raft that is not known to be durable yet.
@@ -178,7 +197,7 @@ pub(crate) struct Node {
     tree_changed: bool,
     effects: Effects,
     stopped: Option<String>,
-    #[cfg(feature = "simulator")]
+    #[cfg(any(test, feature = "simulator"))]
     late_events: Vec<(io::WatchId, crate::watch::WatchEvent)>,
 }
 
@@ -272,7 +291,7 @@ impl Node {
             tree_changed: true,
             effects: Effects::default(),
             stopped: None,
-            #[cfg(feature = "simulator")]
+            #[cfg(any(test, feature = "simulator"))]
             late_events: Vec::new(),
             config,
             raw,
@@ -454,8 +473,8 @@ impl Node {
                     self.checkpointing = None;
                     let keep_from = self.raw.store().keep_from(
                         self.checkpoint.index,
-                        RETAINED_ENTRIES,
-                        RETAINED_BYTES,
+                        self.config.log.retained_entries,
+                        self.config.log.retained_bytes,
                     );
                     self.raw.mut_store().compact(keep_from);
                 }
@@ -659,7 +678,7 @@ impl Node {
         }
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick;
-        #[cfg(feature = "simulator")]
+        #[cfg(any(test, feature = "simulator"))]
         if planted(Bug::EventLate) {
             std::mem::swap(&mut self.late_events, &mut self.effects.events);
         }

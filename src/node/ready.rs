@@ -10,10 +10,7 @@ use raft::eraftpb::{self, EntryType, MessageType};
 use super::hashes::{self, Verdict};
 use super::log::Position;
 use super::watches::Fired;
-use super::{
-    CHECKPOINT_AGE, CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, Node, RETAINED_BYTES, RETAINED_ENTRIES,
-    Undurable, hard_state, own_hard_state, raft_leads,
-};
+use super::{Node, Undurable, hard_state, own_hard_state, raft_leads};
 use crate::machine::command::{Batch, NodeId};
 use crate::node::io::DiskOp;
 use crate::node::message::{LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
@@ -133,7 +130,7 @@ impl Node {
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
         self.machine = machine;
-        #[cfg(feature = "simulator")]
+        #[cfg(any(test, feature = "simulator"))]
         if planted(Bug::ResultsLostAtSnapshot) {
             self.machine.forget_results();
         }
@@ -209,17 +206,18 @@ impl Node {
     }
 
     pub(super) fn maybe_checkpoint(&mut self, applied: Position) {
+        let limits = self.config.log;
         let entries = applied.index - self.checkpoint.index;
-        let old = self.now.mono >= self.checkpoint_at + CHECKPOINT_AGE;
-        let due = entries >= CHECKPOINT_ENTRIES
+        let old = self.now.mono >= self.checkpoint_at + limits.checkpoint_age;
+        let due = entries >= limits.checkpoint_entries
             || (entries > 0 && old)
-            || (entries >= RETAINED_ENTRIES as u64 / 10
-                && self.raw.store().bytes() > CHECKPOINT_BYTES);
+            || (entries >= limits.retained_entries as u64 / 10
+                && self.raw.store().bytes() > limits.checkpoint_bytes);
         if !due || self.checkpointing.is_some() {
             return;
         }
-        let mut keep_from =
-            self.raw.store().keep_from(applied.index, RETAINED_ENTRIES, RETAINED_BYTES);
+        let (count, bytes) = (limits.retained_entries, limits.retained_bytes);
+        let mut keep_from = self.raw.store().keep_from(applied.index, count, bytes);
         if planted(Bug::CompactedTooFar) {
             keep_from = applied.index + 2;
         }

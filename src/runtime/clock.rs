@@ -14,6 +14,16 @@ use super::uptime::uptime;
 pub(crate) struct Clock {
     start: Duration,
     manual: Option<Arc<Manual>>,
+    #[cfg(any(test, feature = "simulator"))]
+    simulated: Option<Arc<dyn Simulated>>,
+}
+
+/// A clock that somebody else keeps: nothing of the machine's own time is in it, and nobody can
+/// wait by it.
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) trait Simulated: std::fmt::Debug + Send + Sync {
+    fn now(&self) -> Duration;
+    fn wall_ms(&self) -> u64;
 }
 
 #[derive(Debug, Default)]
@@ -33,19 +43,37 @@ const BASE: Duration = Duration::from_secs(3600);
 
 impl Clock {
     pub(crate) fn real() -> Clock {
-        Clock { start: uptime(), manual: None }
+        Clock {
+            start: uptime(),
+            manual: None,
+            #[cfg(any(test, feature = "simulator"))]
+            simulated: None,
+        }
     }
 
     pub(crate) fn manual() -> Clock {
-        Clock { start: uptime(), manual: Some(Arc::default()) }
+        Clock { manual: Some(Arc::default()), ..Clock::real() }
+    }
+
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn simulated(clock: Arc<dyn Simulated>) -> Clock {
+        Clock { simulated: Some(clock), ..Clock::real() }
     }
 
     pub(crate) fn now(&self) -> Duration {
+        #[cfg(any(test, feature = "simulator"))]
+        if let Some(simulated) = &self.simulated {
+            return simulated.now();
+        }
         BASE + uptime().saturating_sub(self.start) + self.ahead()
     }
 
     /// Milliseconds since the Unix epoch.
     pub(crate) fn wall_ms(&self) -> u64 {
+        #[cfg(any(test, feature = "simulator"))]
+        if let Some(simulated) = &self.simulated {
+            return simulated.wall_ms();
+        }
         #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from((since + self.ahead()).as_millis()).unwrap_or(u64::MAX)
@@ -72,6 +100,8 @@ impl Clock {
     /// reason at all: the caller looks again. A suspend of the machine counts for the clock but not
     /// for this wait, which may so end later by as much.
     pub(crate) fn park_until(&self, deadline: Option<Duration>) {
+        #[cfg(any(test, feature = "simulator"))]
+        assert!(self.simulated.is_none(), "a blocking call in a simulation would block all of it");
         let Some(deadline) = deadline else {
             std::thread::park();
             return;

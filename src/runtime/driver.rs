@@ -231,9 +231,9 @@ mod tests {
 
     use super::*;
     use crate::machine::snapshot::ChunkWriter;
-    use crate::node::NodeConfig;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
+    use crate::node::{LogLimits, NodeConfig};
     use crate::peers::Founding;
     use crate::runtime::expect;
     use crate::runtime::host::{Asker, CLOSE_TIME, Shared};
@@ -257,7 +257,12 @@ mod tests {
         let identity = Identity { cluster, node, incarnation, address };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = Builder::default();
-        let config = NodeConfig { heartbeat: builder.heartbeat, tick: builder.tick, seed: node };
+        let config = NodeConfig {
+            heartbeat: builder.heartbeat,
+            tick: builder.tick,
+            seed: node,
+            log: LogLimits::default(),
+        };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let booted = crate::runtime::boot(&mut store, config, now).unwrap();
         let others = founding.members.iter().filter(|member| member.node != node);

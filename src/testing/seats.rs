@@ -9,8 +9,8 @@ use crossbeam_channel::{Receiver, Select};
 use super::Control;
 use crate::builder::Builder;
 use crate::machine::snapshot::ChunkWriter;
-use crate::node::NodeConfig;
 use crate::node::io::{Input, Now, Problem, Time};
+use crate::node::{LogLimits, NodeConfig};
 use crate::peers::{Founding, Member};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
@@ -71,6 +71,7 @@ impl Seats {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
             seed: entropy::number().unwrap_or(node as u64),
+            log: LogLimits::default(),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
         let booted =

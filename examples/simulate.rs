@@ -1,0 +1,134 @@
+//! Runs worlds of the deterministic simulator.
+//!
+//! ```text
+//! cargo run --release --features simulator --example simulate -- [OPTIONS]
+//!
+//! --seed N          this seed; may be given several times
+//! --seeds FROM..TO  these seeds
+//! --random COUNT    so many fresh seeds
+//! --minutes M       how long faults happen in each world (10)
+//! --jobs J          worker threads, each with a world of its own (1)
+//! --trace           what happens in words, of seeds that do not fail too
+//! ```
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate::simulation::{Report, Totals, run, run_once};
+
+struct Options {
+    seeds: Vec<u64>,
+    length: Duration,
+    jobs: usize,
+    trace: bool,
+}
+
+fn parse() -> Result<Options, String> {
+    let mut options =
+        Options { seeds: Vec::new(), length: Duration::from_secs(600), jobs: 1, trace: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(option) = arguments.next() {
+        if option == "--trace" {
+            options.trace = true;
+            continue;
+        }
+        let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let number = |text: &str| {
+            text.parse::<u64>().map_err(|_| format!("{option}: {text:?} is not a number"))
+        };
+        match option.as_str() {
+            "--seed" => options.seeds.push(number(&value)?),
+            "--seeds" => {
+                let (from, to) =
+                    value.split_once("..").ok_or_else(|| format!("{option} needs FROM..TO"))?;
+                options.seeds.extend(number(from)?..number(to)?);
+            }
+            "--random" => {
+                for _ in 0..number(&value)? {
+                    let mut bytes = [0; 8];
+                    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
+                    options.seeds.push(u64::from_le_bytes(bytes));
+                }
+            }
+            "--minutes" => options.length = Duration::from_secs(60 * number(&value)?),
+            "--jobs" => options.jobs = usize::try_from(number(&value)?).unwrap_or(1).max(1),
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    if options.seeds.is_empty() {
+        return Err("which seeds? --seed N, --seeds FROM..TO or --random COUNT".to_owned());
+    }
+    Ok(options)
+}
+
+fn show(report: &Report, length: Duration) {
+    for line in &report.timeline {
+        println!("| {line}");
+    }
+    if let Some(failure) = &report.failure {
+        println!("seed {} FAILED: {failure}", report.seed);
+        println!(
+            "replay: cargo run --release --features simulator --example simulate -- --minutes {} \
+             --seed {}",
+            length.as_secs() / 60,
+            report.seed
+        );
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it says how fast it is")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn main() -> ExitCode {
+    let options = match parse() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    // A panic in a world is reported with its seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    let start = now();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new((Totals::default(), Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                while let Some(seed) = options.seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let report = if options.trace {
+                        run_once(*seed, options.length, true)
+                    } else {
+                        run(*seed, options.length)
+                    };
+                    let mut done = done.lock().expect("no worker panics while it holds this");
+                    done.0.add(&report.totals);
+                    if options.seeds.len() == 1 {
+                        println!("seed {seed}: trace {:016x}", report.trace_hash);
+                    }
+                    show(&report, options.length);
+                    if report.failure.is_some() {
+                        done.1.push(report.seed);
+                    }
+                }
+            });
+        }
+    });
+    let (totals, failed) = done.into_inner().expect("no worker panics while it holds this");
+    let took = start.elapsed().as_secs_f64();
+    println!("{totals}");
+    println!(
+        "{took:.1} s: {:.2} seeds a second, {:.0} virtual seconds a second",
+        totals.seeds as f64 / took,
+        totals.virtual_time.as_secs_f64() / took
+    );
+    if failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("{} seeds failed: {failed:?}", failed.len());
+    ExitCode::FAILURE
+}

@@ -1,0 +1,194 @@
+//! The machine against the model.
+//!
+//! Random requests go to both. After each batch the replies, the changes, all
+//! stats and all children must agree; replicas that saw the same batches, or
+//! were restored from chunks half-way, must agree in every hash.
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::machine::Machine;
+use crate::machine::command::{Batch, Outcome};
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::znode::CreateMode;
+
+/// A request before it is known what its session's next number is.
+#[derive(Clone, Debug)]
+struct Draft {
+    session: u64,
+    holder: Who,
+    /// From the next number: 0 is the next one itself, -1 the last one again.
+    seq_offset: i64,
+    acked_offset: i64,
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Present,
+    Number(u64),
+}
+
+fn paths() -> impl Strategy<Value = String> {
+    prop_oneof![
+        20 => prop::sample::select(vec![
+            "/a", "/b", "/a-", "/a/x", "/a/y", "/a/x/1", "/a/x/2", "/b/n-", "/zookeeper/quota/q",
+        ]),
+        2 => prop::sample::select(vec![
+            "/", "/zookeeper", "/zookeeper/config", "/a/", "/q/", "bad", "", "/a//b", "/a/..",
+            "/none/x", "/a0000000000", "/b/0000000001",
+        ]),
+    ]
+    .prop_map(str::to_owned)
+}
+
+fn version() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![3 => Just(None), 2 => (0..3u64).prop_map(Some)]
+}
+
+fn data() -> impl Strategy<Value = Bytes> {
+    prop_oneof![
+        30 => vec(any::<u8>(), 0..4).prop_map(Bytes::from),
+        1 => (DATA_BYTES_MAX - 2..DATA_BYTES_MAX + 2).prop_map(|size| vec![7; size].into()),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let mode = prop::sample::select(vec![
+        CreateMode::Persistent,
+        CreateMode::PersistentSequential,
+        CreateMode::Ephemeral,
+        CreateMode::EphemeralSequential,
+    ]);
+    prop_oneof![
+        4 => (paths(), data(), mode).prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
+        2 => (paths(), data(), version())
+            .prop_map(|(path, data, version)| Op::Set { path, data, version }),
+        3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
+        1 => (paths(), version()).prop_map(|(path, version)| Op::Check { path, version }),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let secret = || prop_oneof![9 => Just([1; 16]), 1 => Just([2; 16])];
+    let timeout_ms = 1000..1003u32;
+    prop_oneof![
+        6 => (secret(), timeout_ms.clone())
+            .prop_map(|(secret, timeout_ms)| Command::Open { secret, timeout_ms, owner: 1, base: 0 }),
+        2 => (secret(), timeout_ms)
+            .prop_map(|(secret, timeout_ms)| Command::Resume { secret, timeout_ms, owner: 2 }),
+        1 => Just(Command::Close),
+        1 => (1..3u64).prop_map(|term| Command::Expire { term }),
+        20 => op().prop_map(Command::Op),
+        8 => vec(op(), 0..4).prop_map(Command::Multi),
+    ]
+}
+
+fn draft() -> impl Strategy<Value = Draft> {
+    let holder = prop_oneof![6 => Just(Who::Present), 1 => (1..6u64).prop_map(Who::Number)];
+    let seq_offset = prop_oneof![10 => Just(0), 1 => -3..3i64];
+    (1..4u64, holder, seq_offset, -4..3i64, command()).prop_map(
+        |(session, holder, seq_offset, acked_offset, command)| Draft {
+            session,
+            holder,
+            seq_offset,
+            acked_offset,
+            command,
+        },
+    )
+}
+
+fn finished(draft: Draft, model: &Model) -> Request {
+    let session = SessionId(draft.session);
+    let known = model.sessions.get(&session);
+    let next = known.map_or(1, |known| known.results.len() as i64 + 1);
+    let present = known.and_then(|known| known.holders.last().copied());
+    Request {
+        session,
+        holder: match draft.holder {
+            Who::Present => present.unwrap_or(1),
+            Who::Number(holder) => holder,
+        },
+        seq: (next + draft.seq_offset).max(0) as u64,
+        acked: (next + draft.acked_offset).max(0) as u64,
+        command: draft.command,
+    }
+}
+
+fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
+    let mut reader = ChunkReader::new();
+    for chunk in chunks {
+        reader.push(chunk).expect("a chunk of our own");
+    }
+    let machine = reader.finish(like.zxid(), like.hash());
+    machine.expect("chunks of our own")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn behaves_as_the_model_and_survives_chunks(
+        steps in vec((vec(draft(), 1..4), 0..4u64, any::<bool>()), 1..40),
+    ) {
+        let mut model = Model::new();
+        let mut machine = Machine::new();
+        // Nothing of it is ever shared, and it is never saved.
+        let mut replica = Machine::new();
+        // Replaced by what its chunks say, now and then.
+        let mut restored = Machine::new();
+        let mut chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
+        let mut published = machine.tree();
+        for (drafts, time, save) in steps {
+            let mut batch = Batch { time: model.time + time - 1.min(model.time), requests: Vec::new() };
+            model.time = model.time.max(batch.time);
+            model.changes.clear();
+            model.session_changes.clear();
+            let mut outcomes = Vec::new();
+            for draft in drafts {
+                let request = finished(draft, &model);
+                outcomes.push(Outcome {
+                    session: request.session,
+                    holder: request.holder,
+                    seq: request.seq,
+                    result: model.apply(1, &request),
+                });
+                batch.requests.push(request);
+            }
+            let before = (published.hash(), published.len());
+            let applied = machine.apply(1, &batch);
+            prop_assert_eq!(before, (published.hash(), published.len()));
+            published.check().unwrap();
+            published = machine.tree();
+
+            prop_assert_eq!(&applied.outcomes, &outcomes);
+            prop_assert_eq!(&applied.changes, &model.changes);
+            prop_assert_eq!(&applied.sessions, &model.session_changes);
+            prop_assert_eq!((machine.zxid(), machine.state.time), (model.zxid, model.time));
+            prop_assert_eq!(published.len(), model.znodes.len());
+            for (path, expected) in &model.znodes {
+                let znode = published.get(path).unwrap();
+                prop_assert_eq!(&znode.data()[..], &expected.data[..]);
+                prop_assert_eq!(znode.stat(), model.stat(path));
+                let children = znode.children().collect::<Vec<_>>();
+                prop_assert_eq!(children, model.children(path));
+            }
+            machine.check_invariants().unwrap();
+
+            prop_assert_eq!(&replica.apply(1, &batch), &applied);
+            prop_assert_eq!(&restored.apply(1, &batch), &applied);
+            prop_assert_eq!(replica.hash(), machine.hash());
+            prop_assert_eq!(restored.hash(), machine.hash());
+            if save {
+                let dirty = machine.take_dirty();
+                chunks.extend(ChunkWriter::delta(machine.state(), dirty));
+                restored = restore(&chunks, &machine);
+                let full = |machine: &Machine| ChunkWriter::full(machine.state()).collect::<Vec<_>>();
+                prop_assert_eq!(full(&restored), full(&machine));
+                prop_assert_eq!(full(&replica), full(&machine));
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What a simulator looks at: where the log and the state machine stand.
+
+use raft::{GetEntriesContext, Storage};
+
+use super::Node;
+use super::log::Position;
+use super::message::LogEntry;
+
+impl Node {
+    /// The last entry that was applied.
+    pub(crate) fn applied(&self) -> Position {
+        self.raw.store().applied()
+    }
+
+    /// The applied entries after the one at `after`, as far as they are in memory still.
+    pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
+        let log = self.raw.store();
+        let first = log.first_index().unwrap_or(u64::MAX).max(after + 1);
+        let next = log.applied().index + 1;
+        if first >= next {
+            return Vec::new();
+        }
+        let entries = log.entries(first, next, None, GetEntriesContext::empty(false));
+        entries.unwrap_or_default().iter().map(LogEntry::from).collect()
+    }
+}

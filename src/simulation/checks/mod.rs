@@ -1,0 +1,85 @@
+//! What must always hold, one file for each concern, each check by the name
+//! that the documents give it (I1 to I33, W1 to W10).
+//!
+//! The world calls the checks after each step of a node; clients call those
+//! that concern what they were told. To add one: a file here with its state, a
+//! field in [`Checks`], and a call where it has something to look at.
+
+pub(crate) mod agreement;
+pub(crate) mod durability;
+pub(crate) mod locks;
+pub(crate) mod order;
+pub(crate) mod sessions;
+pub(crate) mod watches;
+
+use std::fmt;
+use std::rc::Rc;
+
+use super::oracle::Oracle;
+use super::plan::Plan;
+use crate::recipes::LockGuard;
+use crate::znode::SessionId;
+
+/// Something that must never be.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) check: &'static str,
+    pub(crate) what: String,
+}
+
+impl Violation {
+    pub(crate) fn new(check: &'static str, what: impl Into<String>) -> Violation {
+        Violation { check, what: what.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.check, self.what)
+    }
+}
+
+/// Fails a check unless what must hold does.
+pub(crate) fn require(
+    holds: bool,
+    check: &'static str,
+    what: impl FnOnce() -> String,
+) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation::new(check, what())) }
+}
+
+/// All that the checks remember.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    pub(crate) oracle: Oracle,
+    pub(crate) agreement: agreement::Agreement,
+    pub(crate) locks: locks::Locks,
+    pub(crate) order: order::Order,
+    pub(crate) sessions: sessions::Sessions,
+    pub(crate) watches: watches::Watches,
+}
+
+impl Checks {
+    pub(crate) fn new(plan: &Plan) -> Checks {
+        Checks {
+            oracle: Oracle::new(),
+            agreement: agreement::Agreement::default(),
+            locks: locks::Locks::new(plan.clocks_are_fair()),
+            order: order::Order::default(),
+            sessions: sessions::Sessions::new(plan.clocks_are_fair()),
+            watches: watches::Watches::default(),
+        }
+    }
+
+    /// A client has a lock.
+    pub(crate) fn acquired(
+        &mut self,
+        lock: &str,
+        guard: &Rc<LockGuard>,
+        session: SessionId,
+        place: usize,
+    ) -> Result<(), Violation> {
+        self.locks.acquired(lock, guard, session, place)?;
+        self.locks.check(|session| self.sessions.is_forced(session))
+    }
+}

@@ -1,0 +1,288 @@
+//! Watches tell everything once, in order and in time (W1 to W5, W8).
+//!
+//! What a watch must tell follows from the oracle's list of changes and from
+//! the zxid at which it was set. That is not known exactly, only between two
+//! bounds and by what the read showed that came with it; so a few places in
+//! the list are candidates, and each event rules some out.
+
+use std::collections::BTreeMap;
+use std::rc::Weak;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use super::{Violation, require};
+use crate::machine::command::{Change, ChangeKind};
+use crate::path;
+use crate::simulation::client::Handle;
+use crate::simulation::oracle::{Known, Oracle, is_below};
+use crate::watch::{EventKind, WatchEvent};
+use crate::znode::Zxid;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Of get and exists: fires once.
+    Data,
+    /// Of children: fires once.
+    Children,
+    Persistent,
+    Recursive,
+}
+
+impl Kind {
+    fn fires_once(self) -> bool {
+        matches!(self, Kind::Data | Kind::Children)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) place: usize,
+    pub(crate) path: String,
+    pub(crate) kind: Kind,
+    pub(crate) events: Receiver<WatchEvent>,
+    pub(crate) handle: Weak<Handle>,
+}
+
+#[derive(Debug)]
+struct Record {
+    watched: Watched,
+    /// Places in the list of changes from which on the watch may have been set.
+    candidates: Vec<usize>,
+    fired: bool,
+    seen: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    records: BTreeMap<u64, Record>,
+    next: u64,
+    /// Events that were compared.
+    pub(crate) events: u64,
+}
+
+/// Where a replica stands after a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) place: usize,
+    /// The zxid before the step, and after it.
+    pub(crate) from: Zxid,
+    pub(crate) to: Zxid,
+    /// The zxid of the snapshot that was installed in between.
+    pub(crate) installed: Option<Zxid>,
+}
+
+/// What a watch tells of a change, if anything.
+fn told<'a>(kind: Kind, watched: &'a str, change: &'a Change) -> Option<(EventKind, &'a str)> {
+    let own = change.path == watched;
+    let child =
+        || change.kind != ChangeKind::DataChanged && path::parent(&change.path) == Some(watched);
+    let data = match change.kind {
+        ChangeKind::Created => EventKind::Created,
+        ChangeKind::DataChanged => EventKind::DataChanged,
+        ChangeKind::Deleted => EventKind::Deleted,
+    };
+    match kind {
+        Kind::Data => own.then_some((data, watched)),
+        Kind::Children if own && change.kind == ChangeKind::Deleted => {
+            Some((EventKind::Deleted, watched))
+        }
+        Kind::Children => child().then_some((EventKind::ChildrenChanged, watched)),
+        Kind::Persistent if own => Some((data, watched)),
+        Kind::Persistent => child().then_some((EventKind::ChildrenChanged, watched)),
+        Kind::Recursive => is_below(&change.path, watched).then_some((data, &change.path)),
+    }
+}
+
+impl Watches {
+    /// A watch that was set when its replica was somewhere between two zxids, together with a read
+    /// of its path that `fits`.
+    pub(crate) fn set(
+        &mut self,
+        oracle: &Oracle,
+        watched: Watched,
+        (from, to): (Zxid, Zxid),
+        fits: impl Fn(Option<&Known>) -> bool,
+    ) -> Result<u64, Violation> {
+        let mut zxids = oracle.versions(&watched.path, from, to);
+        let between = oracle.first_after(from)..oracle.first_after(to);
+        let matching = oracle.changes()[between]
+            .iter()
+            .filter(|change| told(watched.kind, &watched.path, change).is_some());
+        zxids.extend(matching.map(|change| change.zxid));
+        zxids.sort_unstable();
+        zxids.dedup();
+        zxids.retain(|zxid| fits(oracle.at(&watched.path, *zxid)));
+        require(!zxids.is_empty(), "W4 set with the read", || {
+            format!("the read of {} shows no state from {from} to {to}", watched.path)
+        })?;
+        let candidates = zxids.into_iter().map(|zxid| oracle.first_after(zxid)).collect();
+        let (id, place) = (self.next, watched.place);
+        self.next += 1;
+        let mut record = Record { watched, candidates, fired: false, seen: 0 };
+        self.events += record.check(oracle, Moved { place, from: to, to, installed: None })?;
+        self.records.insert(id, record);
+        Ok(id)
+    }
+
+    /// Its client wants no more of it. Says whether it has fired.
+    pub(crate) fn forget(&mut self, id: u64) -> bool {
+        self.records.remove(&id).is_some_and(|record| record.seen > 0)
+    }
+
+    /// Whether a one-shot watch has fired.
+    pub(crate) fn has_fired(&self, id: u64) -> bool {
+        self.records.get(&id).is_none_or(|record| record.fired)
+    }
+
+    /// The process is gone, and its watches with it.
+    pub(crate) fn crashed(&mut self, place: usize) {
+        self.records.retain(|_, record| record.watched.place != place);
+    }
+
+    /// W1: what a replica shows after a step has been told by then.
+    pub(crate) fn stepped(&mut self, oracle: &Oracle, moved: Moved) -> Result<(), Violation> {
+        let mut events = 0;
+        let ours = |record: &&mut Record| record.watched.place == moved.place;
+        for record in self.records.values_mut().filter(ours) {
+            events += record.check(oracle, moved)?;
+        }
+        self.events += events;
+        Ok(())
+    }
+}
+
+impl Record {
+    fn check(&mut self, oracle: &Oracle, moved: Moved) -> Result<u64, Violation> {
+        let (kind, path) = (self.watched.kind, self.watched.path.clone());
+        let mut events = 0;
+        let mut net = Vec::new();
+        // What a snapshot changed comes before what was applied after it.
+        let over = kind.fires_once() && self.fired;
+        let mut net_is_due = moved.installed.is_some() && !over;
+        let closed = loop {
+            let event = match self.watched.events.try_recv() {
+                Ok(event) => event,
+                Err(error) => break error == TryRecvError::Disconnected,
+            };
+            events += 1;
+            require(!(kind.fires_once() && self.fired), "W3 once", || {
+                format!("a second event for a watch of {path} that fires once: {event:?}")
+            })?;
+            self.fired = true;
+            if event.net {
+                net.push(event);
+                continue;
+            }
+            if std::mem::take(&mut net_is_due) || !net.is_empty() {
+                self.check_net(oracle, moved, &std::mem::take(&mut net))?;
+            }
+            let before = self.candidates.clone();
+            self.candidates.retain_mut(|place| {
+                let next = next_told(oracle, *place, moved.to, kind, &self.watched.path);
+                let Some((at, told)) = next else { return false };
+                *place = at + 1;
+                let zxid = oracle.changes()[at].zxid;
+                told == (event.kind, event.path.as_str()) && zxid == event.zxid
+            });
+            require(!self.candidates.is_empty(), "W2 W3 the event that is due", || {
+                let due: Vec<_> = before
+                    .iter()
+                    .filter_map(|place| next_told(oracle, *place, moved.to, kind, &path))
+                    .map(|(at, told)| (told, oracle.changes()[at].zxid))
+                    .collect();
+                format!("a {kind:?} watch of {path} got {event:?}, and due was {due:?}")
+            })?;
+        };
+        self.seen += events;
+        if net_is_due || !net.is_empty() {
+            self.check_net(oracle, moved, &net)?;
+        }
+        if kind.fires_once() && self.fired {
+            require(closed, "W3 a watch that has fired is over", || {
+                format!("the channel of a watch of {path} is open after it has fired")
+            })?;
+            return Ok(events);
+        }
+        if closed {
+            let alive = self.watched.handle.upgrade().filter(|handle| !handle.is_over());
+            require(alive.is_none(), "W4 no watch ends silently", || {
+                format!("a {kind:?} watch of {path} is over, and its session is not")
+            })?;
+            return Ok(events);
+        }
+        let path = path.as_str();
+        let missed: Vec<_> = self
+            .candidates
+            .extract_if(.., |place| next_told(oracle, *place, moved.to, kind, path).is_some())
+            .collect();
+        require(!self.candidates.is_empty(), "W1 the event comes before the data", || {
+            let next =
+                missed.first().and_then(|place| next_told(oracle, *place, moved.to, kind, path));
+            format!(
+                "node {} shows zxid {}; its watch of {path} lacks {next:?}",
+                moved.place, moved.to
+            )
+        })?;
+        self.candidates = vec![oracle.first_after(moved.to)];
+        Ok(events)
+    }
+
+    /// After a snapshot: the watch has told of something if, and only if, something is different.
+    fn check_net(
+        &mut self,
+        oracle: &Oracle,
+        moved: Moved,
+        net: &[WatchEvent],
+    ) -> Result<(), Violation> {
+        let (kind, path) = (self.watched.kind, &self.watched.path);
+        let Some(installed) = moved.installed else {
+            return Err(Violation::new(
+                "W6 net changes come with a snapshot",
+                format!("a watch of {path} got {net:?}"),
+            ));
+        };
+        let differs = |path: &str, children: bool| {
+            let one = oracle.at(path, moved.from).map(|known| known.stat);
+            let two = oracle.at(path, installed).map(|known| known.stat);
+            match (one, two) {
+                (None, None) => false,
+                (Some(one), Some(two)) if children => one.pzxid != two.pzxid,
+                (Some(one), Some(two)) => (one.czxid, one.mzxid) != (two.czxid, two.mzxid),
+                _ => true,
+            }
+        };
+        let right = match kind {
+            Kind::Data => differs(path, false) != net.is_empty(),
+            Kind::Children => differs(path, true) != net.is_empty(),
+            Kind::Persistent => (differs(path, false) || differs(path, true)) != net.is_empty(),
+            Kind::Recursive => {
+                let mut below = oracle.paths_below(path).filter(|path| differs(path, false));
+                below.all(|path| net.iter().any(|event| event.path == path))
+                    && net.iter().all(|event| differs(&event.path, false))
+            }
+        };
+        let in_range = net.iter().all(|event| event.zxid > moved.from && event.zxid <= installed);
+        let sorted = net.is_sorted_by_key(|event| event.zxid);
+        require(right && in_range && sorted, "W6 net changes after a snapshot", || {
+            format!(
+                "a {kind:?} watch of {path} got {net:?} from zxid {} to {installed}",
+                moved.from
+            )
+        })?;
+        self.candidates = vec![oracle.first_after(installed)];
+        Ok(())
+    }
+}
+
+/// The next change up to a zxid that the watch tells of, with what it tells.
+fn next_told<'a>(
+    oracle: &'a Oracle,
+    from: usize,
+    to: Zxid,
+    kind: Kind,
+    path: &'a str,
+) -> Option<(usize, (EventKind, &'a str))> {
+    let changes = &oracle.changes()[from.min(oracle.changes().len())..];
+    let upto = changes.iter().take_while(|change| change.zxid <= to);
+    upto.enumerate().find_map(|(at, change)| Some((from + at, told(kind, path, change)?)))
+}

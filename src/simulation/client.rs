@@ -1,0 +1,567 @@
+//! A client's handles: the library's own, each call of which is noted, and
+//! whose every answer is compared with the oracle's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::checks::order::{self, is_definite};
+use super::checks::watches::{Kind, Watched};
+use super::checks::{Violation, require};
+use super::kernel::Kernel;
+use super::oracle::Known;
+use super::random::Random;
+use crate::coordinator::Coordinator;
+use crate::error::{Error, Result};
+use crate::multi::Multi;
+use crate::node::io::Answer;
+use crate::pending::Pending;
+use crate::runtime::{entropy, expect};
+use crate::session::Session;
+use crate::watch::{Watch, WatchMode};
+use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+
+/// An answer that is checked when it comes.
+pub(crate) type Answering<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// One client: a task of a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) kernel: Rc<Kernel>,
+    pub(crate) place: usize,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) random: Rc<Random>,
+}
+
+/// What is needed to resume a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) id: SessionId,
+    pub(crate) password: [u8; 16],
+    pub(crate) floor: Zxid,
+}
+
+impl Client {
+    /// Thinks for a while.
+    pub(crate) async fn think(&self) {
+        let time = self.random.around(self.kernel.plan.think);
+        self.kernel.sleep(time).await;
+    }
+
+    /// Opens or resumes a session; the second value is the answer to that.
+    pub(crate) fn open(
+        &self,
+        resume: Option<Ticket>,
+    ) -> Result<(Rc<Handle>, Answering<Result<()>>)> {
+        let holder = entropy::simulated::peek();
+        let known = resume.map(|ticket| (ticket.id, ticket.password));
+        let timeout = self.kernel.plan.session_timeout;
+        let (session, pending) = self.coordinator.begin_session(timeout, known)?;
+        let handle = Rc::new(Handle {
+            kernel: Rc::clone(&self.kernel),
+            place: self.place,
+            session,
+            holder,
+            issued: Cell::new(0),
+            floor: Cell::new(resume.map_or(0, |ticket| ticket.floor)),
+            order: RefCell::default(),
+            closing: Cell::new(false),
+        });
+        self.kernel.checks.borrow_mut().sessions.opened(&handle);
+        let name = if resume.is_some() { "resume" } else { "open" };
+        let waits = self.kernel.wait(name, self.place);
+        let (kernel, place, id) = (Rc::clone(&self.kernel), self.place, handle.session.id());
+        let opened = Box::pin(async move {
+            let _waits = waits;
+            let result = pending.await;
+            kernel.count(name);
+            kernel.trace.note([3, id.number(), u64::from(result.is_ok())]);
+            kernel.trace.say(format_args!("node {place}: {name} session {id}: {result:?}"));
+            result
+        });
+        Ok((handle, opened))
+    }
+}
+
+/// A session as one holder has it.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    kernel: Rc<Kernel>,
+    place: usize,
+    session: Session,
+    holder: u64,
+    /// The number of the last write that was asked for.
+    issued: Cell<u64>,
+    /// What every later read must show, at least.
+    floor: Cell<Zxid>,
+    order: RefCell<Order>,
+    closing: Cell<bool>,
+}
+
+/// I4: answers come in the order of the questions. Only a write does not wait for the reads and
+/// syncs before it.
+#[derive(Debug, Default)]
+struct Order {
+    asked: u64,
+    /// What has no answer yet, and whether it is a write.
+    open: BTreeMap<u64, bool>,
+}
+
+impl Handle {
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(crate) fn holder(&self) -> u64 {
+        self.holder
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.session.state().is_final() || self.closing.get()
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        let (id, password) = (self.session.id(), self.session.password());
+        Ticket { id, password, floor: self.floor.get() }
+    }
+
+    fn raise(&self, zxid: Zxid) {
+        self.floor.set(self.floor.get().max(zxid));
+    }
+
+    /// The zxid of what reads show now.
+    fn shown(&self) -> Zxid {
+        self.session.shared().tree().zxid()
+    }
+
+    fn ask(&self, writes: bool) -> u64 {
+        let mut order = self.order.borrow_mut();
+        order.asked += 1;
+        let number = order.asked;
+        order.open.insert(number, writes);
+        number
+    }
+
+    /// I4: everything asked for earlier was answered before this, unless the session is over.
+    fn answered<T>(&self, number: u64, what: &'static str, result: &Result<T>) {
+        self.kernel.count(what);
+        let mut order = self.order.borrow_mut();
+        let wrote = order.open.remove(&number) == Some(true);
+        let mut before = order.open.range(..number).filter(|(_, writes)| **writes || !wrote);
+        let earlier = before.next().map(|(number, _)| *number);
+        let lost = matches!(result, Err(error) if error.is_session_lost());
+        self.kernel.check(require(lost || earlier.is_none(), "I4 answers in order", || {
+            let session = self.session.id();
+            format!("{what} {number} of session {session} is answered before {earlier:?}")
+        }));
+    }
+
+    fn note<T: Debug>(&self, what: &'static str, path: &str, result: &Result<T>) {
+        let id = self.session.id();
+        let kind = match result {
+            Ok(_) => 1,
+            Err(error) => 2 + u64::from(error.is_outcome_unknown()),
+        };
+        self.kernel.trace.note([2, id.number() ^ what.len() as u64, kind]);
+        let place = self.place;
+        self.kernel.trace.say(format_args!("node {place}: {what} {path} by {id}: {result:?}"));
+    }
+
+    /// A write that has just been asked for.
+    fn write<T: Debug + PartialEq + 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        path: &str,
+        pending: Pending<T>,
+        convert: fn(Answer) -> Result<T>,
+        changes: fn(&T) -> bool,
+    ) -> Answering<Result<T>> {
+        let asked = self.kernel.checks.borrow().order.floor();
+        let waits = self.kernel.wait(what, self.place);
+        let refused = pending.has_failed();
+        if !refused {
+            self.issued.set(self.issued.get() + 1);
+        }
+        let (seq, number) = (self.issued.get(), self.ask(true));
+        let path = path.to_owned();
+        let handle = Rc::clone(self);
+        Box::pin(async move {
+            let _waits = waits;
+            let result = pending.await;
+            handle.answered(number, what, &result);
+            handle.note(what, &path, &result);
+            if !refused {
+                let checked = handle.check_write(seq, asked, &result, convert, changes);
+                handle.kernel.check(checked.map_err(|violation| Violation {
+                    what: format!("{what} {path}: {}", violation.what),
+                    ..violation
+                }));
+            }
+            result
+        })
+    }
+
+    /// I9, I10: the answer is that of the log, and what was refused for good has not happened.
+    fn check_write<T: Debug + PartialEq>(
+        &self,
+        seq: u64,
+        asked: order::Floor,
+        result: &Result<T>,
+        convert: fn(Answer) -> Result<T>,
+        changes: fn(&T) -> bool,
+    ) -> Result<(), Violation> {
+        let mut checks = self.kernel.checks.borrow_mut();
+        let id = self.session.id();
+        let outcome = checks.oracle.outcome(id, self.holder, seq).cloned();
+        if let Err(error) = result {
+            if !is_definite(error) {
+                return Ok(());
+            }
+            if error.is_session_lost() && !matches!(error, Error::Multi { .. }) {
+                let happened = outcome.is_some_and(|outcome| outcome.result.is_ok());
+                checks.order.never(id, self.holder, seq);
+                return require(!happened, "I10 refused is not done", || {
+                    format!("request {seq} of session {id} failed with {error}, and was done")
+                });
+            }
+        }
+        let Some(outcome) = outcome else {
+            let what = format!("request {seq} of session {id} was answered {result:?}");
+            return Err(Violation::new("I9 answered is in the log", what));
+        };
+        let expected = match outcome.result.clone() {
+            Ok(reply) => convert(Answer::Reply(reply)),
+            Err(error) => Err(error.into_error(id)),
+        };
+        require(expected == *result, "I9 the answer of the log", || {
+            format!("request {seq} of session {id} got {result:?}, not {expected:?}")
+        })?;
+        checks.order.answered(asked, &outcome, result.as_ref().is_ok_and(changes))?;
+        if result.as_ref().is_ok_and(changes) {
+            self.raise(outcome.zxid);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn create(
+        self: &Rc<Self>,
+        path: &str,
+        data: &[u8],
+        mode: CreateMode,
+    ) -> Answering<Result<Created>> {
+        let pending = self.session.nonblocking().create(path, data, mode);
+        self.write("create", path, pending, expect::created, |_| true)
+    }
+
+    pub(crate) fn set(
+        self: &Rc<Self>,
+        path: &str,
+        data: &[u8],
+        version: Option<u64>,
+    ) -> Answering<Result<Stat>> {
+        let session = self.session.nonblocking();
+        let pending = match version {
+            Some(version) => session.set_if(path, data, version),
+            None => session.set(path, data),
+        };
+        let what = if version.is_some() { "set_if" } else { "set" };
+        self.write(what, path, pending, expect::set, |_| true)
+    }
+
+    pub(crate) fn delete(
+        self: &Rc<Self>,
+        path: &str,
+        version: Option<u64>,
+    ) -> Answering<Result<()>> {
+        let session = self.session.nonblocking();
+        let pending = match version {
+            Some(version) => session.delete_if(path, version),
+            None => session.delete(path),
+        };
+        let what = if version.is_some() { "delete_if" } else { "delete" };
+        self.write(what, path, pending, expect::done, |()| true)
+    }
+
+    pub(crate) fn multi(
+        self: &Rc<Self>,
+        build: impl FnOnce(Multi<'_>) -> Multi<'_>,
+    ) -> Answering<Result<Vec<OpResult>>> {
+        let pending = build(self.session.multi()).submit();
+        let changes = |results: &Vec<OpResult>| {
+            results.iter().any(|result| !matches!(result, OpResult::Checked))
+        };
+        self.write("multi", "", pending, expect::multi, changes)
+    }
+
+    /// Closes the session. Whatever became of it, that is no error.
+    pub(crate) fn close(self: &Rc<Self>) -> Answering<()> {
+        self.closing.set(true);
+        let waits = self.kernel.wait("close", self.place);
+        let pending = self.session.nonblocking().close();
+        let number = self.ask(true);
+        let handle = Rc::clone(self);
+        Box::pin(async move {
+            let _waits = waits;
+            let result = pending.await;
+            handle.answered(number, "close", &result);
+            handle.note("close", "", &result);
+        })
+    }
+
+    /// A read that has just been asked for.
+    fn read<T: Debug + 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        path: &str,
+        pending: Pending<T>,
+        fits: Fits<T>,
+    ) -> Answering<Result<T>> {
+        let from = self.shown();
+        let waits = self.kernel.wait(what, self.place);
+        let number = self.ask(false);
+        let (path, handle) = (path.to_owned(), Rc::clone(self));
+        Box::pin(async move {
+            let _waits = waits;
+            let result = pending.await;
+            handle.answered(number, what, &result);
+            handle.note(what, &path, &result);
+            handle.check_read(what, &path, from, &result, fits);
+            result
+        })
+    }
+
+    fn check_read<T: Debug>(
+        &self,
+        what: &'static str,
+        path: &str,
+        from: Zxid,
+        result: &Result<T>,
+        fits: Fits<T>,
+    ) {
+        if !matches!(result, Ok(_) | Err(Error::NoNode { .. })) {
+            return;
+        }
+        // The session's earlier writes have been answered by now, and so are in its floor.
+        let (from, to) = (from.max(self.floor.get()), self.shown());
+        let checks = self.kernel.checks.borrow();
+        let shows = || format!("{what} {path} by {} gave {result:?}", self.session.id());
+        let fits = |known: Option<&Known>| fits(result, known);
+        let read = order::read(&checks.oracle, path, (from, to), fits, shows);
+        drop(checks);
+        match read {
+            Ok(zxid) => self.raise(zxid),
+            Err(violation) => self.kernel.fail(violation),
+        }
+    }
+
+    /// A read that is queued behind the session's earlier requests.
+    pub(crate) fn get(self: &Rc<Self>, path: &str) -> Answering<Result<(Arc<[u8]>, Stat)>> {
+        self.read("get", path, self.session.nonblocking().get(path), data_fits)
+    }
+
+    /// As [`Handle::get`].
+    pub(crate) fn exists(self: &Rc<Self>, path: &str) -> Answering<Result<Option<Stat>>> {
+        self.read("exists", path, self.session.nonblocking().exists(path), exists_fits)
+    }
+
+    /// As [`Handle::get`].
+    pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
+        self.read("children", path, self.session.nonblocking().children(path), children_fits)
+    }
+
+    /// The three reads that do not wait, one after the other: they show one state.
+    pub(crate) fn look(&self, path: &str) {
+        let shown = self.shown();
+        // A session that is connecting anew may find its replica behind: only `sync` helps that.
+        let get = self.session.get(path);
+        self.note("get now", path, &get);
+        self.check_now("get now", path, shown, &get, data_fits);
+        let exists = self.session.exists(path);
+        self.check_now("exists now", path, shown, &exists, exists_fits);
+        let children = self.session.children(path);
+        self.check_now("children now", path, shown, &children, children_fits);
+    }
+
+    fn check_now<T: Debug>(
+        &self,
+        what: &'static str,
+        path: &str,
+        shown: Zxid,
+        result: &Result<T>,
+        fits: Fits<T>,
+    ) {
+        self.kernel.count(what);
+        if result.as_ref().is_err_and(Error::is_session_lost) {
+            return;
+        }
+        let floor = self.floor.get();
+        let checks = self.kernel.checks.borrow();
+        let checked = require(shown >= floor, "I3 reads do not go back", || {
+            format!("{what} {path} shows zxid {shown} after {floor}")
+        })
+        .and_then(|()| {
+            require(fits(result, checks.oracle.at(path, shown)), "I3 reads show what was", || {
+                format!("{what} {path} gave {result:?} at zxid {shown}")
+            })
+        });
+        drop(checks);
+        self.kernel.check(checked);
+        self.raise(shown);
+    }
+
+    /// I2: what is read after it shows every write that was answered, to anybody, before it.
+    pub(crate) fn sync(self: &Rc<Self>) -> Answering<Result<Zxid>> {
+        let asked = self.kernel.checks.borrow().order.floor();
+        let waits = self.kernel.wait("sync", self.place);
+        let pending = self.session.nonblocking().sync();
+        let (number, handle) = (self.ask(false), Rc::clone(self));
+        Box::pin(async move {
+            let _waits = waits;
+            let result = pending.await;
+            handle.answered(number, "sync", &result);
+            handle.note("sync", "", &result);
+            if let Ok(zxid) = result {
+                handle.kernel.check(require(zxid >= asked.zxid, "I2 sync sees all", || {
+                    format!("it gave {zxid} and was asked for after {} was answered", asked.zxid)
+                }));
+                handle.raise(asked.zxid);
+            }
+            result
+        })
+    }
+
+    /// Sets a watch, which is checked from then on until [`Watching`] is dropped.
+    async fn watching<T: Debug>(
+        self: &Rc<Self>,
+        what: &'static str,
+        (path, kind): (&str, Kind),
+        pending: Pending<T>,
+        from: Zxid,
+        split: impl FnOnce(T) -> (Option<Seen>, Watch),
+    ) -> Result<Watching> {
+        let waits = self.kernel.wait(what, self.place);
+        let number = self.ask(false);
+        let result = pending.await;
+        drop(waits);
+        self.answered(number, what, &result);
+        self.note(what, path, &result);
+        let (seen, watch) = split(result?);
+        let range = (from.max(self.floor.get()), self.shown());
+        let watched = Watched {
+            place: self.place,
+            path: path.to_owned(),
+            kind,
+            events: watch.events().clone(),
+            handle: Rc::downgrade(self),
+        };
+        let fits = |known: Option<&Known>| seen.as_ref().is_none_or(|seen| seen.fits(known));
+        let mut checks = self.kernel.checks.borrow_mut();
+        let checks = &mut *checks;
+        let id = match checks.watches.set(&checks.oracle, watched, range, fits) {
+            Ok(id) => Some(id),
+            Err(violation) => {
+                self.kernel.fail(violation);
+                None
+            }
+        };
+        Ok(Watching { kernel: Rc::clone(&self.kernel), id, _watch: watch })
+    }
+
+    pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+        let (from, pending) = (self.shown(), self.session.nonblocking().get_and_watch(path));
+        let split = |(data, stat, watch)| (Some(Seen::Data(data, stat)), watch);
+        self.watching("get and watch", (path, Kind::Data), pending, from, split).await
+    }
+
+    pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+        let (from, pending) = (self.shown(), self.session.nonblocking().exists_and_watch(path));
+        let split = |(stat, watch)| (Some(Seen::Exists(stat)), watch);
+        self.watching("exists and watch", (path, Kind::Data), pending, from, split).await
+    }
+
+    pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+        let (from, pending) = (self.shown(), self.session.nonblocking().children_and_watch(path));
+        let split = |(children, watch)| (Some(Seen::Children(children)), watch);
+        self.watching("children and watch", (path, Kind::Children), pending, from, split).await
+    }
+
+    pub(crate) async fn watch(self: &Rc<Self>, path: &str, mode: WatchMode) -> Result<Watching> {
+        let kind = match mode {
+            WatchMode::Persistent => Kind::Persistent,
+            WatchMode::PersistentRecursive => Kind::Recursive,
+        };
+        let (from, pending) = (self.shown(), self.session.nonblocking().watch(path, mode));
+        self.watching("watch", (path, kind), pending, from, |watch| (None, watch)).await
+    }
+}
+
+/// Whether a read's result is what the znode was.
+type Fits<T> = fn(&Result<T>, Option<&Known>) -> bool;
+
+fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool {
+    match (result, known) {
+        (Ok((data, stat)), Some(known)) => *data == known.data && *stat == known.stat,
+        (Err(Error::NoNode { .. }), None) => true,
+        _ => false,
+    }
+}
+
+fn exists_fits(result: &Result<Option<Stat>>, known: Option<&Known>) -> bool {
+    matches!(result, Ok(stat) if *stat == known.map(|known| known.stat))
+}
+
+fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
+    match (result, known) {
+        (Ok(children), Some(known)) => *children == known.children,
+        (Err(Error::NoNode { .. }), None) => true,
+        _ => false,
+    }
+}
+
+/// What the read that came with a watch showed.
+enum Seen {
+    Data(Arc<[u8]>, Stat),
+    Exists(Option<Stat>),
+    Children(Vec<String>),
+}
+
+impl Seen {
+    fn fits(&self, known: Option<&Known>) -> bool {
+        match (self, known) {
+            (Seen::Exists(stat), known) => *stat == known.map(|known| known.stat),
+            (_, None) => false,
+            (Seen::Data(data, stat), Some(known)) => *data == known.data && *stat == known.stat,
+            (Seen::Children(children), Some(known)) => *children == known.children,
+        }
+    }
+}
+
+/// A watch that is being checked.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    kernel: Rc<Kernel>,
+    id: Option<u64>,
+    _watch: Watch,
+}
+
+impl Watching {
+    /// Whether it has told of something, if it fires once.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.id.is_none_or(|id| self.kernel.checks.borrow().watches.has_fired(id))
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if let Some(id) = self.id
+            // It may be dropped by whoever looks at the checks: then the process is gone anyway.
+            && let Ok(mut checks) = self.kernel.checks.try_borrow_mut()
+        {
+            checks.watches.forget(id);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A node's disk: what is durable on it, and what goes wrong with it.
+//!
+//! What a node hands to its disk is durable when its sync is done, which is an
+//! event of its own; until then a crash loses it, keeps it, or keeps a part of
+//! it. The store behind is [`MemoryDisk`], which holds durable data only.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::machine::snapshot::ChunkWriter;
+use crate::peers::Founding;
+use crate::storage::{
+    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
+    MemoryStore, SnapshotMeta, StorageError,
+};
+
+/// A disk, which stays when its node ends; a clone is the same disk.
+#[derive(Clone, Debug)]
+pub(crate) struct SimDisk {
+    disk: MemoryDisk,
+    shared: Arc<Mutex<Condition>>,
+}
+
+/// What is on the disk, for whoever checks promises, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(crate) struct Condition {
+    pub(crate) hard_state: HardState,
+    /// The index of the checkpoint.
+    checkpoint: u64,
+    /// The index of the first entry of `terms`.
+    first: u64,
+    terms: VecDeque<u64>,
+    /// No write finds room.
+    pub(crate) full: bool,
+    /// The next sync fails.
+    pub(crate) fails: bool,
+    /// The next open fails, for once.
+    pub(crate) unreadable: bool,
+    /// What is on it is damaged for good.
+    pub(crate) damaged: Option<&'static str>,
+}
+
+impl Condition {
+    /// The last index that is durable.
+    pub(crate) fn last(&self) -> u64 {
+        (self.first + self.terms.len() as u64).saturating_sub(1).max(self.checkpoint)
+    }
+
+    /// Whether this entry is durable, itself or as part of the checkpoint.
+    pub(crate) fn holds(&self, index: u64, term: u64) -> bool {
+        if index <= self.checkpoint {
+            return true;
+        }
+        let place = index.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
+        place.and_then(|place| self.terms.get(place)) == Some(&term)
+    }
+
+    fn append(&mut self, write: &LogWrite) {
+        if let Some(first) = write.entries.first() {
+            if self.terms.is_empty() {
+                self.first = first.index;
+            }
+            let kept = first.index.saturating_sub(self.first);
+            self.terms.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+            self.terms.extend(write.entries.iter().map(|entry| entry.term));
+        }
+        if let Some(hard_state) = write.hard_state {
+            self.hard_state = hard_state;
+        }
+    }
+
+    fn checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) {
+        self.checkpoint = meta.index;
+        match log {
+            LogAfter::From(from) => {
+                while self.first < from && self.terms.pop_front().is_some() {
+                    self.first += 1;
+                }
+            }
+            LogAfter::Reset(hard_state) => {
+                self.terms.clear();
+                self.first = meta.index + 1;
+                self.hard_state = hard_state;
+            }
+        }
+    }
+}
+
+impl SimDisk {
+    /// A disk with the founding state of a member on it.
+    pub(crate) fn founded(founding: &Founding, place: usize) -> SimDisk {
+        let member = &founding.members[place];
+        let identity = Identity {
+            cluster: founding.cluster,
+            node: member.node,
+            incarnation: member.node,
+            address: member.address.clone(),
+        };
+        let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };
+        let (hard_state, meta, state) = founding.genesis();
+        disk.open()
+            .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
+            .expect("a new store in memory takes its founding");
+        disk
+    }
+
+    pub(crate) fn open(&self) -> SimStore {
+        SimStore { store: self.disk.open(), shared: Arc::clone(&self.shared) }
+    }
+
+    pub(crate) fn condition(&self) -> MutexGuard<'_, Condition> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The store of one start of a node.
+#[derive(Debug)]
+pub(crate) struct SimStore {
+    store: MemoryStore,
+    shared: Arc<Mutex<Condition>>,
+}
+
+impl SimStore {
+    fn condition(&self) -> MutexGuard<'_, Condition> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, what: &str) -> Result<(), StorageError> {
+        let mut condition = self.condition();
+        let what = what.to_owned();
+        if condition.full {
+            Err(StorageError::NoSpace { what })
+        } else if std::mem::take(&mut condition.fails) {
+            Err(StorageError::Io { what, reason: "the sync failed".to_owned() })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl LogStore for SimStore {
+    fn identity(&self) -> Option<&Identity> {
+        self.store.identity()
+    }
+
+    fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        self.store.found(identity, hard_state, meta, chunks)?;
+        self.condition().checkpoint(meta, LogAfter::Reset(hard_state));
+        Ok(())
+    }
+
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+        {
+            let mut condition = self.condition();
+            if let Some(what) = condition.damaged {
+                return Err(StorageError::Corrupt { what: what.to_owned() });
+            }
+            if std::mem::take(&mut condition.unreadable) {
+                let reason = "read error".to_owned();
+                return Err(StorageError::Io { what: "the log".to_owned(), reason });
+            }
+        }
+        self.store.load(sink)
+    }
+
+    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+        self.check("the log")?;
+        self.store.append(write)?;
+        self.condition().append(write);
+        Ok(())
+    }
+
+    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        self.store.begin_checkpoint(full)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        self.store.put_chunk(chunk)
+    }
+
+    fn commit_checkpoint(
+        &mut self,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+    ) -> Result<(), StorageError> {
+        self.check("a checkpoint")?;
+        self.store.commit_checkpoint(meta, log)?;
+        self.condition().checkpoint(meta, log);
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! The clients' tasks: ordinary `async fn`s over the library's own handles,
+//! polled on the world's thread in the order in which they were woken.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::clock::Nanos;
+
+/// The tasks that are to be polled. The wakers share it with the engine, which may hold them
+/// anywhere.
+#[derive(Debug, Default)]
+struct Woken(Mutex<VecDeque<u64>>);
+
+#[derive(Debug)]
+struct TaskWaker {
+    task: u64,
+    woken: Arc<Woken>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(self.task);
+    }
+}
+
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Task {
+    process: usize,
+    waker: Waker,
+    /// Absent while it is polled.
+    future: Option<TaskFuture>,
+    /// It is in the queue already.
+    queued: bool,
+}
+
+/// All tasks of a world.
+#[derive(Default)]
+pub(crate) struct Executor {
+    tasks: RefCell<BTreeMap<u64, Task>>,
+    next: RefCell<u64>,
+    woken: Arc<Woken>,
+    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+}
+
+struct Timer {
+    at: Nanos,
+    sequence: u64,
+    waker: Waker,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Timer) -> bool {
+        (self.at, self.sequence) == (other.at, other.sequence)
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+impl Executor {
+    fn number(&self) -> u64 {
+        let mut next = self.next.borrow_mut();
+        *next += 1;
+        *next
+    }
+
+    /// A task of a process, which ends with it.
+    pub(crate) fn spawn(&self, process: usize, future: impl Future<Output = ()> + 'static) {
+        let task = self.number();
+        let waker = Waker::from(Arc::new(TaskWaker { task, woken: Arc::clone(&self.woken) }));
+        waker.wake_by_ref();
+        let future: TaskFuture = Box::pin(future);
+        let new = Task { process, waker, future: Some(future), queued: false };
+        self.tasks.borrow_mut().insert(task, new);
+    }
+
+    /// Drops the tasks of a process.
+    pub(crate) fn kill(&self, process: usize) {
+        let mut tasks = self.tasks.borrow_mut();
+        let ours = tasks.iter().filter(|(_, task)| task.process == process);
+        let ours: Vec<u64> = ours.map(|(id, _)| *id).collect();
+        let killed: Vec<Task> = ours.iter().filter_map(|id| tasks.remove(id)).collect();
+        // What is dropped with a task may want to look at the others.
+        drop(tasks);
+        drop(killed);
+    }
+
+    pub(crate) fn count(&self, process: usize) -> usize {
+        self.tasks.borrow().values().filter(|task| task.process == process).count()
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next_timer(&self) -> Option<Nanos> {
+        self.timers.borrow().peek().map(|Reverse(timer)| timer.at)
+    }
+
+    /// Wakes whoever waits for a time up to now.
+    pub(crate) fn fire(&self, now: Nanos) {
+        loop {
+            let mut timers = self.timers.borrow_mut();
+            match timers.peek() {
+                Some(Reverse(timer)) if timer.at <= now => {}
+                _ => return,
+            }
+            let due = timers.pop();
+            drop(timers);
+            if let Some(Reverse(timer)) = due {
+                timer.waker.wake();
+            }
+        }
+    }
+
+    pub(crate) fn wake_at(&self, at: Nanos, waker: Waker) {
+        let sequence = self.number();
+        self.timers.borrow_mut().push(Reverse(Timer { at, sequence, waker }));
+    }
+
+    /// Polls the tasks that were woken, those of paused processes excepted: they stay woken.
+    pub(crate) fn run(&self, is_paused: impl Fn(usize) -> bool) {
+        let mut later = Vec::new();
+        loop {
+            let next = self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some(id) = next else { break };
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(task) = tasks.get_mut(&id) else { continue };
+            if is_paused(task.process) {
+                if !std::mem::replace(&mut task.queued, true) {
+                    later.push(id);
+                }
+                continue;
+            }
+            task.queued = false;
+            let waker = task.waker.clone();
+            let Some(mut future) = task.future.take() else { continue };
+            drop(tasks);
+            let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            if done {
+                self.tasks.borrow_mut().remove(&id);
+                drop(future);
+            } else if let Some(task) = self.tasks.borrow_mut().get_mut(&id) {
+                task.future = Some(future);
+            }
+        }
+        let mut woken = self.woken.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in later {
+            if let Some(task) = self.tasks.borrow_mut().get_mut(&id) {
+                task.queued = false;
+            }
+            woken.push_back(id);
+        }
+    }
+
+    /// Whether any task of a process that is not paused waits to be polled.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor")
+            .field("tasks", &self.tasks.borrow().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits for two things and gives what comes first.
+pub(crate) async fn first<A, B>(
+    one: impl Future<Output = A>,
+    two: impl Future<Output = B>,
+) -> Result<A, B> {
+    let mut one = std::pin::pin!(one);
+    let mut two = std::pin::pin!(two);
+    std::future::poll_fn(move |context| {
+        if let Poll::Ready(value) = one.as_mut().poll(context) {
+            return Poll::Ready(Ok(value));
+        }
+        two.as_mut().poll(context).map(Err)
+    })
+    .await
+}

@@ -1,0 +1,154 @@
+//! Every fault that there is, and how often.
+//!
+//! To add one: a variant, a row in [`TABLE`], and an arm in the world's
+//! `inject` (or, for what happens to a message or a sync, where that is done).
+
+use super::random::Random;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A message is lost.
+    Loss,
+    /// A message comes twice.
+    Duplicate,
+    /// A message is late by up to some seconds.
+    DelaySpike,
+    /// Messages overtake each other.
+    Reorder,
+    /// Some nodes are not heard by the others.
+    PartitionOneWay,
+    /// Some nodes and the others do not hear each other.
+    PartitionTwoWay,
+    /// A node takes long for everything.
+    SlowNode,
+    /// Some nodes are killed, and started again later.
+    Crash,
+    /// A node is killed between two things that one of its steps wanted done.
+    CrashInStep,
+    /// A node is closed in good order, and started again later.
+    Close,
+    /// A process is stopped for a while, and goes on.
+    Pause,
+    /// A monotonic clock changes its rate.
+    ClockDrift,
+    /// A wall clock jumps.
+    WallJump,
+    /// What was not synced when a node was killed is lost in part: a write may be torn.
+    TornWrite,
+    /// A disk is slow for a while.
+    SlowDisk,
+    /// A sync fails.
+    FailedSync,
+    /// A disk is full for a while.
+    FullDisk,
+    /// A disk cannot be read when its node starts, for once.
+    ReadError,
+    /// What is on a disk decays: its node must refuse to start from it.
+    BitRot,
+    /// A disk has lost what it had synced: its node must refuse to start from it.
+    LostWrites,
+    /// A disk is replaced by an empty one.
+    Wipe,
+    /// A leader is asked to hand over.
+    Resign,
+    /// A session is expired before its time.
+    Expire,
+}
+
+/// In what a rate is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Of a million messages, syncs or the like.
+    PerMillion,
+    /// In a thousand minutes.
+    PerThousandMinutes,
+}
+
+/// One row: the fault, its name, how many percent of the seeds have it, and its rate there.
+pub(crate) struct Row {
+    pub(crate) fault: Fault,
+    pub(crate) name: &'static str,
+    percent: u64,
+    unit: Unit,
+    rate: (u64, u64),
+}
+
+const fn row(fault: Fault, name: &'static str, percent: u64, unit: Unit, rate: (u64, u64)) -> Row {
+    Row { fault, name, percent, unit, rate }
+}
+
+use Unit::{PerMillion, PerThousandMinutes};
+
+pub(crate) const TABLE: [Row; 23] = [
+    row(Fault::Loss, "messages lost", 50, PerMillion, (100, 50_000)),
+    row(Fault::Duplicate, "messages doubled", 50, PerMillion, (100, 50_000)),
+    row(Fault::DelaySpike, "messages late", 50, PerMillion, (100, 10_000)),
+    row(Fault::Reorder, "messages overtaken", 50, PerMillion, (1_000, 300_000)),
+    row(Fault::PartitionOneWay, "one-way partitions", 40, PerThousandMinutes, (100, 2_000)),
+    row(Fault::PartitionTwoWay, "two-way partitions", 60, PerThousandMinutes, (100, 3_000)),
+    row(Fault::SlowNode, "slow nodes", 40, PerThousandMinutes, (100, 1_000)),
+    row(Fault::Crash, "crashes", 70, PerThousandMinutes, (100, 3_000)),
+    row(Fault::CrashInStep, "crashes in a step", 40, PerMillion, (10, 300)),
+    row(Fault::Close, "closes", 30, PerThousandMinutes, (100, 1_000)),
+    row(Fault::Pause, "pauses", 50, PerThousandMinutes, (100, 2_000)),
+    row(Fault::ClockDrift, "clock rates changed", 50, PerThousandMinutes, (100, 2_000)),
+    row(Fault::WallJump, "wall clocks moved", 30, PerThousandMinutes, (100, 1_000)),
+    row(Fault::TornWrite, "torn writes", 50, PerMillion, (100_000, 900_000)),
+    row(Fault::SlowDisk, "slow disks", 40, PerThousandMinutes, (100, 1_500)),
+    row(Fault::FailedSync, "failed syncs", 25, PerMillion, (10, 500)),
+    row(Fault::FullDisk, "full disks", 20, PerThousandMinutes, (50, 400)),
+    row(Fault::ReadError, "read errors", 20, PerMillion, (50_000, 500_000)),
+    row(Fault::BitRot, "rotten disks", 15, PerThousandMinutes, (50, 200)),
+    row(Fault::LostWrites, "disks rolled back", 10, PerThousandMinutes, (50, 200)),
+    row(Fault::Wipe, "wiped disks", 10, PerThousandMinutes, (50, 200)),
+    row(Fault::Resign, "leaders asked to resign", 40, PerThousandMinutes, (200, 3_000)),
+    row(Fault::Expire, "sessions expired", 30, PerThousandMinutes, (200, 3_000)),
+];
+
+/// Whether a wiped disk's node comes back with the empty disk, under its old name. It must not
+/// until its peers tell it from the member that it was: it would vote a second time.
+pub(crate) const WIPED_NODES_RETURN: bool = false;
+
+/// How often each fault happens in one world.
+#[derive(Clone, Debug)]
+pub(crate) struct Rates([u64; TABLE.len()]);
+
+impl Rates {
+    /// Draws which faults there are, and how often (swarm testing: Groce et al. 2012).
+    pub(crate) fn draw(random: &Random) -> Rates {
+        let quiet = random.percent(5);
+        Rates(std::array::from_fn(|place| {
+            let row = &TABLE[place];
+            let (has, from, to) = (random.percent(row.percent), row.rate.0, row.rate.1);
+            // All orders of magnitude are as likely as each other.
+            let doublings = (to / from).max(1).ilog2();
+            let base = from << random.below(u64::from(doublings) + 1);
+            let rate = random.within(base..base * 2).min(to);
+            if has && !quiet { rate } else { 0 }
+        }))
+    }
+
+    pub(crate) fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
+    /// The mean time to the next one, for the faults that come with time.
+    pub(crate) fn period(&self, fault: Fault) -> Option<super::clock::Nanos> {
+        let timed = TABLE[fault as usize].unit == PerThousandMinutes;
+        let rate = self.of(fault);
+        (timed && rate > 0).then(|| 60_000 * super::clock::SECOND / rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_each_fault_in_its_place() {
+        for (place, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.fault as usize, place, "{:?}", row.fault);
+        }
+    }
+}

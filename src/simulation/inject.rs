@@ -1,0 +1,226 @@
+//! How the faults that come with time strike, and how all of them end.
+
+use super::clock::{MILLI, Nanos, SECOND};
+use super::faults::{Fault, TABLE};
+use super::kernel::Phase;
+use super::world::{Event, World};
+use crate::node::io::Input;
+
+impl World {
+    /// Lets the faults begin.
+    pub(crate) fn begin_chaos(&mut self) {
+        for row in &TABLE {
+            self.strike_later(row.fault);
+        }
+    }
+
+    fn strike_later(&mut self, fault: Fault) {
+        if let Some(period) = self.kernel.plan.rates.period(fault) {
+            let time = self.random.around(period);
+            self.schedule_in(time, Event::Strike { fault });
+        }
+    }
+
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        if self.kernel.phase.get() != Phase::Chaos {
+            return;
+        }
+        self.strike_later(fault);
+        if let Some(what) = self.inject(fault) {
+            self.kernel.count_fault(fault);
+            self.kernel.trace.note([9, fault as u64, 0]);
+            self.kernel.trace.say_fault(format_args!("{}: {what}", TABLE[fault as usize].name));
+        }
+    }
+
+    /// A place whose process runs.
+    fn some_running(&self) -> Option<usize> {
+        let places = 0..self.processes.len();
+        let running: Vec<usize> =
+            places.filter(|place| self.processes[*place].life.is_some()).collect();
+        (!running.is_empty()).then(|| *self.random.pick(&running))
+    }
+
+    /// Some of the places, as often one as more than one.
+    fn some_places(&self) -> Vec<usize> {
+        let count = self.processes.len();
+        let most = if self.random.percent(60) { 1 } else { count };
+        let mut places: Vec<usize> = (0..count).collect();
+        while places.len() > most.min(1 + self.random.index(count)) {
+            places.remove(self.random.index(places.len()));
+        }
+        places
+    }
+
+    /// Short, long, or longer than a session lives.
+    fn some_time(&self) -> Nanos {
+        let timeout = self.kernel.plan.session_timeout.as_nanos() as u64;
+        let mean = *self.random.pick(&[100 * MILLI, SECOND, timeout / 2, timeout, 2 * timeout]);
+        self.random.around(mean)
+    }
+
+    /// Does it, and says what it did; `None` if there was nothing that it could be done to.
+    fn inject(&mut self, fault: Fault) -> Option<String> {
+        let now = self.now();
+        let time = self.some_time();
+        match fault {
+            Fault::PartitionOneWay | Fault::PartitionTwoWay => {
+                Some(self.part(fault == Fault::PartitionTwoWay, time))
+            }
+            Fault::SlowNode => {
+                let place = self.some_running()?;
+                self.processes[place].slow_until = now + time;
+                Some(format!("node {place} for {time} ns"))
+            }
+            Fault::Crash => {
+                let places = self.some_places();
+                for place in &places {
+                    self.crash(*place);
+                    let time = self.some_time();
+                    self.start_in(*place, time);
+                }
+                Some(format!("nodes {places:?}"))
+            }
+            Fault::Close => {
+                let place = self.some_running()?;
+                let coordinator = self.kernel.coordinators.borrow()[place].clone();
+                coordinator?.close();
+                self.want_step(place, now);
+                Some(format!("node {place}"))
+            }
+            Fault::Pause => {
+                let place = self.some_running()?;
+                self.pause(place, time);
+                Some(format!("node {place} for {time} ns"))
+            }
+            Fault::ClockDrift => {
+                let place = self.random.index(self.processes.len());
+                let rate = self.draw_rate();
+                self.processes[place].clock.set_rate(rate);
+                // What it waits for comes at another time now.
+                self.want_step(place, now);
+                Some(format!("node {place} to {rate} ppm"))
+            }
+            Fault::WallJump => {
+                let place = self.random.index(self.processes.len());
+                let by = self.random.below(7_200_000) as i64 - 3_600_000;
+                self.processes[place].clock.jump_wall(by);
+                Some(format!("node {place} by {by} ms"))
+            }
+            Fault::SlowDisk => {
+                let place = self.random.index(self.processes.len());
+                self.processes[place].slow_disk_until = now + time;
+                Some(format!("node {place} for {time} ns"))
+            }
+            Fault::FullDisk => {
+                let place = self.random.index(self.processes.len());
+                self.processes[place].disk.condition().full = true;
+                self.schedule_in(time, Event::MakeRoom { place });
+                Some(format!("node {place} for {time} ns"))
+            }
+            Fault::BitRot => self.damage("a checksum does not match"),
+            Fault::LostWrites => self.damage("the log ends before what was acknowledged"),
+            Fault::Wipe => self.damage("the disk was replaced"),
+            Fault::Resign => {
+                let place = self.some_running()?;
+                self.input(place, Input::Resign);
+                Some(format!("node {place}"))
+            }
+            Fault::Expire => {
+                let pick = |count| self.random.index(count);
+                let session = self.kernel.checks.borrow().sessions.any(pick)?;
+                self.kernel.checks.borrow_mut().sessions.force(session);
+                for place in 0..self.processes.len() {
+                    self.input(place, Input::Expire { session });
+                }
+                Some(format!("session {session}"))
+            }
+            // These strike messages, syncs, steps and starts.
+            Fault::Loss
+            | Fault::Duplicate
+            | Fault::DelaySpike
+            | Fault::Reorder
+            | Fault::CrashInStep
+            | Fault::TornWrite
+            | Fault::FailedSync
+            | Fault::ReadError => None,
+        }
+    }
+
+    fn input(&mut self, place: usize, input: Input) {
+        if let Some(life) = &mut self.processes[place].life {
+            life.host.input(input);
+            let now = self.now();
+            self.want_step(place, now);
+        }
+    }
+
+    fn part(&mut self, both_ways: bool, time: Nanos) -> String {
+        let apart = self.some_places();
+        let mut links = Vec::new();
+        for from in apart.iter().copied() {
+            for to in (0..self.processes.len()).filter(|to| !apart.contains(to)) {
+                links.push((from, to));
+                if both_ways {
+                    links.push((to, from));
+                }
+            }
+        }
+        for (from, to) in &links {
+            if self.network.cut(*from, *to) && self.random.percent(50) {
+                self.noticed_soon(*from, *to, SECOND);
+            }
+        }
+        self.schedule_in(time, Event::Heal { links });
+        format!("nodes {apart:?} for {time} ns")
+    }
+
+    fn pause(&mut self, place: usize, time: Nanos) {
+        let until = self.now() + time;
+        self.processes[place].paused_until = until;
+        if let Some(life) = &mut self.processes[place].life {
+            // The step that was due comes afterwards.
+            life.step_at = Nanos::MAX;
+        }
+        self.want_step(place, until);
+    }
+
+    /// A disk is lost for good, and with it the node, as soon as it looks: at its next start.
+    fn damage(&mut self, how: &'static str) -> Option<String> {
+        if !self.may_lose_another() {
+            return None;
+        }
+        let place = self.random.index(self.processes.len());
+        if self.processes[place].disk.condition().damaged.is_some() {
+            return None;
+        }
+        self.processes[place].disk.condition().damaged = Some(how);
+        self.crash(place);
+        let time = self.some_time();
+        self.start_in(place, time);
+        Some(format!("node {place}: {how}"))
+    }
+
+    /// No more faults; whatever can be repaired is.
+    pub(crate) fn end_chaos(&mut self) {
+        self.kernel.phase.set(Phase::Recovery);
+        self.kernel.trace.say_fault(format_args!("the faults end"));
+        self.network.mend_all();
+        let now = self.now();
+        for place in 0..self.processes.len() {
+            let process = &mut self.processes[place];
+            (process.paused_until, process.slow_until) = (now, now);
+            process.slow_disk_until = now;
+            process.disk.condition().full = false;
+            process.disk.condition().unreadable = false;
+            if self.processes[place].life.is_none() {
+                // One that waits for its start gets another, which finds it running.
+                self.schedule_in(SECOND, Event::Start { place });
+            }
+            self.want_step(place, now);
+            for peer in (0..self.processes.len()).filter(|peer| *peer != place) {
+                self.noticed_soon(place, peer, SECOND);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the world and the clients' tasks share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::Poll;
+
+use super::checks::{Checks, Violation};
+use super::clock::{Nanos, TrueTime};
+use super::executor::Executor;
+use super::faults::{Fault, TABLE};
+use super::plan::Plan;
+use super::random::Random;
+use super::trace::Trace;
+use crate::coordinator::Coordinator;
+
+/// How far the world has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Faults happen.
+    Chaos,
+    /// No more faults; what was broken is repaired, and the cluster comes back.
+    Recovery,
+    /// It has come back: nothing may go wrong now.
+    Calm,
+    /// The clients finish what they are about.
+    Drain,
+    /// They have finished; the replicas come together.
+    Settle,
+}
+
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) plan: Plan,
+    pub(crate) time: TrueTime,
+    pub(crate) executor: Executor,
+    pub(crate) trace: Trace,
+    pub(crate) phase: Cell<Phase>,
+    /// The clients' choices.
+    pub(crate) random: Random,
+    pub(crate) checks: RefCell<Checks>,
+    /// The running nodes.
+    pub(crate) coordinators: RefCell<Vec<Option<Coordinator>>>,
+    violation: RefCell<Option<Violation>>,
+    faults: RefCell<[u64; TABLE.len()]>,
+    operations: RefCell<BTreeMap<&'static str, u64>>,
+    /// What clients wait for: what it is, and since when.
+    waiting: RefCell<BTreeMap<u64, (&'static str, usize, Nanos)>>,
+    next_wait: Cell<u64>,
+}
+
+impl Kernel {
+    pub(crate) fn new(plan: Plan, random: Random, in_words: bool) -> Kernel {
+        let time = TrueTime::default();
+        let coordinators = RefCell::new(vec![None; plan.nodes]);
+        let checks = RefCell::new(Checks::new(&plan));
+        Kernel {
+            trace: Trace::new(time.clone(), in_words),
+            executor: Executor::default(),
+            phase: Cell::new(Phase::Chaos),
+            coordinators,
+            checks,
+            violation: RefCell::new(None),
+            faults: RefCell::new([0; TABLE.len()]),
+            operations: RefCell::default(),
+            waiting: RefCell::default(),
+            next_wait: Cell::new(0),
+            plan,
+            time,
+            random,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.time.now()
+    }
+
+    /// Whether clients are to finish.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.phase.get() >= Phase::Drain
+    }
+
+    /// The first thing that is wrong counts: whatever follows may follow from it.
+    pub(crate) fn fail(&self, violation: Violation) {
+        self.trace.say_fault(format_args!("VIOLATION of {violation}"));
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+
+    pub(crate) fn check(&self, result: Result<(), Violation>) {
+        if let Err(violation) = result {
+            self.fail(violation);
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.violation.borrow().is_some()
+    }
+
+    pub(crate) fn take_violation(&self) -> Option<Violation> {
+        self.violation.borrow_mut().take()
+    }
+
+    pub(crate) fn count_fault(&self, fault: Fault) {
+        self.faults.borrow_mut()[fault as usize] += 1;
+    }
+
+    pub(crate) fn count(&self, operation: &'static str) {
+        *self.operations.borrow_mut().entry(operation).or_default() += 1;
+    }
+
+    pub(crate) fn fault_counts(&self) -> [u64; TABLE.len()] {
+        *self.faults.borrow()
+    }
+
+    pub(crate) fn operation_counts(&self) -> BTreeMap<&'static str, u64> {
+        self.operations.borrow().clone()
+    }
+
+    /// What is waited for, the longest first.
+    pub(crate) fn waits(&self) -> Vec<(&'static str, usize, Nanos)> {
+        self.waiting.borrow().values().copied().collect()
+    }
+
+    /// Notes that a client waits, until the value is dropped.
+    pub(crate) fn wait(self: &Rc<Kernel>, what: &'static str, process: usize) -> Waiting {
+        let id = self.next_wait.get();
+        self.next_wait.set(id + 1);
+        self.waiting.borrow_mut().insert(id, (what, process, self.now()));
+        Waiting { kernel: Rc::clone(self), id }
+    }
+
+    /// Waits, in true time.
+    pub(crate) fn sleep(self: &Rc<Kernel>, time: Nanos) -> impl Future<Output = ()> + use<> {
+        let kernel = Rc::clone(self);
+        let until = self.now() + time;
+        let mut set = false;
+        std::future::poll_fn(move |context| {
+            if kernel.now() >= until {
+                return Poll::Ready(());
+            }
+            if !std::mem::replace(&mut set, true) {
+                kernel.executor.wake_at(until, context.waker().clone());
+            }
+            Poll::Pending
+        })
+    }
+}
+
+/// See [`Kernel::wait`].
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    kernel: Rc<Kernel>,
+    id: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.kernel.waiting.borrow_mut().remove(&self.id);
+    }
+}

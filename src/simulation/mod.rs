@@ -1,0 +1,204 @@
+//! The simulator: a whole cluster in one thread, where one seed decides
+//! everything that is left to chance.
+//!
+//! It runs the library's own code, from the handles that users hold down to
+//! what a node hands to its disk and its network; only those two, the clocks
+//! and the operating system's random numbers are replaced. The same seed gives
+//! the same trace, byte for byte, so that a failure found once can be looked at
+//! as often as it takes:
+//!
+//! ```text
+//! cargo run --release --features simulator --example simulate -- --seed N
+//! ```
+//!
+//! A run has two halves, as TigerBeetle's: first faults of all kinds happen
+//! while clients work, and nothing may ever be wrong; then the faults end, and
+//! the cluster must come back, answer everything and bring its replicas
+//! together within a bounded time.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `world` | the events, and the nodes as their threads would run them |
+//! | `process`, `disk`, `network`, `clock` | what surrounds a node |
+//! | `faults`, `inject` | what goes wrong, how often, and how |
+//! | `plan` | what a seed draws: sizes, settings, rates |
+//! | `kernel`, `executor`, `client` | the clients' tasks and handles |
+//! | `workload` | what clients do, one file for each area |
+//! | `oracle` | what the log means, by a plain model |
+//! | `checks` | what must hold, one file for each concern |
+//! | `trace` | the hash of all that happened, and its last part in words |
+//!
+//! Caveats. The disk below a store is not simulated: stores have their own
+//! crash tests. Peers' connections are not either: messages cross the real
+//! codec, but no socket. Threads are simulated as events, so races within the
+//! runtime's shell are not found here.
+
+mod checks;
+mod client;
+mod clock;
+mod disk;
+mod executor;
+mod faults;
+mod inject;
+mod kernel;
+mod network;
+mod oracle;
+mod plan;
+mod process;
+mod random;
+mod totals;
+mod trace;
+mod workload;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use checks::{Violation, require};
+use clock::{Nanos, SECOND};
+use kernel::Phase;
+use world::World;
+
+pub use totals::Totals;
+
+/// How one seed went.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// The hash of everything that happened: the same in every run of the seed.
+    pub trace_hash: u64,
+    /// What is wrong, if anything is: the check and what it found.
+    pub failure: Option<String>,
+    /// Every fault, and the last of everything else, in words; only of a failed run.
+    pub timeline: Vec<String>,
+    /// What the run did.
+    pub totals: Totals,
+}
+
+/// Runs one seed, with faults for so long; a run that fails is made again, for its timeline.
+pub fn run(seed: u64, length: Duration) -> Report {
+    let report = run_once(seed, length, false);
+    if report.failure.is_none() {
+        return report;
+    }
+    let again = run_once(seed, length, true);
+    if again.trace_hash == report.trace_hash {
+        return again;
+    }
+    let failure = report.failure.as_deref().unwrap_or_default();
+    let failure = format!("{failure} (and a second run of the seed went differently)");
+    Report { failure: Some(failure), ..again }
+}
+
+/// Runs one seed, and puts it into words if asked to.
+pub fn run_once(seed: u64, length: Duration, in_words: bool) -> Report {
+    let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
+    let mut world = World::new(seed, length, in_words);
+    if in_words {
+        world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
+    }
+    let lived = catch_unwind(AssertUnwindSafe(|| live(&mut world)));
+    if let Err(panic) = lived {
+        let what = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        world.kernel.fail(Violation::new("a panic", what));
+    }
+    let kernel = &world.kernel;
+    let checks = kernel.checks.try_borrow();
+    let totals = Totals {
+        seeds: 1,
+        virtual_time: Duration::from_nanos(kernel.now()),
+        faults: totals::faults(&kernel.fault_counts()),
+        operations: kernel.operation_counts(),
+        watch_events: checks.as_ref().map_or(0, |checks| checks.watches.events),
+        entries: checks.as_ref().map_or(0, |checks| checks.oracle.last()),
+        steps: world.steps,
+    };
+    drop(checks);
+    Report {
+        seed,
+        trace_hash: kernel.trace.hash(),
+        failure: kernel.take_violation().map(|violation| violation.to_string()),
+        timeline: kernel.trace.timeline(),
+        totals,
+    }
+}
+
+/// How often what is asked for at the end is looked for.
+const LOOK: Nanos = SECOND / 10;
+
+/// One life of a world, to its end or to the first thing that is wrong.
+fn live(world: &mut World) {
+    let kernel = std::rc::Rc::clone(&world.kernel);
+    let timeout = u64::try_from(kernel.plan.session_timeout.as_nanos()).unwrap_or(SECOND);
+    world.begin_chaos();
+    while world.now() < kernel.plan.length && !kernel.has_failed() {
+        world.run_until((world.now() + SECOND).min(kernel.plan.length));
+        let sweep = kernel.checks.borrow().sessions.sweep();
+        kernel.check(sweep);
+    }
+    world.end_chaos();
+    let recovery = kernel.plan.recovery();
+    // Sessions that were lost meanwhile expire, and whatever is left of them with that.
+    await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
+    pass(world, 3 * timeout);
+    enter(world, Phase::Calm);
+    pass(world, 2 * timeout + 5 * SECOND);
+    enter(world, Phase::Drain);
+    let done = |world: &World| {
+        (0..world.processes.len()).all(|place| world.kernel.executor.count(place) == 0)
+    };
+    await_until(world, recovery + 20 * kernel.plan.think, "I31 everything is answered", done);
+    enter(world, Phase::Settle);
+    pass(world, 2 * timeout);
+    await_until(world, recovery, "I31 replicas come together", World::is_settled);
+    if !kernel.has_failed() {
+        let audit = world.audit();
+        kernel.check(audit);
+    }
+}
+
+fn enter(world: &World, phase: Phase) {
+    world.kernel.phase.set(phase);
+    world.kernel.trace.say_fault(format_args!("{phase:?}"));
+}
+
+fn pass(world: &mut World, time: Nanos) {
+    world.run_until(world.now() + time);
+}
+
+/// Lets time pass until something is so, which must be within `time`.
+fn await_until(
+    world: &mut World,
+    time: Nanos,
+    check: &'static str,
+    is_so: impl Fn(&World) -> bool,
+) {
+    let until = world.now() + time;
+    while !world.kernel.has_failed() && !is_so(world) {
+        let in_time = require(world.now() < until, check, || {
+            let waits = world.kernel.waits();
+            let nodes: Vec<String> = world.processes.iter().map(describe).collect();
+            format!("not within {} s; {waits:?} are waited for; {nodes:?}", time / SECOND)
+        });
+        world.kernel.check(in_time);
+        world.run_until(world.now() + LOOK);
+    }
+}
+
+fn describe(process: &process::Process) -> String {
+    match &process.life {
+        None => format!("down ({:?})", process.out),
+        Some(life) => {
+            let node = life.host.node();
+            format!("{:?} at {}", node.leadership(), node.applied().index)
+        }
+    }
+}

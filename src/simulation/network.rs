@@ -1,0 +1,54 @@
+//! The links between the places: which are cut, and what is under way in them.
+
+use super::clock::Nanos;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// By how many partitions it is cut.
+    cuts: u32,
+    /// When the last message sent in order arrives.
+    last: Nanos,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    links: Vec<Vec<Link>>,
+}
+
+impl Network {
+    pub(crate) fn new(places: usize) -> Network {
+        Network { links: vec![vec![Link::default(); places]; places] }
+    }
+
+    pub(crate) fn is_open(&self, from: usize, to: usize) -> bool {
+        self.links[from][to].cuts == 0
+    }
+
+    /// Whether it was open before.
+    pub(crate) fn cut(&mut self, from: usize, to: usize) -> bool {
+        let link = &mut self.links[from][to];
+        link.cuts += 1;
+        link.cuts == 1
+    }
+
+    /// Whether it is open now.
+    pub(crate) fn mend(&mut self, from: usize, to: usize) -> bool {
+        let link = &mut self.links[from][to];
+        link.cuts = link.cuts.saturating_sub(1);
+        link.cuts == 0
+    }
+
+    /// Mends all links.
+    pub(crate) fn mend_all(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.cuts = 0;
+        }
+    }
+
+    /// When a message that would arrive at `at` does so behind those before it.
+    pub(crate) fn in_order(&mut self, from: usize, to: usize, at: Nanos) -> Nanos {
+        let link = &mut self.links[from][to];
+        link.last = link.last.max(at);
+        link.last
+    }
+}

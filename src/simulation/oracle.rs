@@ -1,0 +1,281 @@
+//! What the committed log means: every entry, as soon as the first replica has
+//! applied it, goes through a plain model that shares no code with the engine's
+//! state machine. What clients are told and read is compared with it.
+//!
+//! A second, real state machine that applies entry by entry gives the hash that
+//! each replica must have at each index.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::checks::Violation;
+use crate::machine::Machine;
+use crate::machine::command::{Batch, Change, Command, OpError, Reply};
+use crate::machine::model::Model;
+use crate::node::message::LogEntry;
+use crate::path;
+use crate::znode::{SessionId, Stat, Zxid};
+
+/// A znode as it was between two writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) data: Arc<[u8]>,
+    pub(crate) stat: Stat,
+    pub(crate) children: Vec<String>,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) index: u64,
+    pub(crate) zxid: Zxid,
+    pub(crate) result: Result<Reply, OpError>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    term: u64,
+    digest: u64,
+    /// The state's hash and zxid after it.
+    hash: u64,
+    zxid: Zxid,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) session: SessionId,
+    /// Who held it then.
+    pub(crate) holder: u64,
+    pub(crate) by_expiry: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    model: Model,
+    machine: Machine,
+    /// The entries after the first, which stands for the founding.
+    entries: Vec<Entry>,
+    outcomes: BTreeMap<(SessionId, u64, u64), Outcome>,
+    /// All changes of the tree, in order.
+    changes: Vec<Change>,
+    /// Each path's past, oldest first.
+    history: BTreeMap<String, Vec<(Zxid, Option<Known>)>>,
+    ended: Vec<End>,
+}
+
+/// The index that the founding state stands for.
+const FOUNDING: u64 = 1;
+
+impl Oracle {
+    pub(crate) fn new() -> Oracle {
+        let mut oracle = Oracle {
+            model: Model::new(),
+            machine: Machine::new(),
+            entries: Vec::new(),
+            outcomes: BTreeMap::new(),
+            changes: Vec::new(),
+            history: BTreeMap::new(),
+            ended: Vec::new(),
+        };
+        let paths: Vec<String> = oracle.model.znodes.keys().cloned().collect();
+        for path in paths {
+            oracle.record(&path);
+        }
+        oracle
+    }
+
+    /// The last index committed.
+    pub(crate) fn last(&self) -> u64 {
+        FOUNDING + self.entries.len() as u64
+    }
+
+    /// The term and digest of a committed entry.
+    pub(crate) fn entry(&self, index: u64) -> Option<(u64, u64)> {
+        let place = index.checked_sub(FOUNDING + 1)?;
+        let entry = self.entries.get(usize::try_from(place).ok()?)?;
+        Some((entry.term, entry.digest))
+    }
+
+    /// The state's hash and zxid after a committed entry.
+    pub(crate) fn state_at(&self, index: u64) -> Option<(u64, Zxid)> {
+        let place = index.checked_sub(FOUNDING + 1)?;
+        let entry = self.entries.get(usize::try_from(place).ok()?)?;
+        Some((entry.hash, entry.zxid))
+    }
+
+    pub(crate) fn outcome(&self, session: SessionId, holder: u64, seq: u64) -> Option<&Outcome> {
+        self.outcomes.get(&(session, holder, seq))
+    }
+
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The place of the first change after this zxid.
+    pub(crate) fn first_after(&self, zxid: Zxid) -> usize {
+        self.changes.partition_point(|change| change.zxid <= zxid)
+    }
+
+    /// The sessions that have ended since this was last asked.
+    pub(crate) fn take_ended(&mut self) -> Vec<End> {
+        std::mem::take(&mut self.ended)
+    }
+
+    pub(crate) fn is_open(&self, session: SessionId) -> bool {
+        self.model.sessions.contains_key(&session)
+    }
+
+    /// A path's znode as of a zxid.
+    pub(crate) fn at(&self, path: &str, zxid: Zxid) -> Option<&Known> {
+        let past = self.history.get(path)?;
+        let later = past.partition_point(|(from, _)| *from <= zxid);
+        past[..later].last()?.1.as_ref()
+    }
+
+    /// The zxids within a range at which a path's znode was any different from the zxid before,
+    /// and the range's first one.
+    pub(crate) fn versions(&self, path: &str, from: Zxid, to: Zxid) -> Vec<Zxid> {
+        let mut zxids = vec![from];
+        if let Some(past) = self.history.get(path) {
+            let start = past.partition_point(|(at, _)| *at <= from);
+            zxids.extend(past[start..].iter().map(|(at, _)| *at).take_while(|at| *at <= to));
+        }
+        zxids
+    }
+
+    /// All paths that were ever there, at or below this one.
+    pub(crate) fn paths_below<'a>(&'a self, root: &'a str) -> impl Iterator<Item = &'a str> {
+        self.history.keys().map(String::as_str).filter(move |path| is_below(path, root))
+    }
+
+    fn record(&mut self, path: &str) {
+        let known = self.model.znodes.contains_key(path).then(|| Known {
+            data: self.model.znodes[path].data.as_slice().into(),
+            stat: self.model.stat(path),
+            children: self.model.children(path),
+        });
+        let past = self.history.entry(path.to_owned()).or_default();
+        let zxid = self.model.zxid;
+        match past.last_mut() {
+            Some((at, last)) if *at == zxid => *last = known,
+            _ => past.push((zxid, known)),
+        }
+    }
+
+    /// Takes the next committed entry.
+    pub(crate) fn take(&mut self, entry: &LogEntry) -> Result<(), Violation> {
+        if !entry.data.is_empty() {
+            let batch = Batch::decode(&entry.data)
+                .map_err(|reason| Violation::new("I28 entries decode", reason))?;
+            self.take_batch(entry, &batch)?;
+        }
+        let digest = digest(entry);
+        let (hash, zxid) = (self.machine.hash(), self.machine.zxid());
+        self.entries.push(Entry { term: entry.term, digest, hash, zxid });
+        Ok(())
+    }
+
+    fn take_batch(&mut self, entry: &LogEntry, batch: &Batch) -> Result<(), Violation> {
+        self.model.time = self.model.time.max(batch.time);
+        let applied = self.machine.apply(entry.term, batch);
+        let mut seen = 0;
+        self.model.changes.clear();
+        self.model.session_changes.clear();
+        for (request, ours) in batch.requests.iter().zip(&applied.outcomes) {
+            let result = self.model.apply(entry.term, request);
+            if result != ours.result {
+                return Err(Violation::new(
+                    "I7 machine as model",
+                    format!(
+                        "entry {}: {request:?} gave {:?}, not {result:?}",
+                        entry.index, ours.result
+                    ),
+                ));
+            }
+            let touched: Vec<String> =
+                self.model.changes[seen..].iter().map(|change| change.path.clone()).collect();
+            seen = self.model.changes.len();
+            for path in touched {
+                self.record(&path);
+                if let Some(parent) = path::parent(&path) {
+                    self.record(parent);
+                }
+            }
+            let by_expiry = matches!(request.command, Command::Expire { .. });
+            if matches!(request.command, Command::Close | Command::Expire { .. }) && result.is_ok()
+            {
+                self.check_no_orphans(request.session)?;
+                let (session, holder) = (request.session, request.holder);
+                self.ended.push(End { session, holder, by_expiry });
+            }
+            if !matches!(result, Err(OpError::OutOfOrder)) && !by_expiry {
+                let key = (request.session, request.holder, request.seq);
+                let (index, zxid) = (entry.index, self.model.zxid);
+                self.outcomes.entry(key).or_insert(Outcome { index, zxid, result });
+            }
+        }
+        let same = applied.changes == self.model.changes
+            && applied.sessions == self.model.session_changes
+            && self.machine.zxid() == self.model.zxid;
+        if !same {
+            let (machine, model) = (self.machine.zxid(), self.model.zxid);
+            return Err(Violation::new(
+                "I7 machine as model",
+                format!(
+                    "entry {}: the changes differ (zxid {machine}, model {model})",
+                    entry.index
+                ),
+            ));
+        }
+        self.changes.extend(applied.changes);
+        Ok(())
+    }
+
+    /// I18: with a session its ephemerals go.
+    fn check_no_orphans(&self, session: SessionId) -> Result<(), Violation> {
+        let mut owned = self
+            .model
+            .znodes
+            .iter()
+            .filter(|(_, znode)| znode.stat.ephemeral_owner == Some(session));
+        match owned.next() {
+            Some((path, _)) => Err(Violation::new(
+                "I18 ephemerals go with their session",
+                format!("{path} outlives session {session}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// I18, for the whole tree: each ephemeral's session is open. And the machine's own invariants.
+    pub(crate) fn check_state(&self) -> Result<(), Violation> {
+        for (path, znode) in &self.model.znodes {
+            if let Some(owner) = znode.stat.ephemeral_owner
+                && !self.is_open(owner)
+            {
+                let what = format!("{path} is owned by session {owner}, which is over");
+                return Err(Violation::new("I18 ephemerals go with their session", what));
+            }
+        }
+        self.machine
+            .check_invariants()
+            .map_err(|reason| Violation::new("I7 machine invariants", reason))
+    }
+
+    /// The sessions that are open.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.model.sessions.keys().copied().collect()
+    }
+}
+
+/// What of an entry must be the same everywhere.
+pub(crate) fn digest(entry: &LogEntry) -> u64 {
+    xxh3_64(&entry.data).wrapping_add(entry.index).wrapping_add(entry.term << 32)
+}
+
+pub(crate) fn is_below(path: &str, root: &str) -> bool {
+    root == "/" || path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
+}

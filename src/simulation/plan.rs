@@ -1,0 +1,83 @@
+//! What a seed makes of a world: its size, its settings, its faults and its
+//! clients, drawn anew for each.
+
+use std::time::Duration;
+
+use super::clock::{MICRO, MILLI, Nanos, SECOND};
+use super::faults::Rates;
+use super::random::Random;
+use crate::node::LogLimits;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    pub(crate) heartbeat: Duration,
+    pub(crate) tick: Duration,
+    pub(crate) session_timeout: Duration,
+    pub(crate) log: LogLimits,
+    pub(crate) rates: Rates,
+    /// How long the faults go on.
+    pub(crate) length: Nanos,
+    /// A message takes `latency`, and now and then several times as much.
+    pub(crate) latency: Nanos,
+    /// How long a node takes from an input to its step.
+    pub(crate) step_delay: Nanos,
+    pub(crate) sync: Nanos,
+    /// A clock's rate lies within so many millionths of true time's, either way.
+    pub(crate) drift_ppm: u64,
+    /// Clients of each process.
+    pub(crate) clients: usize,
+    /// What a client waits between two things that it does.
+    pub(crate) think: Nanos,
+    /// How many paths the clients share: the fewer, the more they meet.
+    pub(crate) paths: usize,
+}
+
+/// Two clocks may differ by a tenth in rate, and locks are still safe.
+pub(crate) const DRIFT_SAFE_PPM: u64 = 45_000;
+
+impl Plan {
+    pub(crate) fn draw(random: &Random, length: Nanos) -> Plan {
+        let nodes = *random.pick(&[1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 5, 5, 7]);
+        let heartbeat = Duration::from_millis(*random.pick(&[100, 200, 300, 500, 500, 1000]));
+        let tick = heartbeat * *random.pick(&[2, 4, 8]);
+        let session_timeout = heartbeat * random.within(15..60) as u32;
+        let few = random.percent(60);
+        let log = LogLimits {
+            checkpoint_entries: if few { random.within(5..300) } else { 20_000 },
+            checkpoint_age: Duration::from_secs(random.within(5..600)),
+            retained_entries: if few { random.within(1..100) as usize } else { 5_000 },
+            ..LogLimits::default()
+        };
+        let drift_ppm = *random.pick(&[0, 0, 1_000, DRIFT_SAFE_PPM, DRIFT_SAFE_PPM, 150_000]);
+        let clients = random.within(1..4) as usize;
+        Plan {
+            nodes,
+            heartbeat,
+            tick,
+            session_timeout,
+            log,
+            rates: Rates::draw(random),
+            length,
+            latency: random.within(50 * MICRO..1 << random.within(20..25)),
+            step_delay: *random.pick(&[0, MICRO, 20 * MICRO, 200 * MICRO, 2 * MILLI]),
+            sync: random.within(50 * MICRO..1 << random.within(18..25)),
+            drift_ppm,
+            clients,
+            think: random.within(SECOND / 5..2 * SECOND) * (nodes * clients) as u64 / 6,
+            paths: random.within(2..24) as usize,
+        }
+    }
+
+    /// Whether clocks differ by so little that `is_held` and `is_alive` are never wrong.
+    pub(crate) fn clocks_are_fair(&self) -> bool {
+        self.drift_ppm <= DRIFT_SAFE_PPM
+    }
+
+    /// How long a healed cluster may take to answer everything.
+    pub(crate) fn recovery(&self) -> Nanos {
+        let heartbeat = self.heartbeat.as_nanos() as u64;
+        // Some elections of 20 heartbeats each, besides what does not depend on that.
+        60 * SECOND + 100 * heartbeat
+    }
+}

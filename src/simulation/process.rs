@@ -1,0 +1,156 @@
+//! One place of the cluster: a disk and clocks that stay, and a process that
+//! comes and goes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crossbeam_channel::Receiver;
+
+use super::clock::{Nanos, NodeClock};
+use super::disk::{SimDisk, SimStore};
+use super::random::Random;
+use crate::node::io::{DiskOp, Input};
+use crate::runtime::disk::perform_now;
+use crate::runtime::host::{Call, Host};
+use crate::storage::{HardState, LogWrite};
+
+/// A place for a node.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) disk: SimDisk,
+    pub(crate) clock: Arc<NodeClock>,
+    pub(crate) life: Option<Life>,
+    /// Counts its starts: what was meant for an earlier life does not reach a later one.
+    pub(crate) epoch: u64,
+    /// Why it will never start again.
+    pub(crate) out: Option<&'static str>,
+    pub(crate) paused_until: Nanos,
+    pub(crate) slow_until: Nanos,
+    pub(crate) slow_disk_until: Nanos,
+    /// Until when a start that is due is put off.
+    pub(crate) starting: bool,
+}
+
+/// A process that runs.
+pub(crate) struct Life {
+    pub(crate) host: Host,
+    pub(crate) calls: Receiver<Call>,
+    pub(crate) store: SimStore,
+    /// When its next step is due.
+    pub(crate) step_at: Nanos,
+    /// What its disk is syncing, and what waits behind that.
+    pub(crate) syncing: Vec<DiskOp>,
+    pub(crate) waiting: VecDeque<DiskOp>,
+    pub(crate) syncing_since: Nanos,
+    pub(crate) checkpoint: Option<(u64, DiskOp)>,
+    pub(crate) checkpoints: u64,
+    pub(crate) resigned: bool,
+    /// It has been told to close.
+    pub(crate) closing: bool,
+}
+
+impl std::fmt::Debug for Life {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Life").field("node", self.host.node()).finish_non_exhaustive()
+    }
+}
+
+impl Life {
+    pub(crate) fn new(host: Host, store: SimStore) -> Life {
+        let calls = host.calls();
+        Life {
+            host,
+            calls,
+            store,
+            step_at: Nanos::MAX,
+            syncing: Vec::new(),
+            waiting: VecDeque::new(),
+            syncing_since: Nanos::MAX,
+            checkpoint: None,
+            checkpoints: 0,
+            resigned: false,
+            closing: false,
+        }
+    }
+
+    /// Takes what waits for the disk as one sync, as the disk's thread does. Whether there is any.
+    pub(crate) fn begin_sync(&mut self, now: Nanos) -> bool {
+        debug_assert!(self.syncing.is_empty());
+        while let Some(op) = self.waiting.pop_front() {
+            let is_write = matches!(op, DiskOp::Write { .. });
+            self.syncing.push(op);
+            if !is_write || !matches!(self.waiting.front(), Some(DiskOp::Write { .. })) {
+                break;
+            }
+        }
+        self.syncing_since = if self.syncing.is_empty() { Nanos::MAX } else { now };
+        !self.syncing.is_empty()
+    }
+
+    /// What was being synced is durable, or has failed.
+    pub(crate) fn end_sync(&mut self) {
+        self.syncing_since = Nanos::MAX;
+        for op in std::mem::take(&mut self.syncing) {
+            if matches!(op, DiskOp::Install { .. }) {
+                // It replaces everything, a checkpoint under way included.
+                self.checkpoint = None;
+            }
+            self.perform(op);
+        }
+    }
+
+    pub(crate) fn perform(&mut self, op: DiskOp) {
+        let done = perform_now(&mut self.store, op);
+        self.host.input(
+            done.unwrap_or_else(|error| Input::Failed {
+                reason: format!("the disk failed: {error}"),
+            }),
+        );
+    }
+
+    /// The process is killed. What its disk had not synced may be there all the same, in the order
+    /// in which it was written, up to some point; of the write after that, a part. The number of
+    /// operations that survive is drawn by `random`.
+    pub(crate) fn kill(mut self, random: &Random, torn_ppm: u64) -> bool {
+        let mut torn = false;
+        let mut ops: Vec<DiskOp> = std::mem::take(&mut self.syncing);
+        ops.extend(std::mem::take(&mut self.waiting));
+        // As often none or all of them as something in between.
+        let survive = match random.below(3) {
+            0 => 0,
+            1 => ops.len(),
+            _ => random.index(ops.len() + 1),
+        };
+        if let Some((_, checkpoint)) = self.checkpoint.take()
+            && random.percent(50)
+        {
+            let _ = perform_now(&mut self.store, checkpoint);
+        }
+        let mut ops = ops.into_iter();
+        for op in ops.by_ref().take(survive) {
+            if perform_now(&mut self.store, op).is_err() {
+                return torn;
+            }
+        }
+        if let Some(DiskOp::Write { number, write }) = ops.next()
+            && random.chance(torn_ppm)
+            && let Some(part) = part_of(write, random)
+        {
+            torn = perform_now(&mut self.store, DiskOp::Write { number, write: part }).is_ok();
+        }
+        torn
+    }
+}
+
+/// A write as it is when only its first entries came to the disk.
+fn part_of(mut write: LogWrite, random: &Random) -> Option<LogWrite> {
+    if write.entries.len() < 2 {
+        return None;
+    }
+    write.entries.truncate(1 + random.index(write.entries.len() - 1));
+    let last = write.entries.last()?.index;
+    write.hard_state = write
+        .hard_state
+        .map(|hard_state| HardState { commit: hard_state.commit.min(last), ..hard_state });
+    Some(write)
+}

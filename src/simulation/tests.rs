@@ -1,0 +1,27 @@
+//! A few short seeds with every `cargo test`; the example runs as many as wanted.
+
+use std::time::Duration;
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let one = run_once(7, MINUTE, false);
+    // Another seed in between, so that whatever it left behind would show.
+    let other = run_once(8, MINUTE, false);
+    let again = run_once(7, MINUTE, true);
+    assert_eq!(one.trace_hash, again.trace_hash);
+    assert_eq!(one.totals.operations, again.totals.operations);
+    assert_ne!(one.trace_hash, other.trace_hash);
+}
+
+#[test]
+fn short_seeds_find_nothing() {
+    for seed in 1..=6 {
+        let report = run(seed, MINUTE);
+        assert_eq!(report.failure, None, "seed {seed}:\n{}", report.timeline.join("\n"));
+        assert!(report.totals.entries > 10, "seed {seed} did next to nothing");
+    }
+}

@@ -1,0 +1,92 @@
+//! What happened: a hash of all of it, and for a run that is looked at, the
+//! last of it in words.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt::Arguments;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::clock::{Nanos, TrueTime};
+
+/// How many lines of each kind a timeline keeps: the last ones.
+const EVENTS_KEPT: usize = 400;
+const FAULTS_KEPT: usize = 4000;
+
+/// The trace of one run.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    time: TrueTime,
+    hash: Cell<u64>,
+    /// Only a run that is to be read keeps words: they cost more than the run.
+    lines: Option<RefCell<Lines>>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    events: VecDeque<(u64, String)>,
+    faults: VecDeque<(u64, String)>,
+    count: u64,
+}
+
+impl Trace {
+    pub(crate) fn new(time: TrueTime, in_words: bool) -> Trace {
+        let lines = in_words.then(RefCell::default);
+        Trace { time, hash: Cell::new(0), lines }
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash.get()
+    }
+
+    /// Takes something that happened now into the hash.
+    pub(crate) fn note(&self, words: [u64; 3]) {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&self.time.now().to_le_bytes());
+        for (part, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            part.copy_from_slice(&word.to_le_bytes());
+        }
+        self.hash.set(xxh3_64_with_seed(&bytes, self.hash.get()));
+    }
+
+    /// Says it, if anybody will read it.
+    pub(crate) fn say(&self, line: Arguments<'_>) {
+        if let Some(lines) = &self.lines {
+            let mut lines = lines.borrow_mut();
+            lines.count += 1;
+            let (count, line) = (lines.count, at(self.time.now(), line));
+            if lines.events.len() == EVENTS_KEPT {
+                lines.events.pop_front();
+            }
+            lines.events.push_back((count, line));
+        }
+    }
+
+    /// The same for a fault, or whatever else must not be missing from a timeline.
+    pub(crate) fn say_fault(&self, line: Arguments<'_>) {
+        if let Some(lines) = &self.lines {
+            let mut lines = lines.borrow_mut();
+            lines.count += 1;
+            let (count, line) = (lines.count, at(self.time.now(), line));
+            if lines.faults.len() == FAULTS_KEPT {
+                lines.faults.pop_front();
+            }
+            lines.faults.push_back((count, line));
+        }
+    }
+
+    /// All faults, and the last of everything else, in order.
+    pub(crate) fn timeline(&self) -> Vec<String> {
+        let Some(lines) = &self.lines else {
+            return Vec::new();
+        };
+        let lines = lines.borrow();
+        let mut all: Vec<&(u64, String)> = lines.events.iter().chain(&lines.faults).collect();
+        all.sort_unstable_by_key(|(count, _)| *count);
+        all.into_iter().map(|(_, line)| line.clone()).collect()
+    }
+}
+
+fn at(now: Nanos, line: Arguments<'_>) -> String {
+    format!("{:>12.6}s  {line}", now as f64 / 1e9)
+}

@@ -1,0 +1,49 @@
+//! Locks, acquired by several clients and held for a while.
+
+use std::rc::Rc;
+
+use crate::simulation::checks::require;
+use crate::simulation::client::Client;
+use crate::simulation::executor::first;
+
+/// How many locks there are.
+const LOCKS: u64 = 2;
+
+pub(crate) async fn run(client: Client) {
+    let kernel = &client.kernel;
+    while !kernel.is_stopping() {
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        while !kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            let path = format!("/locks/{}", client.random.below(LOCKS));
+            let Ok(lock) = handle.session().lock(&path) else { return };
+            // Some give up after a while.
+            let patience = client.random.around(kernel.plan.think * 20);
+            let waits = kernel.wait("lock", client.place);
+            let acquired = first(lock.acquire_async(), kernel.sleep(patience)).await;
+            drop(waits);
+            kernel.count("lock");
+            let Ok(Ok(guard)) = acquired else { continue };
+            let guard = Rc::new(guard);
+            let session = handle.session().id();
+            let held = guard.is_held();
+            kernel.trace.note([10, session.number(), guard.fencing_token()]);
+            kernel.trace.say(format_args!(
+                "node {}: session {session} has {path}, token {}, held: {held}",
+                client.place,
+                guard.fencing_token()
+            ));
+            kernel.check(kernel.checks.borrow_mut().acquired(&path, &guard, session, client.place));
+            let mut lost = !held;
+            for _ in 0..client.random.within(1..4) {
+                client.think().await;
+                let held = guard.is_held();
+                kernel.check(require(!held || !lost, "I22 lost stays lost", || {
+                    format!("a guard of {path} is held again")
+                }));
+                lost |= !held;
+            }
+            kernel.trace.say(format_args!("node {}: lets go of {path}", client.place));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What clients do, one file for each area.
+//!
+//! To add one: a file here with an `async fn` over [`Client`] that goes on
+//! until [`Kernel::is_stopping`], and an arm in [`start`].
+
+mod locks;
+mod sessions;
+mod watches;
+mod znodes;
+
+use std::rc::Rc;
+
+use super::client::Client;
+use super::kernel::Kernel;
+use super::random::Random;
+use crate::coordinator::Coordinator;
+
+/// Starts the clients of a process that has just started.
+pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {
+    for _ in 0..kernel.plan.clients {
+        let client = Client {
+            kernel: Rc::clone(kernel),
+            place,
+            coordinator: coordinator.clone(),
+            random: Rc::new(kernel.random.fork(place as u64)),
+        };
+        match kernel.random.below(10) {
+            0..4 => kernel.executor.spawn(place, znodes::run(client)),
+            4..6 => kernel.executor.spawn(place, watches::run(client)),
+            6..8 => kernel.executor.spawn(place, locks::run(client)),
+            _ => kernel.executor.spawn(place, sessions::run(client)),
+        }
+    }
+}
+
+/// A path that clients share.
+fn shared_path(kernel: &Kernel, random: &Random) -> String {
+    let number = random.index(kernel.plan.paths);
+    // A few directories with a few znodes each.
+    match number % 4 {
+        0 => format!("/d{}", number / 4),
+        below => format!("/d{}/{below}", number / 4),
+    }
+}

@@ -1,0 +1,65 @@
+//! Sessions that come and go: closed, dropped, left to expire with their
+//! process, and resumed here or at another node.
+
+use std::rc::Rc;
+
+use crate::simulation::client::{Client, Handle};
+use crate::znode::CreateMode;
+
+pub(crate) async fn run(client: Client) {
+    let kernel = &client.kernel;
+    let mut ticket = None;
+    while !kernel.is_stopping() {
+        client.think().await;
+        // Often a new one; sometimes the last one again, which may be over by now.
+        let resume = ticket.take().filter(|_| client.random.percent(50));
+        let mut here = client.clone();
+        if let Some(other) = somewhere(&client) {
+            here = other;
+        }
+        let Ok((handle, opened)) = here.open(resume) else { continue };
+        if opened.await.is_err() {
+            continue;
+        }
+        for _ in 0..client.random.within(1..6) {
+            leave_something(&client, &handle).await;
+            client.think().await;
+        }
+        ticket = Some(handle.ticket());
+        match client.random.below(4) {
+            0 => handle.close().await,
+            1 => {
+                // Resumed while this one is still held.
+                let Ok((again, opened)) = client.open(ticket) else { continue };
+                if opened.await.is_ok() {
+                    leave_something(&client, &again).await;
+                    ticket = Some(again.ticket());
+                }
+                drop(handle);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// This client at another node: an application that moves a session on has a handle there. Such a
+/// handle ends with this task's process, as if it had been dropped.
+fn somewhere(client: &Client) -> Option<Client> {
+    if client.random.percent(70) {
+        return None;
+    }
+    let coordinators = client.kernel.coordinators.borrow();
+    let place = client.random.index(coordinators.len());
+    let coordinator = coordinators[place].clone()?;
+    Some(Client { place, coordinator, ..client.clone() })
+}
+
+async fn leave_something(client: &Client, handle: &Rc<Handle>) {
+    let path = format!("/left-{:x}-", handle.session().id().number() >> 48);
+    let created = handle.create(&path, b"", CreateMode::EphemeralSequential).await;
+    if client.random.percent(30)
+        && let Ok(created) = created
+    {
+        let _ = handle.delete(&created.path, None).await;
+    }
+}

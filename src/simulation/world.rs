@@ -1,0 +1,719 @@
+//! The world: a cluster, its network and its clients, moved from event to event.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::checks::agreement::{Before, same_state};
+use super::checks::watches::Moved;
+use super::checks::{Violation, durability, require};
+use super::clock::{MILLI, Nanos, NodeClock, SECOND};
+use super::disk::SimDisk;
+use super::faults::{Fault, WIPED_NODES_RETURN};
+use super::kernel::{Kernel, Phase};
+use super::network::Network;
+use super::plan::Plan;
+use super::process::{Life, Process};
+use super::random::Random;
+use super::workload;
+use crate::coordinator::Coordinator;
+use crate::machine::command::NodeId;
+use crate::node::NodeConfig;
+use crate::node::io::{DiskOp, Input, Now, Problem};
+use crate::node::message::PeerMessage;
+use crate::peers::{Founding, Member};
+use crate::runtime::boot;
+use crate::runtime::clock::{Clock, Simulated};
+use crate::runtime::entropy;
+use crate::runtime::host::{Host, Limits};
+use crate::storage::StorageError;
+
+/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
+/// node: as the node's thread has it.
+const DISK_SLOW: Nanos = 10 * SECOND;
+const DISK_DEAD: Nanos = 60 * SECOND;
+
+/// Something that is due.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A process looks at what has come in.
+    Step { place: usize },
+    /// A message arrives.
+    Deliver { from: usize, to: usize, epoch: u64, bytes: Vec<u8> },
+    /// A disk has synced what it was given.
+    Synced { place: usize, epoch: u64 },
+    /// A disk has written a checkpoint.
+    Checkpointed { place: usize, epoch: u64, number: u64 },
+    /// A process notices that it reaches a peer, or does not.
+    Notice { place: usize, peer: usize },
+    /// A process starts.
+    Start { place: usize },
+    /// Links work again.
+    Heal { links: Vec<(usize, usize)> },
+    /// A disk has room again.
+    MakeRoom { place: usize },
+    /// A fault strikes.
+    Strike { fault: Fault },
+}
+
+#[derive(Debug)]
+struct Due {
+    at: Nanos,
+    sequence: u64,
+    event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        (self.at, self.sequence) == (other.at, other.sequence)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) kernel: Rc<Kernel>,
+    /// The world's own choices.
+    pub(crate) random: Random,
+    pub(crate) network: Network,
+    pub(crate) processes: Vec<Process>,
+    members: Vec<Member>,
+    /// The disks again, for the checks.
+    disks: Vec<SimDisk>,
+    due: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    pub(crate) steps: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, length: Nanos, in_words: bool) -> World {
+        let random = Random::new(seed);
+        let plan = Plan::draw(&random.fork(1), length);
+        entropy::simulated::seed(Some(random.fork(2).next()));
+        let members: Vec<Member> = (1..=plan.nodes as u64)
+            .map(|node| Member { node, address: format!("node-{}", node - 1) })
+            .collect();
+        let founding = Founding { cluster: 1, members: members.clone() };
+        let kernel = Rc::new(Kernel::new(plan, random.fork(3), in_words));
+        let mut world = World {
+            network: Network::new(members.len()),
+            processes: Vec::new(),
+            disks: Vec::new(),
+            due: BinaryHeap::new(),
+            sequence: 0,
+            steps: 0,
+            members,
+            random: random.fork(4),
+            kernel,
+        };
+        for place in 0..world.members.len() {
+            let ahead = world.random.below(1000 * SECOND);
+            let rate = world.draw_rate();
+            let disk = SimDisk::founded(&founding, place);
+            world.disks.push(disk.clone());
+            world.processes.push(Process {
+                disk,
+                clock: Arc::new(NodeClock::new(world.kernel.time.clone(), ahead, rate)),
+                life: None,
+                epoch: 0,
+                out: None,
+                paused_until: 0,
+                slow_until: 0,
+                slow_disk_until: 0,
+                starting: true,
+            });
+            let at = world.random.below(SECOND);
+            world.schedule(at, Event::Start { place });
+        }
+        world
+    }
+
+    pub(crate) fn draw_rate(&self) -> u64 {
+        let drift = self.kernel.plan.drift_ppm;
+        1_000_000 - drift + self.random.below(2 * drift + 1)
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.kernel.now()
+    }
+
+    pub(crate) fn schedule(&mut self, at: Nanos, event: Event) {
+        self.sequence += 1;
+        self.due.push(Reverse(Due { at, sequence: self.sequence, event }));
+    }
+
+    pub(crate) fn schedule_in(&mut self, time: Nanos, event: Event) {
+        self.schedule(self.now() + time, event);
+    }
+
+    /// Moves the world on until some time, or until something is wrong.
+    pub(crate) fn run_until(&mut self, end: Nanos) {
+        while !self.kernel.has_failed() && self.advance(end) {}
+    }
+
+    /// The next thing that happens; `false` when there is none before `end`, which is then now.
+    pub(crate) fn advance(&mut self, end: Nanos) -> bool {
+        self.run_tasks();
+        let event = self.due.peek().map(|Reverse(due)| due.at);
+        let timer = self.kernel.executor.next_timer();
+        let next = event.into_iter().chain(timer).min().filter(|next| *next <= end);
+        let Some(next) = next else {
+            self.kernel.time.set(end);
+            return false;
+        };
+        self.kernel.time.set(next.max(self.now()));
+        if timer == Some(next) {
+            self.kernel.executor.fire(next);
+        } else if let Some(Reverse(due)) = self.due.pop() {
+            self.happen(due.event);
+        }
+        true
+    }
+
+    fn run_tasks(&mut self) {
+        let now = self.now();
+        let kernel = Rc::clone(&self.kernel);
+        if !kernel.executor.has_work() {
+            return;
+        }
+        kernel.executor.run(|place| self.processes[place].paused_until > now);
+        for place in 0..self.processes.len() {
+            self.look(place);
+        }
+    }
+
+    /// A step is due if the process has something to look at.
+    fn look(&mut self, place: usize) {
+        if self.processes[place].life.as_ref().is_some_and(|life| !life.host.is_idle()) {
+            let delay = self.step_delay(place);
+            self.want_step(place, self.now() + delay);
+        }
+    }
+
+    fn step_delay(&self, place: usize) -> Nanos {
+        let slow = self.processes[place].slow_until > self.now();
+        let mean = if slow { 200 * MILLI } else { self.kernel.plan.step_delay };
+        self.random.around(mean)
+    }
+
+    pub(crate) fn want_step(&mut self, place: usize, at: Nanos) {
+        let at = at.max(self.processes[place].paused_until);
+        if let Some(life) = &mut self.processes[place].life
+            && at < life.step_at
+        {
+            life.step_at = at;
+            self.schedule(at, Event::Step { place });
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Step { place } => {
+                let now = self.now();
+                let process = &self.processes[place];
+                let due = process.life.as_ref().is_some_and(|life| life.step_at == now);
+                if due && process.paused_until <= now {
+                    self.step(place);
+                } else if due {
+                    let until = process.paused_until;
+                    if let Some(life) = &mut self.processes[place].life {
+                        life.step_at = Nanos::MAX;
+                    }
+                    self.want_step(place, until);
+                }
+            }
+            Event::Deliver { from, to, epoch, bytes } => self.deliver(from, to, epoch, &bytes),
+            Event::Synced { place, epoch } => self.synced(place, epoch),
+            Event::Checkpointed { place, epoch, number } => {
+                let process = &mut self.processes[place];
+                if process.epoch == epoch
+                    && let Some(life) = &mut process.life
+                    && let Some((_, op)) = life.checkpoint.take_if(|(known, _)| *known == number)
+                {
+                    self.kernel.trace.note([4, place as u64, number]);
+                    life.perform(op);
+                    self.look(place);
+                }
+            }
+            Event::Notice { place, peer } => self.notice(place, peer),
+            Event::Start { place } => self.start(place),
+            Event::Heal { links } => self.heal(&links),
+            Event::MakeRoom { place } => self.processes[place].disk.condition().full = false,
+            Event::Strike { fault } => self.strike(fault),
+        }
+    }
+
+    /// The process notices whether it reaches a peer now.
+    fn notice(&mut self, place: usize, peer: usize) {
+        let reaches = self.network.is_open(place, peer) && self.processes[peer].life.is_some();
+        let member = self.members[peer].node;
+        if let Some(life) = &mut self.processes[place].life {
+            life.host.input(if reaches {
+                Input::Connected { peer: member }
+            } else {
+                let problem = Problem { reason: "cut off".to_owned(), refused: false };
+                Input::Unreachable { peer: member, problem }
+            });
+            self.look(place);
+        }
+    }
+
+    /// The ends of a link notice a change of it, after a while.
+    pub(crate) fn noticed_soon(&mut self, place: usize, peer: usize, within: Nanos) {
+        let delay = self.random.below(within);
+        self.schedule_in(delay, Event::Notice { place, peer });
+    }
+
+    pub(crate) fn heal(&mut self, links: &[(usize, usize)]) {
+        for (from, to) in links {
+            if self.network.mend(*from, *to) {
+                self.noticed_soon(*from, *to, SECOND);
+            }
+        }
+    }
+
+    fn start(&mut self, place: usize) {
+        let process = &mut self.processes[place];
+        process.starting = false;
+        if process.life.is_some() || process.out.is_some() {
+            return;
+        }
+        process.epoch += 1;
+        let chaos = self.kernel.phase.get() == Phase::Chaos;
+        if chaos && self.random.chance(self.kernel.plan.rates.of(Fault::ReadError)) {
+            process.disk.condition().unreadable = true;
+            self.kernel.count_fault(Fault::ReadError);
+        }
+        let mut store = process.disk.open();
+        let plan = &self.kernel.plan;
+        let config = NodeConfig {
+            heartbeat: plan.heartbeat,
+            tick: plan.tick,
+            seed: self.random.next(),
+            log: plan.log,
+        };
+        let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let node = match boot(&mut store, config, now) {
+            Ok(node) => node,
+            Err(error) => return self.refused(place, &error),
+        };
+        let limits = Limits {
+            pending_requests_max: 10_000,
+            request_timeout: Duration::from_secs(30),
+            session_timeout: plan.session_timeout,
+            tick: plan.tick,
+        };
+        let (host, shared) = Host::new(node, clock, limits, self.members.clone());
+        let coordinator = Coordinator::simulated(shared);
+        self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
+        self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);
+        self.kernel.trace.say_fault(format_args!("node {place}: starts"));
+        let life = Life::new(host, store);
+        let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
+        self.kernel.check(checked);
+        self.processes[place].life = Some(life);
+        self.want_step(place, self.now());
+        for peer in 0..self.processes.len() {
+            if peer != place && self.processes[peer].life.is_some() {
+                self.noticed_soon(place, peer, 100 * MILLI);
+                self.noticed_soon(peer, place, 100 * MILLI);
+            }
+        }
+        if !self.kernel.is_stopping() {
+            workload::start(&self.kernel, place, &coordinator);
+        }
+    }
+
+    /// A store did not open.
+    fn refused(&mut self, place: usize, error: &StorageError) {
+        self.kernel.trace.say_fault(format_args!("node {place}: does not start: {error}"));
+        let damaged = self.processes[place].disk.condition().damaged;
+        match error {
+            StorageError::Io { .. } => {
+                self.processes[place].starting = true;
+                self.schedule_in(SECOND, Event::Start { place });
+            }
+            StorageError::Corrupt { .. } if damaged.is_some() => {
+                self.processes[place].out = damaged;
+            }
+            _ => self.kernel.fail(Violation::new(
+                "I14 what was written opens",
+                format!("node {place}: {error}"),
+            )),
+        }
+    }
+
+    /// A process is gone at once; what its disk had not synced is partly lost.
+    pub(crate) fn crash(&mut self, place: usize) {
+        let Some(life) = self.processes[place].life.take() else {
+            return;
+        };
+        self.kernel.trace.note([6, place as u64, self.processes[place].epoch]);
+        self.kernel.checks.borrow_mut().watches.crashed(place);
+        self.kernel.executor.kill(place);
+        self.kernel.coordinators.borrow_mut()[place] = None;
+        let torn_ppm = self.kernel.plan.rates.of(Fault::TornWrite);
+        if life.kill(&self.random, torn_ppm) {
+            self.kernel.count_fault(Fault::TornWrite);
+        }
+        let process = &mut self.processes[place];
+        (process.paused_until, process.slow_until) = (0, 0);
+        for peer in 0..self.processes.len() {
+            if peer != place && self.processes[peer].life.is_some() {
+                self.noticed_soon(peer, place, SECOND);
+            }
+        }
+    }
+
+    pub(crate) fn start_in(&mut self, place: usize, time: Nanos) {
+        if !std::mem::replace(&mut self.processes[place].starting, true) {
+            self.schedule_in(time, Event::Start { place });
+        }
+    }
+
+    /// What a step of a node has brought.
+    fn observe(
+        &self,
+        place: usize,
+        life: &Life,
+        before: Before,
+        installed: Option<u64>,
+    ) -> Result<(), Violation> {
+        let mut checks = self.kernel.checks.borrow_mut();
+        let checks = &mut *checks;
+        let node = life.host.node();
+        let oracle = &mut checks.oracle;
+        checks.agreement.stepped(oracle, node, before, &self.disks)?;
+        for end in oracle.take_ended() {
+            checks.sessions.ended(end, self.kernel.phase.get())?;
+        }
+        let moved = Moved { place, from: before.zxid, to: node.machine().zxid(), installed };
+        if moved.from != moved.to {
+            checks.watches.stepped(oracle, moved)?;
+            checks.locks.check(|session| checks.sessions.is_forced(session))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, place: usize) {
+        self.steps += 1;
+        let now = self.now();
+        let Some(mut life) = self.processes[place].life.take() else {
+            return;
+        };
+        life.step_at = Nanos::MAX;
+        while let Ok(call) = life.calls.try_recv() {
+            if !life.host.call(call) {
+                life.closing = true;
+                self.processes[place].life = Some(life);
+                return self.closed(place);
+            }
+        }
+        self.watch_disk(&mut life);
+        let before = Before {
+            applied: life.host.node().applied().index,
+            zxid: life.host.node().machine().zxid(),
+        };
+        let work = life.host.step();
+        let installed = work.disk.iter().find_map(|op| match op {
+            DiskOp::Install { meta, .. } => Some(meta.zxid),
+            _ => None,
+        });
+        let node = life.host.node();
+        let applied = node.applied().index;
+        self.kernel.trace.note([1, place as u64 ^ node.machine().hash(), applied]);
+        if applied != before.applied || !work.disk.is_empty() {
+            let (term, _, leads) = node.leadership();
+            self.kernel.trace.say(format_args!(
+                "node {place}: {} in term {term}, applied {applied}, {} disk operations, {} messages",
+                if leads { "leads" } else { "follows" },
+                work.disk.len(),
+                work.messages.len()
+            ));
+        }
+        let checked = self.observe(place, &life, before, installed).and_then(|()| {
+            let mut checks = self.kernel.checks.borrow_mut();
+            work.disk.iter().try_for_each(|op| checks.agreement.writing(op))
+        });
+        self.kernel.check(checked);
+
+        let cut_short = self.kernel.phase.get() == Phase::Chaos
+            && (!work.disk.is_empty() || !work.messages.is_empty())
+            && self.random.chance(self.kernel.plan.rates.of(Fault::CrashInStep));
+        let mut messages = work.messages;
+        let mut disk = work.disk;
+        if cut_short {
+            // The order of the two is the shell's: either may have come first.
+            messages.truncate(self.random.index(messages.len() + 1));
+            disk.truncate(self.random.index(disk.len() + 1));
+        }
+        for (to, message) in messages {
+            self.send(place, to, &message);
+        }
+        for op in disk {
+            self.submit(place, &mut life, op);
+        }
+        let wake_at = self.processes[place].clock.when(work.wake_at);
+        let (closed, idle) = (life.host.is_closed(), life.host.is_idle());
+        let stopped = self.stopped(place);
+        self.processes[place].life = Some(life);
+        if cut_short {
+            self.kernel.count_fault(Fault::CrashInStep);
+            self.kernel.trace.say_fault(format_args!("node {place}: crashes in a step"));
+            self.crash(place);
+            let time = self.random.around(5 * SECOND);
+            return self.start_in(place, time);
+        }
+        if closed {
+            return self.closed(place);
+        }
+        if let Some(reason) = stopped {
+            return self.node_stopped(place, &reason);
+        }
+        self.want_step(place, wake_at.max(now + 1));
+        if !idle {
+            self.look(place);
+        }
+    }
+
+    fn stopped(&self, place: usize) -> Option<String> {
+        let coordinators = self.kernel.coordinators.borrow();
+        coordinators[place].as_ref()?.shared().stopped().map(str::to_owned)
+    }
+
+    /// A process that was closed in good order ends, and starts again after a while.
+    fn closed(&mut self, place: usize) {
+        self.kernel.trace.say_fault(format_args!("node {place}: has closed"));
+        self.crash(place);
+        let time = self.random.around(2 * SECOND);
+        self.start_in(place, time);
+    }
+
+    /// A node stops by itself when its disk fails, and for nothing else that is done to it here.
+    fn node_stopped(&mut self, place: usize, reason: &str) {
+        self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
+        if !reason.starts_with("the disk failed") {
+            self.kernel.fail(Violation::new(
+                "I31 no node stops by itself",
+                format!("node {place}: {reason}"),
+            ));
+        }
+        self.crash(place);
+        let time = self.random.around(3 * SECOND);
+        self.start_in(place, time);
+    }
+
+    fn watch_disk(&self, life: &mut Life) {
+        let busy = self.now().saturating_sub(life.syncing_since);
+        if busy > DISK_DEAD {
+            let reason = "the disk failed: a write has been under way for too long".to_owned();
+            life.host.input(Input::Failed { reason });
+        } else if busy > DISK_SLOW {
+            if !std::mem::replace(&mut life.resigned, true) {
+                life.host.input(Input::Resign);
+            }
+        } else {
+            life.resigned = false;
+        }
+    }
+
+    fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
+        let epoch = self.processes[place].epoch;
+        if matches!(op, DiskOp::Checkpoint { .. }) {
+            life.checkpoints += 1;
+            let number = life.checkpoints;
+            life.checkpoint = Some((number, op));
+            let time = self.sync_time(place) * 4;
+            return self.schedule_in(time, Event::Checkpointed { place, epoch, number });
+        }
+        life.waiting.push_back(op);
+        if life.syncing.is_empty() && life.begin_sync(self.now()) {
+            let time = self.sync_time(place);
+            self.schedule_in(time, Event::Synced { place, epoch });
+        }
+    }
+
+    fn sync_time(&self, place: usize) -> Nanos {
+        let time = self.random.around(self.kernel.plan.sync).max(1);
+        if self.processes[place].slow_disk_until > self.now() {
+            time + self.random.around(SECOND) + if self.random.percent(2) { 20 * SECOND } else { 0 }
+        } else {
+            time
+        }
+    }
+
+    fn synced(&mut self, place: usize, epoch: u64) {
+        let now = self.now();
+        let fails = self.kernel.phase.get() == Phase::Chaos
+            && self.random.chance(self.kernel.plan.rates.of(Fault::FailedSync));
+        let process = &mut self.processes[place];
+        let Some(life) = process.life.as_mut().filter(|_| process.epoch == epoch) else {
+            return;
+        };
+        if fails {
+            process.disk.condition().fails = true;
+            self.kernel.count_fault(Fault::FailedSync);
+            self.kernel.trace.say_fault(format_args!("node {place}: a sync fails"));
+        }
+        self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
+        life.end_sync();
+        process.disk.condition().fails = false;
+        if life.begin_sync(now) {
+            let time = self.sync_time(place);
+            self.schedule_in(time, Event::Synced { place, epoch });
+        }
+        self.look(place);
+    }
+
+    fn send(&mut self, from: usize, to: NodeId, message: &PeerMessage) {
+        let member = self.members[from].node;
+        let checked = {
+            let disk = self.processes[from].disk.condition();
+            durability::sending(message, member, to, &disk)
+        };
+        self.kernel.check(checked);
+        let Some(to) = self.members.iter().position(|member| member.node == to) else {
+            return;
+        };
+        if self.processes[to].life.is_none() || !self.network.is_open(from, to) {
+            return;
+        }
+        let rates = &self.kernel.plan.rates;
+        let chaos = self.kernel.phase.get() == Phase::Chaos;
+        let strikes = |fault| {
+            let strikes = chaos && self.random.chance(rates.of(fault));
+            if strikes {
+                self.kernel.count_fault(fault);
+            }
+            strikes
+        };
+        if strikes(Fault::Loss) {
+            self.kernel.trace.say(format_args!("from {from} to {to}: lost: {}", brief(message)));
+            return;
+        }
+        let copies = 1 + usize::from(strikes(Fault::Duplicate));
+        let spike = if strikes(Fault::DelaySpike) { self.random.around(SECOND) } else { 0 };
+        let overtakes = strikes(Fault::Reorder);
+        let bytes = message.encode(Vec::new());
+        let epoch = self.processes[to].epoch;
+        for _ in 0..copies {
+            let latency =
+                self.kernel.plan.latency / 2 + self.random.around(self.kernel.plan.latency / 2);
+            let mut at = self.now() + latency + spike;
+            if overtakes {
+                at += self.random.around(self.kernel.plan.latency * 10);
+            } else {
+                at = self.network.in_order(from, to, at);
+            }
+            let bytes = bytes.clone();
+            self.schedule(at, Event::Deliver { from, to, epoch, bytes });
+        }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, epoch: u64, bytes: &[u8]) {
+        // A connection ends with either process, and what is under way in it is lost, unless the
+        // network holds it back: then it may reach a later one.
+        let late = self.kernel.plan.rates.of(Fault::Reorder) > 0;
+        if !self.network.is_open(from, to) || (self.processes[to].epoch != epoch && !late) {
+            return;
+        }
+        let message = match PeerMessage::decode(bytes) {
+            Ok(message) => message,
+            Err(reason) => {
+                return self.kernel.fail(Violation::new("messages decode", reason));
+            }
+        };
+        self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
+        self.kernel.trace.say(format_args!("from {from} to {to}: {}", brief(&message)));
+        let member = self.members[from].node;
+        if let Some(life) = &mut self.processes[to].life {
+            life.host.input(Input::Peer { from: member, message });
+            self.look(to);
+        }
+    }
+
+    /// How many nodes may be out for good: so many that a majority is left.
+    pub(crate) fn may_lose_another(&self) -> bool {
+        let out = self.processes.iter().filter(|process| self.is_damaged(process)).count();
+        !WIPED_NODES_RETURN && 2 * (out + 1) < self.processes.len()
+    }
+
+    fn is_damaged(&self, process: &Process) -> bool {
+        process.out.is_some() || process.disk.condition().damaged.is_some()
+    }
+
+    /// Whether all that can run do, and are at the same place in the log.
+    pub(crate) fn is_settled(&self) -> bool {
+        let last = self.kernel.checks.borrow().oracle.last();
+        self.processes.iter().filter(|process| process.out.is_none()).all(|process| {
+            process.life.as_ref().is_some_and(|life| life.host.node().applied().index == last)
+        })
+    }
+
+    /// Whether there is a leader that all who can run follow.
+    pub(crate) fn has_leader(&self) -> bool {
+        let mut running = self.processes.iter().filter(|process| process.out.is_none());
+        let leader = |process: &Process| {
+            let (term, leader, _) = process.life.as_ref()?.host.node().leadership();
+            (leader != 0).then_some((term, leader))
+        };
+        let Some(first) = running.next().map(leader) else {
+            return false;
+        };
+        first.is_some() && running.all(|process| leader(process) == first)
+    }
+
+    /// The last checks: everybody has finished, and the replicas are equal.
+    pub(crate) fn audit(&self) -> Result<(), Violation> {
+        let checks = self.kernel.checks.borrow();
+        for process in &self.processes {
+            let Some(life) = &process.life else { continue };
+            same_state(&checks.oracle, life.host.node())?;
+            let applied = life.host.node().applied().index;
+            require(applied == checks.oracle.last(), "I31 replicas come together", || {
+                format!("a replica is at {applied} of {}", checks.oracle.last())
+            })?;
+        }
+        checks.oracle.check_state()?;
+        checks.order.settled(&checks.oracle)?;
+        super::checks::sessions::Sessions::settled(&checks.oracle)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for place in 0..self.processes.len() {
+            self.kernel.executor.kill(place);
+        }
+        self.kernel.coordinators.borrow_mut().clear();
+        entropy::simulated::seed(None);
+    }
+}
+
+/// A message in a few words.
+fn brief(message: &PeerMessage) -> String {
+    let mut words = format!("{message:?}");
+    if words.len() > 160 {
+        words.truncate((0..=160).rev().find(|end| words.is_char_boundary(*end)).unwrap_or(0));
+        words.push_str("...");
+    }
+    words
+}

@@ -136,7 +136,7 @@ impl Node {
         };
         for session in &round.sessions {
             if !refused.contains(session) {
-                self.local.renew(*session, round.sent, &mut self.effects);
+                self.local.renew(*session, round.sent, self.now.mono, &mut self.effects);
             }
         }
         for ticket in round.tickets {

@@ -222,7 +222,7 @@ impl Handle {
                 return Ok(());
             }
             if error.is_session_lost() && !matches!(error, Error::Multi { .. }) {
-                let happened = outcome.is_some_and(|outcome| outcome.result.is_ok());
+                let happened = outcome.is_some_and(|outcome| outcome.is_done());
                 checks.order.never(id, self.holder, seq);
                 return require(!happened, "I10 refused is not done", || {
                     format!("request {seq} of session {id} failed with {error}, and was done")

@@ -32,6 +32,15 @@ pub(crate) struct Outcome {
     pub(crate) index: u64,
     pub(crate) zxid: Zxid,
     pub(crate) result: Result<Reply, OpError>,
+    /// It is the end of the session: of a process that closes, which asks for that by itself.
+    pub(crate) closes: bool,
+}
+
+impl Outcome {
+    /// Whether it is a client's write that has changed something.
+    pub(crate) fn is_done(&self) -> bool {
+        self.result.is_ok() && !self.closes
+    }
 }
 
 #[derive(Debug)]
@@ -214,7 +223,8 @@ impl Oracle {
             if !matches!(result, Err(OpError::OutOfOrder)) && !by_expiry {
                 let key = (request.session, request.holder, request.seq);
                 let (index, zxid) = (entry.index, self.model.zxid);
-                self.outcomes.entry(key).or_insert(Outcome { index, zxid, result });
+                let closes = matches!(request.command, Command::Close);
+                self.outcomes.entry(key).or_insert(Outcome { index, zxid, result, closes });
             }
         }
         let same = applied.changes == self.model.changes

@@ -459,19 +459,25 @@ impl LocalSessions {
         self.sessions.values().filter(|held| held.is_open()).map(|held| held.timeout).min()
     }
 
-    /// A round sent at `sent` was confirmed for the session.
-    pub(crate) fn renew(&mut self, session: SessionId, sent: Time, effects: &mut Effects) {
+    /// A round sent at `sent` was confirmed for the session. After its deadline that comes too
+    /// late: its user may have seen that it is not surely alive, and that is for good.
+    pub(crate) fn renew(
+        &mut self,
+        session: SessionId,
+        sent: Time,
+        now: Time,
+        effects: &mut Effects,
+    ) {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
         };
-        if !held.is_open() {
+        let valid_until = sent + trusted(held.timeout);
+        if !held.is_open() || now >= held.lost_at.min(valid_until) {
             return;
         }
         held.heard = held.heard.max(sent);
-        let valid_until = sent + trusted(held.timeout);
         if valid_until > held.valid_until {
-            held.valid_until = valid_until;
-            held.lost_at = held.lost_at.max(valid_until);
+            (held.valid_until, held.lost_at) = (valid_until, valid_until);
             effects.leases.push((held.holding(), valid_until));
         }
         held.set_state(SessionState::Connected, effects);

@@ -51,7 +51,7 @@ impl Order {
     pub(crate) fn settled(&self, oracle: &Oracle) -> Result<(), Violation> {
         for (session, holder, seq) in &self.never {
             let outcome = oracle.outcome(*session, *holder, *seq);
-            let done = outcome.is_some_and(|outcome| outcome.result.is_ok());
+            let done = outcome.is_some_and(Outcome::is_done);
             require(!done, "I10 refused is not done", || {
                 format!("request {seq} of session {session} was refused for good, and was done")
             })?;

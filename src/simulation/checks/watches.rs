@@ -194,6 +194,11 @@ impl Record {
             })?;
         };
         self.seen += events;
+        let ended = self.watched.handle.upgrade().is_none_or(|handle| handle.is_over());
+        if closed && ended && net.is_empty() {
+            // With its session, perhaps before the snapshot.
+            return Ok(events);
+        }
         if net_is_due || !net.is_empty() {
             self.check_net(oracle, moved, &net)?;
         }

@@ -9,6 +9,7 @@
 //! --minutes M       how long faults happen in each world (10)
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           what happens in words, of seeds that do not fail too
+//! --planted COUNT   plants each of the known bugs, and expects to find it in so many seeds
 //! ```
 
 use std::process::ExitCode;
@@ -16,18 +17,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::simulation::{Report, Totals, run, run_once};
+use quorate::planted::Bug;
+use quorate::simulation::{Report, Totals, hunt, run, run_once};
 
+#[derive(Default)]
 struct Options {
     seeds: Vec<u64>,
     length: Duration,
     jobs: usize,
     trace: bool,
+    /// How many seeds a planted bug may take to be found.
+    planted: Option<u64>,
 }
 
 fn parse() -> Result<Options, String> {
-    let mut options =
-        Options { seeds: Vec::new(), length: Duration::from_secs(600), jobs: 1, trace: false };
+    let mut options = Options { length: Duration::from_secs(600), jobs: 1, ..Options::default() };
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {
         if option == "--trace" {
@@ -53,12 +57,14 @@ fn parse() -> Result<Options, String> {
                 }
             }
             "--minutes" => options.length = Duration::from_secs(60 * number(&value)?),
+            "--planted" => options.planted = Some(number(&value)?),
             "--jobs" => options.jobs = usize::try_from(number(&value)?).unwrap_or(1).max(1),
             _ => return Err(format!("unknown option {option}")),
         }
     }
-    if options.seeds.is_empty() {
-        return Err("which seeds? --seed N, --seeds FROM..TO or --random COUNT".to_owned());
+    if options.seeds.is_empty() && options.planted.is_none() {
+        let which = "which seeds? --seed N, --seeds FROM..TO, --random COUNT or --planted COUNT";
+        return Err(which.to_owned());
     }
     Ok(options)
 }
@@ -78,6 +84,35 @@ fn show(report: &Report, length: Duration) {
     }
 }
 
+/// Hunts every planted bug; whether all were found.
+fn hunt_all(options: &Options, seeds: u64) -> bool {
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let hunt = hunt(*bug, 0..seeds, options.length);
+                    let (name, story) = (format!("{bug:?}"), bug.story());
+                    match hunt.found.as_ref().and_then(|report| report.failure.as_ref()) {
+                        Some(failure) => {
+                            let failure: String = failure.chars().take(90).collect();
+                            println!("{name:26} found by seed {:2}: {failure}", hunt.seeds - 1);
+                        }
+                        None => {
+                            println!("{name:26} NOT FOUND in {} seeds: {story}", hunt.seeds);
+                            missed.lock().expect("no worker panics with it").push(*bug);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner().expect("no worker panics with it");
+    println!("{} of {} planted bugs found", Bug::ALL.len() - missed.len(), Bug::ALL.len());
+    missed.is_empty()
+}
+
 #[expect(clippy::disallowed_methods, reason = "it says how fast it is")]
 fn now() -> Instant {
     Instant::now()
@@ -93,6 +128,14 @@ fn main() -> ExitCode {
     };
     // A panic in a world is reported with its seed.
     std::panic::set_hook(Box::new(|_| {}));
+    if let Some(seeds) = options.planted
+        && !hunt_all(&options, seeds)
+    {
+        return ExitCode::FAILURE;
+    }
+    if options.seeds.is_empty() {
+        return ExitCode::SUCCESS;
+    }
     let start = now();
     let next = AtomicUsize::new(0);
     let done = Mutex::new((Totals::default(), Vec::new()));

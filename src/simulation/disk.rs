@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::peers::Founding;
+use crate::planted::{Bug, planted};
 use crate::storage::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
     MemoryStore, SnapshotMeta, StorageError,
@@ -158,7 +159,9 @@ impl LogStore for SimStore {
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
         {
             let mut condition = self.condition();
-            if let Some(what) = condition.damaged {
+            if let Some(what) = condition.damaged
+                && !planted(Bug::RotAccepted)
+            {
                 return Err(StorageError::Corrupt { what: what.to_owned() });
             }
             if std::mem::take(&mut condition.unreadable) {
@@ -166,7 +169,18 @@ impl LogStore for SimStore {
                 return Err(StorageError::Io { what: "the log".to_owned(), reason });
             }
         }
-        self.store.load(sink)
+        let mut boot = self.store.load(sink)?;
+        if self.condition().damaged.is_some()
+            && let Some(rotten) = boot.entries.last_mut().filter(|entry| !entry.data.is_empty())
+        {
+            // Only with `RotAccepted`.
+            let mut data = rotten.data.to_vec();
+            if let Some(byte) = data.last_mut() {
+                *byte ^= 1;
+            }
+            rotten.data = data.into();
+        }
+        Ok(boot)
     }
 
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {

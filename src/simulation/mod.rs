@@ -27,6 +27,7 @@
 //! | `oracle` | what the log means, by a plain model |
 //! | `checks` | what must hold, one file for each concern |
 //! | `trace` | the hash of all that happened, and its last part in words |
+//! | `hunt` | bugs planted on purpose, to see that the checks find them |
 //!
 //! Caveats. The disk below a store is not simulated: stores have their own
 //! crash tests. Peers' connections are not either: messages cross the real
@@ -39,6 +40,7 @@ mod clock;
 mod disk;
 mod executor;
 mod faults;
+mod hunt;
 mod inject;
 mod kernel;
 mod network;
@@ -62,6 +64,7 @@ use clock::{Nanos, SECOND};
 use kernel::Phase;
 use world::World;
 
+pub use hunt::{Hunt, hunt};
 pub use totals::Totals;
 
 /// How one seed went.

@@ -10,6 +10,7 @@ use super::clock::{Nanos, NodeClock};
 use super::disk::{SimDisk, SimStore};
 use super::random::Random;
 use crate::node::io::{DiskOp, Input};
+use crate::planted::{Bug, planted};
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::{Call, Host};
 use crate::storage::{HardState, LogWrite};
@@ -144,6 +145,11 @@ impl Life {
 
 /// A write as it is when only its first entries came to the disk.
 fn part_of(mut write: LogWrite, random: &Random) -> Option<LogWrite> {
+    if planted(Bug::TornRecordAccepted) {
+        let torn = write.entries.last_mut()?;
+        torn.data.truncate(torn.data.len() / 2);
+        return Some(write);
+    }
     if write.entries.len() < 2 {
         return None;
     }

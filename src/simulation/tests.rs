@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::planted::Bug;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -15,6 +16,15 @@ fn the_same_seed_gives_the_same_trace() {
     assert_eq!(one.trace_hash, again.trace_hash);
     assert_eq!(one.totals.operations, again.totals.operations);
     assert_ne!(one.trace_hash, other.trace_hash);
+}
+
+/// All of them are hunted by the example, which is not built for debugging: see `.ci/run`.
+#[test]
+fn a_planted_bug_is_found() {
+    let hunt = hunt(Bug::EventTwice, 0..20, MINUTE);
+    let failure = hunt.found.and_then(|report| report.failure).unwrap();
+    assert!(failure.starts_with("W"), "{failure}");
+    assert_eq!(run(hunt.seeds - 1, MINUTE).failure, None, "it is gone again");
 }
 
 #[test]

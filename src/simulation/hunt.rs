@@ -1,0 +1,37 @@
+//! Checks the checks: a bug is planted, and must be found.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::{Report, run_once};
+use crate::planted::{Bug, plant};
+
+/// How the hunt for a planted bug went.
+#[derive(Clone, Debug)]
+pub struct Hunt {
+    /// The bug.
+    pub bug: Bug,
+    /// How many seeds were run, the one that found it included.
+    pub seeds: u64,
+    /// The run that found it, if one did.
+    pub found: Option<Report>,
+}
+
+/// Plants a bug and runs seeds until a check finds something wrong, in this thread.
+///
+/// What is found need not be what one would call the bug: that a write is lost may show first as two
+/// replicas that differ.
+pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration) -> Hunt {
+    let mut hunt = Hunt { bug, seeds: 0, found: None };
+    for seed in seeds {
+        plant(Some(bug));
+        let report = run_once(seed, length, false);
+        plant(None);
+        hunt.seeds += 1;
+        if report.failure.is_some() {
+            hunt.found = Some(report);
+            break;
+        }
+    }
+    hunt
+}

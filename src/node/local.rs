@@ -54,6 +54,8 @@ pub(crate) struct LocalSession {
     writes: VecDeque<PendingWrite>,
     waits: VecDeque<Wait>,
     closing: bool,
+    /// A snapshot stands for entries in which it may have been opened, used and ended.
+    unseen: bool,
 }
 
 #[derive(Debug)]
@@ -207,6 +209,7 @@ impl LocalSessions {
                 writes: VecDeque::new(),
                 waits: VecDeque::new(),
                 closing: false,
+                unseen: false,
             },
         );
         self.unsent.insert(session);
@@ -449,6 +452,20 @@ impl LocalSessions {
                 self.ready.insert(session);
             }
             Err(error) => {
+                if held.unseen {
+                    // It may have been let in then, and writes of it run that were sent by now.
+                    let sent = held.ever_sent.saturating_sub(held.applied);
+                    let sent = usize::try_from(sent).unwrap_or(usize::MAX).min(held.writes.len());
+                    let reason = "the session ended while this replica was out of reach".to_owned();
+                    let unknown = Error::OutcomeUnknown { session, reason };
+                    for write in held.writes.drain(..sent) {
+                        let answer = match write.command {
+                            Command::Close => Ok(Answer::Reply(Reply::Done)),
+                            _ => Err(unknown.clone()),
+                        };
+                        effects.replies.push((write.request, answer));
+                    }
+                }
                 let error = error.clone().into_error(session);
                 effects.replies.push((opening.request, Err(error)));
                 self.end(session, SessionState::Expired, effects);
@@ -482,6 +499,13 @@ impl LocalSessions {
         }
         self.fail_waits(session, effects);
         self.sessions.remove(&session);
+    }
+
+    /// A snapshot was installed, and the session's open (or resume) is not answered by it.
+    pub(crate) fn unseen(&mut self, session: SessionId) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.unseen = held.ever_sent > held.applied;
+        }
     }
 
     /// The session is over, and nothing is known of the writes that were not answered.

@@ -169,8 +169,9 @@ impl Node {
                     self.local.end_unknown(session, reason, &mut self.effects);
                     self.end_watches(session);
                 }
-                // Its open is not in the log yet, or will be answered when it is.
-                Some(_) | None => {}
+                // Its open is not in the log yet, or will be answered when it is; or it was there and
+                // has ended, which the answer to the next one does not tell apart.
+                Some(_) | None => self.local.unseen(session),
             }
         }
     }

@@ -46,6 +46,7 @@ mod oracle;
 mod plan;
 mod process;
 mod random;
+mod seeds;
 mod totals;
 mod trace;
 mod workload;
@@ -62,6 +63,7 @@ use clock::{Nanos, SECOND};
 use kernel::Phase;
 use world::World;
 
+pub use seeds::FOUND;
 pub use totals::Totals;
 
 /// How one seed went.

@@ -6,6 +6,7 @@
 //! --seed N          this seed; may be given several times
 //! --seeds FROM..TO  these seeds
 //! --random COUNT    so many fresh seeds
+//! --found           the seeds that have found something before
 //! --minutes M       how long faults happen in each world (10)
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           what happens in words, of seeds that do not fail too
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{Report, Totals, hunt, run, run_once};
+use quorate::simulation::{FOUND, Report, Totals, hunt, run, run_once};
 
 #[derive(Default)]
 struct Options {
@@ -36,6 +37,10 @@ fn parse() -> Result<Options, String> {
     while let Some(option) = arguments.next() {
         if option == "--trace" {
             options.trace = true;
+            continue;
+        }
+        if option == "--found" {
+            options.seeds.extend(FOUND.iter().map(|(seed, _)| *seed));
             continue;
         }
         let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -63,7 +68,8 @@ fn parse() -> Result<Options, String> {
         }
     }
     if options.seeds.is_empty() && options.planted.is_none() {
-        let which = "which seeds? --seed N, --seeds FROM..TO, --random COUNT or --planted COUNT";
+        let which =
+            "which seeds? --seed N, --seeds FROM..TO, --random COUNT, --found or --planted COUNT";
         return Err(which.to_owned());
     }
     Ok(options)

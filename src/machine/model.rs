@@ -57,10 +57,12 @@ impl Model {
     }
 
     pub(crate) fn children(&self, path: &str) -> Vec<String> {
+        let below = if path == "/" { "/".to_owned() } else { format!("{path}/") };
         self.znodes
-            .keys()
-            .filter(|other| path::parent(other) == Some(path))
-            .map(|child| path::name(child).to_owned())
+            .range(below.clone()..)
+            .map_while(|(other, _)| other.strip_prefix(&below))
+            .filter(|rest| !rest.is_empty() && !rest.contains('/'))
+            .map(str::to_owned)
             .collect()
     }
 

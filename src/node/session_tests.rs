@@ -294,3 +294,44 @@ fn large_writes_wait_at_their_node() {
     }
     assert_eq!(cluster.leader(), Some(leader));
 }
+
+/// Its resumption and its write had been done, and the session had ended, when a snapshot took the
+/// place of all that. That the session is not there was taken for "never done".
+#[test]
+fn what_a_snapshot_stands_for_is_not_called_undone() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let laggard = cluster.follower();
+    let holder = (1..=3).find(|id| *id != leader && *id != laggard).unwrap();
+    let session = cluster.open(holder, 1, Duration::from_secs(40));
+    let other = cluster.open(leader, 2, Duration::from_secs(40));
+    // What it says is heard; it hears nothing.
+    cluster.cut.extend([(leader, laggard), (holder, laggard)]);
+    let resume = cluster.ask(laggard, |request| ClientRequest::Resume {
+        request,
+        session,
+        holder: 9,
+        secret: [7; 16],
+        timeout: Duration::from_secs(40),
+    });
+    let done = cluster.set(laggard, session, "/", "done");
+    cluster.settle();
+    let never = cluster.set(laggard, session, "/", "never sent");
+    assert_eq!(cluster.data(leader, "/").as_deref(), Some("done"));
+    cluster.isolate(laggard);
+    cluster.settle();
+    cluster.resume(holder, session, 10, [7; 16]).unwrap();
+    let close = cluster.write(holder, session, Write::Close);
+    cluster.answer(close).unwrap();
+    for n in 0..600 {
+        let data = vec![n as u8; 40_000].into();
+        let op = Op::Set { path: "/".to_owned(), data, version: None };
+        cluster.write(leader, other, Write::Op(op));
+        cluster.settle();
+    }
+    cluster.advance(HEARTBEAT * 4);
+    cluster.heal();
+    assert!(matches!(cluster.answer(resume), Err(Error::SessionExpired { .. })));
+    assert!(matches!(cluster.answer(done), Err(Error::OutcomeUnknown { .. })));
+    assert!(matches!(cluster.answer(never), Err(Error::OutcomeUnknown { .. })));
+}

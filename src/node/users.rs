@@ -47,7 +47,7 @@ impl Node {
             }
             ClientRequest::Abandon { session } => {
                 let reason = "the handle was dropped before the session was resumed";
-                self.local.end_unknown(session, reason, effects);
+                self.local.end_unknown(session, SessionState::Expired, reason, effects);
                 effects.ended.extend(self.watches.end_session(session));
             }
             ClientRequest::Unwatch { watch } => self.watches.remove(watch),
@@ -171,16 +171,13 @@ impl Node {
                         }
                     }
                 }
-                Some(_) if open => self.end_local(session, SessionState::Moved),
-                None if open || ended => {
-                    // It ended in what the snapshot stands for, and whether its last writes came
-                    // before that is not recorded any more.
-                    let reason = "the session ended while this replica was out of reach";
-                    self.local.end_unknown(session, reason, &mut self.effects);
-                    self.end_watches(session);
-                }
-                // Its open is not in the log yet, or will be answered when it is.
-                Some(_) | None => {}
+                // It ended in what the snapshot stands for, and whether its last writes came before
+                // that is not recorded any more.
+                Some(_) if open => self.end_unknown(session, SessionState::Moved),
+                None if open || ended => self.end_unknown(session, SessionState::Expired),
+                // Its open is not in the log yet, or will be answered when it is; or it was there and
+                // has ended, which the answer to the next one does not tell apart.
+                Some(_) | None => self.local.unseen(session),
             }
         }
     }
@@ -269,6 +266,12 @@ impl Node {
 
     pub(super) fn end_local(&mut self, session: SessionId, state: SessionState) {
         self.local.end(session, state, &mut self.effects);
+        self.end_watches(session);
+    }
+
+    fn end_unknown(&mut self, session: SessionId, state: SessionState) {
+        let reason = "the session ended while this replica was out of reach";
+        self.local.end_unknown(session, state, reason, &mut self.effects);
         self.end_watches(session);
     }
 

@@ -48,6 +48,7 @@ mod oracle;
 mod plan;
 mod process;
 mod random;
+mod seeds;
 mod totals;
 mod trace;
 mod workload;
@@ -65,6 +66,7 @@ use kernel::Phase;
 use world::World;
 
 pub use hunt::{Hunt, hunt};
+pub use seeds::FOUND;
 pub use totals::Totals;
 
 /// How one seed went.

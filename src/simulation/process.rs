@@ -20,7 +20,7 @@ use crate::storage::{HardState, LogWrite};
 pub(crate) struct Process {
     pub(crate) disk: SimDisk,
     pub(crate) clock: Arc<NodeClock>,
-    pub(crate) life: Option<Life>,
+    pub(crate) life: Option<Box<Life>>,
     /// Counts its starts: what was meant for an earlier life does not reach a later one.
     pub(crate) epoch: u64,
     /// Why it will never start again.
@@ -109,18 +109,17 @@ impl Life {
         );
     }
 
-    /// The process is killed. What its disk had not synced may be there all the same, in the order
-    /// in which it was written, up to some point; of the write after that, a part. The number of
-    /// operations that survive is drawn by `random`.
-    pub(crate) fn kill(mut self, random: &Random, torn_ppm: u64) -> bool {
-        let mut torn = false;
+    /// The process is killed. Of what its disk had not synced, all or nothing is there all the
+    /// same, or, if it is `torn`, whatever was written up to some point, the last write perhaps in
+    /// part. Whether that was so.
+    pub(crate) fn kill(mut self, random: &Random, torn: bool) -> bool {
         let mut ops: Vec<DiskOp> = std::mem::take(&mut self.syncing);
         ops.extend(std::mem::take(&mut self.waiting));
-        // As often none or all of them as something in between.
-        let survive = match random.below(3) {
+        let count = ops.len();
+        let survive = match random.below(2) {
+            _ if torn => random.index(count + 1),
             0 => 0,
-            1 => ops.len(),
-            _ => random.index(ops.len() + 1),
+            _ => count,
         };
         if let Some((_, checkpoint)) = self.checkpoint.take()
             && random.percent(50)
@@ -130,16 +129,16 @@ impl Life {
         let mut ops = ops.into_iter();
         for op in ops.by_ref().take(survive) {
             if perform_now(&mut self.store, op).is_err() {
-                return torn;
+                return false;
             }
         }
         if let Some(DiskOp::Write { number, write }) = ops.next()
-            && random.chance(torn_ppm)
+            && torn
             && let Some(part) = part_of(write, random)
         {
-            torn = perform_now(&mut self.store, DiskOp::Write { number, write: part }).is_ok();
+            return perform_now(&mut self.store, DiskOp::Write { number, write: part }).is_ok();
         }
-        torn
+        survive > 0 && survive < count
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -326,7 +327,7 @@ impl World {
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
         self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);
         self.kernel.trace.say_fault(format_args!("node {place}: starts"));
-        let life = Life::new(host, store);
+        let life = Box::new(Life::new(host, store));
         let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
         self.kernel.check(checked);
         self.processes[place].life = Some(life);
@@ -370,8 +371,8 @@ impl World {
         self.kernel.checks.borrow_mut().watches.crashed(place);
         self.kernel.executor.kill(place);
         self.kernel.coordinators.borrow_mut()[place] = None;
-        let torn_ppm = self.kernel.plan.rates.of(Fault::TornWrite);
-        if life.kill(&self.random, torn_ppm) {
+        let torn = self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite));
+        if life.kill(&self.random, torn) {
             self.kernel.count_fault(Fault::TornWrite);
         }
         let process = &mut self.processes[place];
@@ -606,13 +607,13 @@ impl World {
             strikes
         };
         if strikes(Fault::Loss) {
-            self.kernel.trace.say(format_args!("from {from} to {to}: lost: {}", brief(message)));
+            self.kernel.trace.say(format_args!("from {from} to {to}: lost: {}", Brief(message)));
             return;
         }
         let copies = 1 + usize::from(strikes(Fault::Duplicate));
         let spike = if strikes(Fault::DelaySpike) { self.random.around(SECOND) } else { 0 };
         let overtakes = strikes(Fault::Reorder);
-        let bytes = message.encode(Vec::new());
+        let bytes = message.encode(Vec::with_capacity(64));
         let epoch = self.processes[to].epoch;
         for _ in 0..copies {
             let latency =
@@ -642,7 +643,7 @@ impl World {
             }
         };
         self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
-        self.kernel.trace.say(format_args!("from {from} to {to}: {}", brief(&message)));
+        self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
         let member = self.members[from].node;
         if let Some(life) = &mut self.processes[to].life {
             life.host.input(Input::Peer { from: member, message });
@@ -708,12 +709,16 @@ impl Drop for World {
     }
 }
 
-/// A message in a few words.
-fn brief(message: &PeerMessage) -> String {
-    let mut words = format!("{message:?}");
-    if words.len() > 160 {
-        words.truncate((0..=160).rev().find(|end| words.is_char_boundary(*end)).unwrap_or(0));
-        words.push_str("...");
+/// A message in a few words, for whoever reads them.
+struct Brief<'a>(&'a PeerMessage);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 200;
+        let words = format!("{:?}", self.0);
+        match words.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{}...", &words[..end]),
+            None => f.write_str(&words),
+        }
     }
-    words
 }

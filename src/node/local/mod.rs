@@ -91,17 +91,8 @@ impl LocalSessions {
                 former.state = SessionState::Moved;
             }
             // What was sent already may come before the resumption in the log, or not.
-            let sent = former.ever_sent.saturating_sub(former.applied);
-            let sent = usize::try_from(sent).unwrap_or(usize::MAX).min(former.writes.len());
-            let reason = "the session was resumed while the write was under way".to_owned();
-            let error = Error::OutcomeUnknown { session, reason };
-            for write in former.writes.drain(..sent) {
-                let answer = match write.command {
-                    Command::Close => Ok(Answer::Reply(Reply::Done)),
-                    _ => Err(error.clone()),
-                };
-                effects.replies.push((write.request, answer));
-            }
+            let reason = "the session was resumed while the write was under way";
+            former.answer_unknown(reason, effects);
             self.end(session, SessionState::Moved, effects);
         }
         // What is lost is the former one.
@@ -128,6 +119,7 @@ impl LocalSessions {
                 writes: VecDeque::new(),
                 waits: VecDeque::new(),
                 closing: false,
+                unseen: false,
             },
         );
         self.unsent.insert(session);
@@ -358,6 +350,11 @@ impl LocalSessions {
                 self.ready.insert(session);
             }
             Err(error) => {
+                if held.unseen {
+                    // It may have been let in then, and writes of it run that were sent by now.
+                    let reason = "the session ended while this replica was out of reach";
+                    held.answer_unknown(reason, effects);
+                }
                 let error = error.clone().into_error(session);
                 effects.replies.push((opening.request, Err(error)));
                 self.end(session, SessionState::Expired, effects);
@@ -392,15 +389,25 @@ impl LocalSessions {
         self.sessions.remove(&session);
     }
 
-    /// The session is over, and nothing is known of the writes that were not answered.
-    pub(crate) fn end_unknown(&mut self, session: SessionId, reason: &str, effects: &mut Effects) {
+    /// A snapshot was installed, and the session's open (or resume) is not answered by it.
+    pub(crate) fn unseen(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            let error = Error::OutcomeUnknown { session, reason: reason.to_owned() };
-            for write in held.writes.drain(..) {
-                effects.replies.push((write.request, Err(error.clone())));
-            }
+            held.unseen = held.ever_sent > held.applied;
         }
-        self.end(session, SessionState::Expired, effects);
+    }
+
+    /// The session is over, and it is not known what became of the writes that were sent.
+    pub(crate) fn end_unknown(
+        &mut self,
+        session: SessionId,
+        state: SessionState,
+        reason: &str,
+        effects: &mut Effects,
+    ) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.answer_unknown(reason, effects);
+        }
+        self.end(session, state, effects);
     }
 
     /// The local deadline of the session has passed: it counts as lost from now on, though writes
@@ -516,4 +523,32 @@ impl LocalSessions {
 /// A timeout as commands have it.
 pub(crate) fn milliseconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was sent in time and confirmed too late, before the node had looked at its clock again: a
+    /// session that was not surely alive any more, as its user could see, was so again.
+    #[test]
+    fn a_lease_that_has_run_out_is_not_renewed() {
+        const S: Time = Time::from_secs(1);
+        let mut sessions = LocalSessions::new(S);
+        let mut effects = Effects::default();
+        let (session, holder) = (SessionId(1), 2);
+        let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
+        sessions.open(RequestId(1), session, holder, 10 * S, command, &mut effects);
+        assert_eq!(sessions.take_unsent(100 * S).len(), 1);
+        let result = Ok(Reply::Session { timeout_ms: 10_000 });
+        let opened = Outcome { session, holder, seq: 0, result };
+        sessions.outcome(&opened, 101 * S, 1, &mut effects);
+        sessions.renew(session, 105 * S, 106 * S, &mut effects);
+        let leases =
+            |effects: &Effects| effects.leases.iter().map(|(_, until)| *until).collect::<Vec<_>>();
+        assert_eq!(leases(&effects), [109 * S, 114 * S]);
+        sessions.renew(session, 113 * S, 114 * S, &mut effects);
+        assert_eq!(leases(&effects).len(), 2, "too late");
+        assert_eq!(sessions.check_deadlines(114 * S, &mut effects), [session]);
+    }
 }

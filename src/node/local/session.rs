@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::machine::command::Command;
-use crate::node::io::{Effects, Holding, Read, RequestId, Time, WatchId};
+use crate::machine::command::{Command, Reply};
+use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
 use crate::node::rounds::Ticket;
 use crate::node::watches::WatchKind;
 use crate::session::SessionState;
@@ -40,6 +40,8 @@ pub(crate) struct LocalSession {
     pub(super) writes: VecDeque<PendingWrite>,
     pub(super) waits: VecDeque<Wait>,
     pub(super) closing: bool,
+    /// A snapshot stands for entries in which it may have been resumed, used and ended.
+    pub(super) unseen: bool,
 }
 
 #[derive(Debug)]
@@ -135,6 +137,21 @@ impl LocalSession {
 
     pub(super) fn is_settled(&self) -> bool {
         self.opening.is_none() && self.writes.is_empty() && self.waits.is_empty()
+    }
+
+    /// Answers the writes that were sent, and of which it is not known whether they were done; the
+    /// others surely were not.
+    pub(super) fn answer_unknown(&mut self, reason: &str, effects: &mut Effects) {
+        let sent = self.ever_sent.saturating_sub(self.applied);
+        let sent = usize::try_from(sent).unwrap_or(usize::MAX).min(self.writes.len());
+        let error = Error::OutcomeUnknown { session: self.id, reason: reason.to_owned() };
+        for write in self.writes.drain(..sent) {
+            let answer = match write.command {
+                Command::Close => Ok(Answer::Reply(Reply::Done)),
+                _ => Err(error.clone()),
+            };
+            effects.replies.push((write.request, answer));
+        }
     }
 
     /// Nothing of it is known to be on its way to a leader any more.

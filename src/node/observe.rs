@@ -4,12 +4,17 @@ use raft::{GetEntriesContext, Storage};
 
 use super::Node;
 use super::log::Position;
-use super::message::LogEntry;
+use super::message::{HardState, LogEntry};
 
 impl Node {
     /// The last entry that was applied.
     pub(crate) fn applied(&self) -> Position {
         self.raw.store().applied()
+    }
+
+    /// The promises that the node knows of, and the end of its log.
+    pub(crate) fn recovered(&self) -> (HardState, u64) {
+        (super::hard_state(&self.raw), self.raw.raft.raft_log.last_index())
     }
 
     /// The applied entries after the one at `after`, as far as they are in memory still.

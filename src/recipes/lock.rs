@@ -251,6 +251,11 @@ impl Contender {
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         // Gone before the watch was set?
         self.session.nonblocking().get(&path).await?;
+        // A session whose opening took long is open before it is known to be alive. A guard that is
+        // not held yet looks like one that is not held any more.
+        while !self.session.is_alive() {
+            self.session.nonblocking().sync().await?;
+        }
         let Some(created) = self.created.take() else {
             return Err(Error::NoNode { path });
         };

@@ -89,7 +89,7 @@ pub(crate) const TABLE: [Row; 23] = [
     row(Fault::PartitionTwoWay, "two-way partitions", 60, PerThousandMinutes, (100, 3_000)),
     row(Fault::SlowNode, "slow nodes", 40, PerThousandMinutes, (100, 1_000)),
     row(Fault::Crash, "crashes", 70, PerThousandMinutes, (100, 3_000)),
-    row(Fault::CrashInStep, "crashes in a step", 40, PerMillion, (10, 300)),
+    row(Fault::CrashInStep, "crashes in a step", 40, PerMillion, (10, 1_000)),
     row(Fault::Close, "closes", 30, PerThousandMinutes, (100, 1_000)),
     row(Fault::Pause, "pauses", 50, PerThousandMinutes, (100, 2_000)),
     row(Fault::ClockDrift, "clock rates changed", 50, PerThousandMinutes, (100, 2_000)),

@@ -330,6 +330,9 @@ impl World {
         let life = Box::new(Life::new(host, store));
         let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
         self.kernel.check(checked);
+        let disk = &self.processes[place].disk;
+        let checked = durability::recovered(life.host.node(), &disk.condition());
+        self.kernel.check(checked);
         self.processes[place].life = Some(life);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {

@@ -2,6 +2,7 @@
 
 use super::{Violation, require};
 use crate::machine::command::NodeId;
+use crate::node::Node;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::simulation::disk::{Condition, SimDisk};
 
@@ -13,6 +14,23 @@ pub(crate) fn on_majority(disks: &[SimDisk], index: u64, term: u64) -> Result<()
         format!(
             "entry {index} of term {term} is applied, and on {holding} of {} disks",
             disks.len()
+        )
+    })
+}
+
+/// I14: a node that starts knows all that it had made durable: its term, its vote and its log.
+pub(crate) fn recovered(node: &Node, disk: &Condition) -> Result<(), Violation> {
+    let (hard_state, last) = node.recovered();
+    let durable = disk.hard_state;
+    // The only member stands for election, and wins it, as soon as it is there.
+    let alone = hard_state.term == durable.term + 1 && hard_state.vote == node.id();
+    let knows =
+        (hard_state.term, hard_state.vote, last) == (durable.term, durable.vote, disk.last());
+    require(knows || alone, "I14 a start knows what was durable", || {
+        format!(
+            "node {} starts with {hard_state:?} and entry {last}; on its disk are {durable:?} and {}",
+            node.id(),
+            disk.last()
         )
     })
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use crate::simulation::checks::require;
 use crate::simulation::client::Client;
 use crate::simulation::executor::first;
+use crate::simulation::kernel::Phase;
 
 /// How many locks there are.
 const LOCKS: u64 = 2;
@@ -34,6 +35,9 @@ pub(crate) async fn run(client: Client) {
                 guard.fencing_token()
             ));
             kernel.check(kernel.checks.borrow_mut().acquired(&path, &guard, session, client.place));
+            kernel.check(require(held || kernel.phase.get() != Phase::Calm, "I22 held", || {
+                format!("nothing is wrong, and a guard of {path} is not held from the start")
+            }));
             let mut lost = !held;
             for _ in 0..client.random.within(1..4) {
                 client.think().await;

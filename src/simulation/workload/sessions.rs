@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
 use crate::znode::CreateMode;
 
@@ -26,6 +27,9 @@ pub(crate) async fn run(client: Client) {
             client.think().await;
         }
         ticket = Some(handle.ticket());
+        if client.random.percent(20) {
+            steal(&client, &handle).await;
+        }
         match client.random.below(4) {
             0 => handle.close().await,
             1 => {
@@ -52,6 +56,17 @@ fn somewhere(client: &Client) -> Option<Client> {
     let place = client.random.index(coordinators.len());
     let coordinator = coordinators[place].clone()?;
     Some(Client { place, coordinator, ..client.clone() })
+}
+
+/// I20: nobody has a session without its password.
+async fn steal(client: &Client, handle: &Rc<Handle>) {
+    let mut ticket = handle.ticket();
+    ticket.password[client.random.index(16)] ^= 1;
+    let Ok((thief, opened)) = client.open(Some(ticket)) else { return };
+    let opened = opened.await;
+    client.kernel.check(require(opened.is_err(), "I20 a session needs its password", || {
+        format!("session {} was resumed with a wrong one", thief.session().id())
+    }));
 }
 
 async fn leave_something(client: &Client, handle: &Rc<Handle>) {

@@ -205,7 +205,10 @@ impl World {
     pub(crate) fn end_chaos(&mut self) {
         self.kernel.phase.set(Phase::Recovery);
         self.kernel.trace.say_fault(format_args!("the faults end"));
-        self.network.mend_all();
+        // Only who was cut off notices: nobody else is told to send anything again.
+        for (from, to) in self.network.mend_all() {
+            self.noticed_soon(from, to, SECOND);
+        }
         let now = self.now();
         for place in 0..self.processes.len() {
             let process = &mut self.processes[place];
@@ -218,9 +221,6 @@ impl World {
                 self.schedule_in(SECOND, Event::Start { place });
             }
             self.want_step(place, now);
-            for peer in (0..self.processes.len()).filter(|peer| *peer != place) {
-                self.noticed_soon(place, peer, SECOND);
-            }
         }
     }
 }

@@ -11,7 +11,7 @@ use super::checks::watches::Moved;
 use super::checks::{Violation, require};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::SimDisk;
-use super::faults::{Fault, WIPED_NODES_RETURN};
+use super::faults::Fault;
 use super::kernel::{Kernel, Phase};
 use super::network::Network;
 use super::plan::Plan;
@@ -103,7 +103,7 @@ impl World {
         let members: Vec<Member> = (1..=plan.nodes as u64)
             .map(|node| Member { node, address: format!("node-{}", node - 1) })
             .collect();
-        let founding = Founding { cluster: 1, members: members.clone() };
+        let founding = founding(&members);
         let kernel = Rc::new(Kernel::new(plan, random.fork(3), in_words));
         let mut world = World {
             network: Network::new(members.len()),
@@ -119,7 +119,7 @@ impl World {
         for place in 0..world.members.len() {
             let ahead = world.random.below(1000 * SECOND);
             let rate = world.draw_rate();
-            let disk = SimDisk::founded(&founding, place);
+            let disk = SimDisk::founded(&founding, place, world.random.next());
             world.disks.push(disk.clone());
             world.processes.push(Process {
                 disk,
@@ -127,6 +127,7 @@ impl World {
                 life: None,
                 epoch: 0,
                 out: None,
+                wiped: false,
                 paused_until: 0,
                 slow_until: 0,
                 slow_disk_until: 0,
@@ -536,11 +537,19 @@ impl World {
     /// How many nodes may be out for good: so many that a majority is left.
     pub(crate) fn may_lose_another(&self) -> bool {
         let out = self.processes.iter().filter(|process| self.is_damaged(process)).count();
-        !WIPED_NODES_RETURN && 2 * (out + 1) < self.processes.len()
+        2 * (out + 1) < self.processes.len()
     }
 
     fn is_damaged(&self, process: &Process) -> bool {
-        process.out.is_some() || process.disk.condition().damaged.is_some()
+        process.out.is_some() || process.wiped || process.disk.condition().damaged.is_some()
+    }
+
+    /// The disk of a node that does not run is replaced by an empty one.
+    pub(crate) fn replace_disk(&mut self, place: usize) {
+        let disk = SimDisk::founded(&founding(&self.members), place, self.random.next());
+        self.disks[place] = disk.clone();
+        self.processes[place].disk = disk;
+        self.processes[place].wiped = true;
     }
 
     /// Whether all that can run do, and are at the same place in the log.
@@ -579,6 +588,10 @@ impl World {
         checks.order.settled(&checks.oracle)?;
         super::checks::sessions::Sessions::settled(&checks.oracle)
     }
+}
+
+fn founding(members: &[Member]) -> Founding {
+    Founding { cluster: 1, members: members.to_vec() }
 }
 
 impl Drop for World {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::checks::order::{self, is_definite};
 use super::checks::watches::{Kind, Watched};
 use super::checks::{Violation, require};
+use super::clock::MILLI;
 use super::kernel::Kernel;
 use super::oracle::Known;
 use super::random::Random;
@@ -49,7 +50,7 @@ impl Client {
     /// Thinks for a while.
     pub(crate) async fn think(&self) {
         let time = self.random.around(self.kernel.plan.think);
-        self.kernel.sleep(time).await;
+        self.kernel.sleep(time.max(MILLI)).await;
     }
 
     /// Opens or resumes a session; the second value is the answer to that.
@@ -59,7 +60,12 @@ impl Client {
     ) -> Result<(Rc<Handle>, Answering<Result<()>>)> {
         let holder = entropy::simulated::peek();
         let known = resume.map(|ticket| (ticket.id, ticket.password));
-        let timeout = self.kernel.plan.session_timeout;
+        let usual = self.kernel.plan.session_timeout;
+        let timeout = if self.random.percent(70) {
+            usual
+        } else {
+            usual / 2 * self.random.within(1..5) as u32
+        };
         let (session, pending) = self.coordinator.begin_session(timeout, known)?;
         let handle = Rc::new(Handle {
             kernel: Rc::clone(&self.kernel),
@@ -70,6 +76,7 @@ impl Client {
             floor: Cell::new(resume.map_or(0, |ticket| ticket.floor)),
             order: RefCell::default(),
             closing: Cell::new(false),
+            syncs: Cell::new(0),
         });
         self.kernel.checks.borrow_mut().sessions.opened(&handle);
         let name = if resume.is_some() { "resume" } else { "open" };
@@ -100,6 +107,8 @@ pub(crate) struct Handle {
     floor: Cell<Zxid>,
     order: RefCell<Order>,
     closing: Cell<bool>,
+    /// How many syncs are under way.
+    syncs: Cell<u32>,
 }
 
 /// I4: answers come in the order of the questions. Only a write does not wait for the reads and
@@ -153,7 +162,10 @@ impl Handle {
         let wrote = order.open.remove(&number) == Some(true);
         let mut before = order.open.range(..number).filter(|(_, writes)| **writes || !wrote);
         let earlier = before.next().map(|(number, _)| *number);
-        let lost = matches!(result, Err(error) if error.is_session_lost());
+        // What a session that is over, or a full queue, refuses need not wait its turn.
+        let at_once =
+            |error: &Error| error.is_session_lost() || matches!(error, Error::Busy { .. });
+        let lost = result.as_ref().is_err_and(at_once);
         self.kernel.check(require(lost || earlier.is_none(), "I4 answers in order", || {
             let session = self.session.id();
             format!("{what} {number} of session {session} is answered before {earlier:?}")
@@ -323,13 +335,15 @@ impl Handle {
         let from = self.shown();
         let waits = self.kernel.wait(what, self.place);
         let number = self.ask(false);
+        // Behind a sync, a read is answered late, and the writes after it do not wait for it.
+        let behind = (self.syncs.get() == 0).then(|| self.issued.get());
         let (path, handle) = (path.to_owned(), Rc::clone(self));
         Box::pin(async move {
             let _waits = waits;
             let result = pending.await;
             handle.answered(number, what, &result);
             handle.note(what, &path, &result);
-            handle.check_read(what, &path, from, &result, fits);
+            handle.check_read(what, &path, (from, behind), &result, fits);
             result
         })
     }
@@ -338,7 +352,7 @@ impl Handle {
         &self,
         what: &'static str,
         path: &str,
-        from: Zxid,
+        (from, behind): (Zxid, Option<u64>),
         result: &Result<T>,
         fits: Fits<T>,
     ) {
@@ -346,8 +360,14 @@ impl Handle {
             return;
         }
         // The session's earlier writes have been answered by now, and so are in its floor.
-        let (from, to) = (from.max(self.floor.get()), self.shown());
         let checks = self.kernel.checks.borrow();
+        // What the session has asked for later is not to be seen.
+        let next =
+            behind.and_then(|seq| checks.oracle.outcome(self.session.id(), self.holder, seq + 1));
+        let before_next =
+            next.filter(|next| next.is_done() && next.changes).map(|next| next.zxid - 1);
+        let from = from.max(self.floor.get());
+        let to = self.shown().min(before_next.unwrap_or(Zxid::MAX));
         let shows = || format!("{what} {path} by {} gave {result:?}", self.session.id());
         let fits = |known: Option<&Known>| fits(result, known);
         let read = order::read(&checks.oracle, path, (from, to), fits, shows);
@@ -419,9 +439,11 @@ impl Handle {
         let waits = self.kernel.wait("sync", self.place);
         let pending = self.session.nonblocking().sync();
         let (number, handle) = (self.ask(false), Rc::clone(self));
+        self.syncs.set(self.syncs.get() + 1);
         Box::pin(async move {
             let _waits = waits;
             let result = pending.await;
+            handle.syncs.set(handle.syncs.get() - 1);
             handle.answered(number, "sync", &result);
             handle.note("sync", "", &result);
             if let Ok(zxid) = result {

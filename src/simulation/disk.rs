@@ -88,13 +88,13 @@ impl Condition {
 }
 
 impl SimDisk {
-    /// A disk with the founding state of a member on it.
-    pub(crate) fn founded(founding: &Founding, place: usize) -> SimDisk {
+    /// A disk with the founding state of a member on it: what a member makes of an empty disk.
+    pub(crate) fn founded(founding: &Founding, place: usize, incarnation: u64) -> SimDisk {
         let member = &founding.members[place];
         let identity = Identity {
             cluster: founding.cluster,
             node: member.node,
-            incarnation: member.node,
+            incarnation,
             address: member.address.clone(),
         };
         let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };

@@ -106,8 +106,9 @@ pub(crate) const TABLE: [Row; 23] = [
     row(Fault::Expire, "sessions expired", 30, PerThousandMinutes, (200, 3_000)),
 ];
 
-/// Whether a wiped disk's node comes back with the empty disk, under its old name. It must not
-/// until its peers tell it from the member that it was: it would vote a second time.
+/// Whether the node of a wiped disk comes back with the empty one, under its old name. It must not
+/// until its peers tell it from the member that it was: it would vote a second time. Until then it
+/// stays away.
 pub(crate) const WIPED_NODES_RETURN: bool = false;
 
 /// How often each fault happens in one world.

@@ -1,7 +1,7 @@
 //! How the faults that come with time strike, and how all of them end.
 
 use super::clock::{MILLI, Nanos, SECOND};
-use super::faults::{Fault, TABLE};
+use super::faults::{Fault, TABLE, WIPED_NODES_RETURN};
 use super::kernel::Phase;
 use super::world::{Event, World};
 use crate::node::io::Input;
@@ -120,6 +120,7 @@ impl World {
             }
             Fault::BitRot => self.damage("a checksum does not match"),
             Fault::LostWrites => self.damage("the log ends before what was acknowledged"),
+            Fault::Wipe if WIPED_NODES_RETURN => self.wipe(),
             Fault::Wipe => self.damage("the disk was replaced"),
             Fault::Resign => {
                 let place = self.some_running()?;
@@ -201,11 +202,30 @@ impl World {
         Some(format!("node {place}: {how}"))
     }
 
+    /// A disk is replaced by an empty one, and the node starts from that.
+    fn wipe(&mut self) -> Option<String> {
+        if !self.may_lose_another() {
+            return None;
+        }
+        let place = self.random.index(self.processes.len());
+        if self.processes[place].out.is_some() {
+            return None;
+        }
+        self.crash(place);
+        self.replace_disk(place);
+        let time = self.some_time();
+        self.start_in(place, time);
+        Some(format!("node {place}"))
+    }
+
     /// No more faults; whatever can be repaired is.
     pub(crate) fn end_chaos(&mut self) {
         self.kernel.phase.set(Phase::Recovery);
         self.kernel.trace.say_fault(format_args!("the faults end"));
-        self.network.mend_all();
+        // Only who was cut off notices: nobody else is told to send anything again.
+        for (from, to) in self.network.mend_all() {
+            self.noticed_soon(from, to, SECOND);
+        }
         let now = self.now();
         for place in 0..self.processes.len() {
             let process = &mut self.processes[place];
@@ -218,9 +238,6 @@ impl World {
                 self.schedule_in(SECOND, Event::Start { place });
             }
             self.want_step(place, now);
-            for peer in (0..self.processes.len()).filter(|peer| *peer != place) {
-                self.noticed_soon(place, peer, SECOND);
-            }
         }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Kernel {
     violation: RefCell<Option<Violation>>,
     faults: RefCell<[u64; TABLE.len()]>,
     operations: RefCell<BTreeMap<&'static str, u64>>,
+    /// What the engine was seen to do.
+    events: RefCell<BTreeMap<&'static str, u64>>,
     /// What clients wait for: what it is, and since when.
     waiting: RefCell<BTreeMap<u64, (&'static str, usize, Nanos)>>,
     next_wait: Cell<u64>,
@@ -64,6 +66,7 @@ impl Kernel {
             violation: RefCell::new(None),
             faults: RefCell::new([0; TABLE.len()]),
             operations: RefCell::default(),
+            events: RefCell::default(),
             waiting: RefCell::default(),
             next_wait: Cell::new(0),
             plan,
@@ -107,6 +110,14 @@ impl Kernel {
 
     pub(crate) fn count(&self, operation: &'static str) {
         *self.operations.borrow_mut().entry(operation).or_default() += 1;
+    }
+
+    pub(crate) fn count_event(&self, event: &'static str) {
+        *self.events.borrow_mut().entry(event).or_default() += 1;
+    }
+
+    pub(crate) fn event_counts(&self) -> BTreeMap<&'static str, u64> {
+        self.events.borrow().clone()
     }
 
     pub(crate) fn fault_counts(&self) -> [u64; TABLE.len()] {

@@ -20,6 +20,7 @@
 //! | --- | --- |
 //! | `world` | the events, and the nodes as their threads would run them |
 //! | `process`, `disk`, `network`, `clock` | what surrounds a node |
+//! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
@@ -49,8 +50,10 @@ mod plan;
 mod process;
 mod random;
 mod seeds;
+mod sync;
 mod totals;
 mod trace;
+mod traffic;
 mod workload;
 mod world;
 
@@ -117,11 +120,15 @@ pub fn run_once(seed: u64, length: Duration, in_words: bool) -> Report {
     }
     let kernel = &world.kernel;
     let checks = kernel.checks.try_borrow();
+    for _ in checks.iter().flat_map(|checks| &checks.agreement.leaders) {
+        kernel.count_event("elections");
+    }
     let totals = Totals {
         seeds: 1,
         virtual_time: Duration::from_nanos(kernel.now()),
         faults: totals::faults(&kernel.fault_counts()),
         operations: kernel.operation_counts(),
+        events: kernel.event_counts(),
         watch_events: checks.as_ref().map_or(0, |checks| checks.watches.events),
         entries: checks.as_ref().map_or(0, |checks| checks.oracle.last()),
         steps: world.steps,
@@ -142,12 +149,12 @@ const LOOK: Nanos = SECOND / 10;
 /// One life of a world, to its end or to the first thing that is wrong.
 fn live(world: &mut World) {
     let kernel = std::rc::Rc::clone(&world.kernel);
-    let timeout = u64::try_from(kernel.plan.session_timeout.as_nanos()).unwrap_or(SECOND);
+    // Of the sessions that live longest.
+    let timeout = kernel.plan.session_timeout * 2;
+    let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(SECOND);
     world.begin_chaos();
     while world.now() < kernel.plan.length && !kernel.has_failed() {
         world.run_until((world.now() + SECOND).min(kernel.plan.length));
-        let sweep = kernel.checks.borrow().sessions.sweep();
-        kernel.check(sweep);
     }
     world.end_chaos();
     let recovery = kernel.plan.recovery();

@@ -38,11 +38,17 @@ impl Network {
         link.cuts == 0
     }
 
-    /// Mends all links.
-    pub(crate) fn mend_all(&mut self) {
-        for link in self.links.iter_mut().flatten() {
-            link.cuts = 0;
+    /// Mends all links, and says which were cut.
+    pub(crate) fn mend_all(&mut self) -> Vec<(usize, usize)> {
+        let mut mended = Vec::new();
+        for (from, links) in self.links.iter_mut().enumerate() {
+            for (to, link) in links.iter_mut().enumerate() {
+                if std::mem::take(&mut link.cuts) > 0 {
+                    mended.push((from, to));
+                }
+            }
         }
+        mended
     }
 
     /// When a message that would arrive at `at` does so behind those before it.

@@ -34,6 +34,8 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<Reply, OpError>,
     /// It is the end of the session: of a process that closes, which asks for that by itself.
     pub(crate) closes: bool,
+    /// It has changed the tree.
+    pub(crate) changes: bool,
 }
 
 impl Outcome {
@@ -206,6 +208,7 @@ impl Oracle {
             }
             let touched: Vec<String> =
                 self.model.changes[seen..].iter().map(|change| change.path.clone()).collect();
+            let changes = self.model.changes.len() > seen;
             seen = self.model.changes.len();
             for path in touched {
                 self.record(&path);
@@ -224,7 +227,8 @@ impl Oracle {
                 let key = (request.session, request.holder, request.seq);
                 let (index, zxid) = (entry.index, self.model.zxid);
                 let closes = matches!(request.command, Command::Close);
-                self.outcomes.entry(key).or_insert(Outcome { index, zxid, result, closes });
+                let outcome = Outcome { index, zxid, result, closes, changes };
+                self.outcomes.entry(key).or_insert(outcome);
             }
         }
         let same = applied.changes == self.model.changes

@@ -31,6 +31,10 @@ pub(crate) struct Plan {
     pub(crate) think: Nanos,
     /// How many paths the clients share: the fewer, the more they meet.
     pub(crate) paths: usize,
+    /// The most bytes that are written to a znode.
+    pub(crate) data_bytes: usize,
+    /// How many requests may wait at a node.
+    pub(crate) pending_requests_max: usize,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -46,7 +50,7 @@ impl Plan {
         let log = LogLimits {
             checkpoint_entries: if few { random.within(5..300) } else { 20_000 },
             checkpoint_age: Duration::from_secs(random.within(5..600)),
-            retained_entries: if few { random.within(1..100) as usize } else { 5_000 },
+            retained_entries: if few { random.within(1..40) as usize } else { 5_000 },
             ..LogLimits::default()
         };
         let drift_ppm = *random.pick(&[0, 0, 1_000, DRIFT_SAFE_PPM, DRIFT_SAFE_PPM, 150_000]);
@@ -61,11 +65,17 @@ impl Plan {
             length,
             latency: random.within(50 * MICRO..1 << random.within(20..25)),
             step_delay: *random.pick(&[0, MICRO, 20 * MICRO, 200 * MICRO, 2 * MILLI]),
-            sync: random.within(50 * MICRO..1 << random.within(18..25)),
+            sync: random.within(50 * MICRO..1 << random.within(18..28)),
             drift_ppm,
             clients,
             think: random.within(SECOND / 5..2 * SECOND) * (nodes * clients) as u64 / 6,
             paths: random.within(2..24) as usize,
+            data_bytes: *random.pick(&[0, 40, 40, 40, 40, 40, 40, 1_000, 100_000]),
+            pending_requests_max: if random.percent(10) {
+                random.within(2..20) as usize
+            } else {
+                10_000
+            },
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Process {
     pub(crate) epoch: u64,
     /// Why it will never start again.
     pub(crate) out: Option<&'static str>,
+    /// Its disk was replaced by an empty one.
+    pub(crate) wiped: bool,
     pub(crate) paused_until: Nanos,
     pub(crate) slow_until: Nanos,
     pub(crate) slow_disk_until: Nanos,

@@ -17,6 +17,8 @@ pub struct Totals {
     pub faults: BTreeMap<&'static str, u64>,
     /// The clients' operations that were checked, by kind.
     pub operations: BTreeMap<&'static str, u64>,
+    /// What the engine was seen to do, so that it shows what was never reached.
+    pub events: BTreeMap<&'static str, u64>,
     /// The events of watches that were checked.
     pub watch_events: u64,
     /// The entries of the logs.
@@ -40,6 +42,9 @@ impl Totals {
         for (name, count) in &other.faults {
             *self.faults.entry(name).or_default() += count;
         }
+        for (name, count) in &other.events {
+            *self.events.entry(name).or_default() += count;
+        }
         for (name, count) in &other.operations {
             *self.operations.entry(name).or_default() += count;
         }
@@ -60,6 +65,7 @@ impl fmt::Display for Totals {
             words.join(", ")
         };
         writeln!(f, "faults: {}", list(&self.faults))?;
+        writeln!(f, "reached: {}", list(&self.events))?;
         let (operations, events) = (list(&self.operations), self.watch_events);
         write!(f, "checked: {operations}, watch events {events}, log entries {}", self.entries)
     }

@@ -2,19 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::checks::agreement::{Before, same_state};
 use super::checks::watches::Moved;
-use super::checks::{Violation, durability, require};
+use super::checks::{Violation, require};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::SimDisk;
-use super::faults::{Fault, WIPED_NODES_RETURN};
+use super::faults::Fault;
 use super::kernel::{Kernel, Phase};
 use super::network::Network;
 use super::plan::Plan;
@@ -25,18 +22,13 @@ use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
 use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
-use crate::node::message::PeerMessage;
+use crate::node::message::{PeerMessage, RaftBody};
 use crate::peers::{Founding, Member};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
 use crate::runtime::host::{Host, Limits};
 use crate::storage::StorageError;
-
-/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
-/// node: as the node's thread has it.
-const DISK_SLOW: Nanos = 10 * SECOND;
-const DISK_DEAD: Nanos = 60 * SECOND;
 
 /// Something that is due.
 #[derive(Debug)]
@@ -95,7 +87,7 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
-    members: Vec<Member>,
+    pub(super) members: Vec<Member>,
     /// The disks again, for the checks.
     disks: Vec<SimDisk>,
     due: BinaryHeap<Reverse<Due>>,
@@ -111,7 +103,7 @@ impl World {
         let members: Vec<Member> = (1..=plan.nodes as u64)
             .map(|node| Member { node, address: format!("node-{}", node - 1) })
             .collect();
-        let founding = Founding { cluster: 1, members: members.clone() };
+        let founding = founding(&members);
         let kernel = Rc::new(Kernel::new(plan, random.fork(3), in_words));
         let mut world = World {
             network: Network::new(members.len()),
@@ -127,7 +119,7 @@ impl World {
         for place in 0..world.members.len() {
             let ahead = world.random.below(1000 * SECOND);
             let rate = world.draw_rate();
-            let disk = SimDisk::founded(&founding, place);
+            let disk = SimDisk::founded(&founding, place, world.random.next());
             world.disks.push(disk.clone());
             world.processes.push(Process {
                 disk,
@@ -135,6 +127,7 @@ impl World {
                 life: None,
                 epoch: 0,
                 out: None,
+                wiped: false,
                 paused_until: 0,
                 slow_until: 0,
                 slow_disk_until: 0,
@@ -201,7 +194,7 @@ impl World {
     }
 
     /// A step is due if the process has something to look at.
-    fn look(&mut self, place: usize) {
+    pub(super) fn look(&mut self, place: usize) {
         if self.processes[place].life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let delay = self.step_delay(place);
             self.want_step(place, self.now() + delay);
@@ -248,6 +241,7 @@ impl World {
                     && let Some(life) = &mut process.life
                     && let Some((_, op)) = life.checkpoint.take_if(|(known, _)| *known == number)
                 {
+                    self.kernel.count_event("checkpoints");
                     self.kernel.trace.note([4, place as u64, number]);
                     life.perform(op);
                     self.look(place);
@@ -317,11 +311,12 @@ impl World {
             Err(error) => return self.refused(place, &error),
         };
         let limits = Limits {
-            pending_requests_max: 10_000,
+            pending_requests_max: plan.pending_requests_max,
             request_timeout: Duration::from_secs(30),
             session_timeout: plan.session_timeout,
             tick: plan.tick,
         };
+        self.kernel.count_event("starts");
         let (host, shared) = Host::new(node, clock, limits, self.members.clone());
         let coordinator = Coordinator::simulated(shared);
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
@@ -407,8 +402,11 @@ impl World {
         let oracle = &mut checks.oracle;
         checks.agreement.stepped(oracle, node, before, &self.disks)?;
         for end in oracle.take_ended() {
+            let how = if end.by_expiry { "sessions expired" } else { "sessions closed" };
+            self.kernel.count_event(how);
             checks.sessions.ended(end, self.kernel.phase.get())?;
         }
+        checks.sessions.stay_over()?;
         let moved = Moved { place, from: before.zxid, to: node.machine().zxid(), installed };
         if moved.from != moved.to {
             checks.watches.stepped(oracle, moved)?;
@@ -441,6 +439,9 @@ impl World {
             DiskOp::Install { meta, .. } => Some(meta.zxid),
             _ => None,
         });
+        if installed.is_some() {
+            self.kernel.count_event("snapshots installed");
+        }
         let node = life.host.node();
         let applied = node.applied().index;
         self.kernel.trace.note([1, place as u64 ^ node.machine().hash(), applied]);
@@ -459,9 +460,8 @@ impl World {
         });
         self.kernel.check(checked);
 
-        let cut_short = self.kernel.phase.get() == Phase::Chaos
-            && (!work.disk.is_empty() || !work.messages.is_empty())
-            && self.random.chance(self.kernel.plan.rates.of(Fault::CrashInStep));
+        let cut_short = (!work.disk.is_empty() || !work.messages.is_empty())
+            && self.crashes_now(&work.messages);
         let mut messages = work.messages;
         let mut disk = work.disk;
         if cut_short {
@@ -483,7 +483,8 @@ impl World {
             self.kernel.count_fault(Fault::CrashInStep);
             self.kernel.trace.say_fault(format_args!("node {place}: crashes in a step"));
             self.crash(place);
-            let time = self.random.around(5 * SECOND);
+            let time = *self.random.pick(&[10 * MILLI, SECOND, 5 * SECOND]);
+            let time = self.random.around(time);
             return self.start_in(place, time);
         }
         if closed {
@@ -496,6 +497,17 @@ impl World {
         if !idle {
             self.look(place);
         }
+    }
+
+    /// Whether a node crashes in a step that sends this: rather when it promises something.
+    fn crashes_now(&self, messages: &[(NodeId, PeerMessage)]) -> bool {
+        let promises = messages.iter().any(|(_, message)| {
+            let PeerMessage::Raft { body, .. } = message else { return false };
+            matches!(body, RaftBody::VoteResponse { pre: false, reject: false, .. })
+        });
+        let rate = self.kernel.plan.rates.of(Fault::CrashInStep);
+        let rate = if promises { rate * 500 } else { rate };
+        self.kernel.phase.get() == Phase::Chaos && self.random.chance(rate)
     }
 
     fn stopped(&self, place: usize) -> Option<String> {
@@ -525,143 +537,22 @@ impl World {
         self.start_in(place, time);
     }
 
-    fn watch_disk(&self, life: &mut Life) {
-        let busy = self.now().saturating_sub(life.syncing_since);
-        if busy > DISK_DEAD {
-            let reason = "the disk failed: a write has been under way for too long".to_owned();
-            life.host.input(Input::Failed { reason });
-        } else if busy > DISK_SLOW {
-            if !std::mem::replace(&mut life.resigned, true) {
-                life.host.input(Input::Resign);
-            }
-        } else {
-            life.resigned = false;
-        }
-    }
-
-    fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
-        let epoch = self.processes[place].epoch;
-        if matches!(op, DiskOp::Checkpoint { .. }) {
-            life.checkpoints += 1;
-            let number = life.checkpoints;
-            life.checkpoint = Some((number, op));
-            let time = self.sync_time(place) * 4;
-            return self.schedule_in(time, Event::Checkpointed { place, epoch, number });
-        }
-        life.waiting.push_back(op);
-        if life.syncing.is_empty() && life.begin_sync(self.now()) {
-            let time = self.sync_time(place);
-            self.schedule_in(time, Event::Synced { place, epoch });
-        }
-    }
-
-    fn sync_time(&self, place: usize) -> Nanos {
-        let time = self.random.around(self.kernel.plan.sync).max(1);
-        if self.processes[place].slow_disk_until > self.now() {
-            time + self.random.around(SECOND) + if self.random.percent(2) { 20 * SECOND } else { 0 }
-        } else {
-            time
-        }
-    }
-
-    fn synced(&mut self, place: usize, epoch: u64) {
-        let now = self.now();
-        let fails = self.kernel.phase.get() == Phase::Chaos
-            && self.random.chance(self.kernel.plan.rates.of(Fault::FailedSync));
-        let process = &mut self.processes[place];
-        let Some(life) = process.life.as_mut().filter(|_| process.epoch == epoch) else {
-            return;
-        };
-        if fails {
-            process.disk.condition().fails = true;
-            self.kernel.count_fault(Fault::FailedSync);
-            self.kernel.trace.say_fault(format_args!("node {place}: a sync fails"));
-        }
-        self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
-        life.end_sync();
-        process.disk.condition().fails = false;
-        if life.begin_sync(now) {
-            let time = self.sync_time(place);
-            self.schedule_in(time, Event::Synced { place, epoch });
-        }
-        self.look(place);
-    }
-
-    fn send(&mut self, from: usize, to: NodeId, message: &PeerMessage) {
-        let member = self.members[from].node;
-        let checked = {
-            let disk = self.processes[from].disk.condition();
-            durability::sending(message, member, to, &disk)
-        };
-        self.kernel.check(checked);
-        let Some(to) = self.members.iter().position(|member| member.node == to) else {
-            return;
-        };
-        if self.processes[to].life.is_none() || !self.network.is_open(from, to) {
-            return;
-        }
-        let rates = &self.kernel.plan.rates;
-        let chaos = self.kernel.phase.get() == Phase::Chaos;
-        let strikes = |fault| {
-            let strikes = chaos && self.random.chance(rates.of(fault));
-            if strikes {
-                self.kernel.count_fault(fault);
-            }
-            strikes
-        };
-        if strikes(Fault::Loss) {
-            self.kernel.trace.say(format_args!("from {from} to {to}: lost: {}", Brief(message)));
-            return;
-        }
-        let copies = 1 + usize::from(strikes(Fault::Duplicate));
-        let spike = if strikes(Fault::DelaySpike) { self.random.around(SECOND) } else { 0 };
-        let overtakes = strikes(Fault::Reorder);
-        let bytes = message.encode(Vec::with_capacity(64));
-        let epoch = self.processes[to].epoch;
-        for _ in 0..copies {
-            let latency =
-                self.kernel.plan.latency / 2 + self.random.around(self.kernel.plan.latency / 2);
-            let mut at = self.now() + latency + spike;
-            if overtakes {
-                at += self.random.around(self.kernel.plan.latency * 10);
-            } else {
-                at = self.network.in_order(from, to, at);
-            }
-            let bytes = bytes.clone();
-            self.schedule(at, Event::Deliver { from, to, epoch, bytes });
-        }
-    }
-
-    fn deliver(&mut self, from: usize, to: usize, epoch: u64, bytes: &[u8]) {
-        // A connection ends with either process, and what is under way in it is lost, unless the
-        // network holds it back: then it may reach a later one.
-        let late = self.kernel.plan.rates.of(Fault::Reorder) > 0;
-        if !self.network.is_open(from, to) || (self.processes[to].epoch != epoch && !late) {
-            return;
-        }
-        let message = match PeerMessage::decode(bytes) {
-            Ok(message) => message,
-            Err(reason) => {
-                return self.kernel.fail(Violation::new("messages decode", reason));
-            }
-        };
-        self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
-        self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
-        let member = self.members[from].node;
-        if let Some(life) = &mut self.processes[to].life {
-            life.host.input(Input::Peer { from: member, message });
-            self.look(to);
-        }
-    }
-
     /// How many nodes may be out for good: so many that a majority is left.
     pub(crate) fn may_lose_another(&self) -> bool {
         let out = self.processes.iter().filter(|process| self.is_damaged(process)).count();
-        !WIPED_NODES_RETURN && 2 * (out + 1) < self.processes.len()
+        2 * (out + 1) < self.processes.len()
     }
 
     fn is_damaged(&self, process: &Process) -> bool {
-        process.out.is_some() || process.disk.condition().damaged.is_some()
+        process.out.is_some() || process.wiped || process.disk.condition().damaged.is_some()
+    }
+
+    /// The disk of a node that does not run is replaced by an empty one.
+    pub(crate) fn replace_disk(&mut self, place: usize) {
+        let disk = SimDisk::founded(&founding(&self.members), place, self.random.next());
+        self.disks[place] = disk.clone();
+        self.processes[place].disk = disk;
+        self.processes[place].wiped = true;
     }
 
     /// Whether all that can run do, and are at the same place in the log.
@@ -702,6 +593,10 @@ impl World {
     }
 }
 
+fn founding(members: &[Member]) -> Founding {
+    Founding { cluster: 1, members: members.to_vec() }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         for place in 0..self.processes.len() {
@@ -709,19 +604,5 @@ impl Drop for World {
         }
         self.kernel.coordinators.borrow_mut().clear();
         entropy::simulated::seed(None);
-    }
-}
-
-/// A message in a few words, for whoever reads them.
-struct Brief<'a>(&'a PeerMessage);
-
-impl fmt::Display for Brief<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 200;
-        let words = format!("{:?}", self.0);
-        match words.char_indices().nth(SHOWN) {
-            Some((end, _)) => write!(f, "{}...", &words[..end]),
-            None => f.write_str(&words),
-        }
     }
 }

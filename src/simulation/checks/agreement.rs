@@ -19,7 +19,7 @@ pub(crate) struct Before {
 
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
-    leaders: BTreeMap<u64, NodeId>,
+    pub(crate) leaders: BTreeMap<u64, NodeId>,
     /// What was ever put into a log, by index and term.
     written: BTreeMap<(u64, u64), u64>,
 }

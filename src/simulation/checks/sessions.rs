@@ -15,18 +15,13 @@ pub(crate) struct Sessions {
     handles: Vec<Weak<Handle>>,
     /// Sessions that were expired by order, whatever their holders could know.
     forced: BTreeSet<SessionId>,
-    /// Sessions that are over, with the holder that it concerns.
-    over: BTreeSet<(SessionId, u64)>,
+    /// Holders whose session is over, and who do not know it yet.
+    ghosts: Vec<Weak<Handle>>,
 }
 
 impl Sessions {
     pub(crate) fn new(fair_clocks: bool) -> Sessions {
-        Sessions {
-            fair_clocks,
-            handles: Vec::new(),
-            forced: BTreeSet::new(),
-            over: BTreeSet::new(),
-        }
+        Sessions { fair_clocks, handles: Vec::new(), forced: BTreeSet::new(), ghosts: Vec::new() }
     }
 
     pub(crate) fn opened(&mut self, handle: &Rc<Handle>) {
@@ -56,11 +51,10 @@ impl Sessions {
     /// I19, I22: at the moment when a session's end is first applied anywhere, its holder does not
     /// take it for alive any more; and where nothing is wrong, no session expires.
     pub(crate) fn ended(&mut self, end: End, phase: Phase) -> Result<(), Violation> {
-        self.over.insert((end.session, end.holder));
         if self.forced.contains(&end.session) {
             return Ok(());
         }
-        for handle in self.live() {
+        for handle in self.handles.iter().filter_map(Weak::upgrade) {
             let session = handle.session();
             if (session.id(), handle.holder()) != (end.session, end.holder) {
                 continue;
@@ -74,21 +68,26 @@ impl Sessions {
             require(!calm || expected, "I19 no early expiry", || {
                 format!("session {} expired, and nothing was wrong", session.id())
             })?;
+            if fair && !session.state().is_final() {
+                self.ghosts.push(Rc::downgrade(&handle));
+            }
         }
         Ok(())
     }
 
-    /// The same at any later moment: what is over stays so.
-    pub(crate) fn sweep(&self) -> Result<(), Violation> {
-        for handle in self.live() {
+    /// The same at any later moment, until the holder has heard of it.
+    pub(crate) fn stay_over(&mut self) -> Result<(), Violation> {
+        let mut checked = Ok(());
+        self.ghosts.retain(|ghost| {
+            let Some(handle) = ghost.upgrade() else { return false };
             let session = handle.session();
-            let over = self.over.contains(&(session.id(), handle.holder()));
-            let excused = !self.fair_clocks || self.forced.contains(&session.id());
-            require(excused || !over || !session.is_alive(), "I22 alive means not ended", || {
-                format!("session {} is alive again after its end", session.id())
-            })?;
-        }
-        Ok(())
+            if session.is_alive() && checked.is_ok() {
+                let what = format!("session {} is alive again after its end", session.id());
+                checked = Err(Violation::new("I22 alive means not ended", what));
+            }
+            !session.state().is_final()
+        });
+        checked
     }
 
     /// I21: once everybody has finished, and time enough has passed, no session is left.

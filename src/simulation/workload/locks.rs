@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use crate::simulation::checks::require;
 use crate::simulation::client::Client;
+use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
 
@@ -13,13 +14,17 @@ const LOCKS: u64 = 2;
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;
     while !kernel.is_stopping() {
+        client.think().await;
         let Ok((handle, _opened)) = client.open(None) else { return };
         while !kernel.is_stopping() && !handle.is_over() {
             client.think().await;
             let path = format!("/locks/{}", client.random.below(LOCKS));
             let Ok(lock) = handle.session().lock(&path) else { return };
-            // Some give up after a while.
-            let patience = client.random.around(kernel.plan.think * 20);
+            // Some give up after a while; the others must get it in the end.
+            let patience = match client.random.below(2) {
+                0 => client.random.around(kernel.plan.think * 20),
+                _ => Nanos::MAX / 2,
+            };
             let waits = kernel.wait("lock", client.place);
             let acquired = first(lock.acquire_async(), kernel.sleep(patience)).await;
             drop(waits);

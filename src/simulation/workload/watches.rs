@@ -7,6 +7,7 @@ use crate::watch::WatchMode;
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {
+        client.think().await;
         let Ok((handle, _opened)) = client.open(None) else { return };
         let mut watches = Vec::new();
         while !client.kernel.is_stopping() && !handle.is_over() {

@@ -13,6 +13,7 @@ use crate::znode::{CreateMode, OpResult};
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {
+        client.think().await;
         let Ok((handle, opened)) = client.open(None) else { return };
         if client.random.percent(50) && opened.await.is_err() {
             client.think().await;
@@ -58,7 +59,10 @@ fn some_mode(client: &Client) -> CreateMode {
 }
 
 fn some_data(client: &Client) -> Vec<u8> {
-    let length = client.random.index(40);
+    let most = client.kernel.plan.data_bytes;
+    // Mostly little: what is large is copied often.
+    let length = client.random.index(most.min(40) + 1);
+    let length = if client.random.percent(5) { client.random.index(most + 1) } else { length };
     vec![client.random.next() as u8; length]
 }
 

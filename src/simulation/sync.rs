@@ -1,0 +1,78 @@
+//! How the disks of a world take what the nodes hand to them, as the disk's
+//! thread does: all that waits as one sync, and checkpoints beside it.
+
+use super::clock::{Nanos, SECOND};
+use super::faults::Fault;
+use super::kernel::Phase;
+use super::process::Life;
+use super::world::{Event, World};
+use crate::node::io::{DiskOp, Input};
+
+/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
+/// node: as the node's thread has it.
+const DISK_SLOW: Nanos = 10 * SECOND;
+const DISK_DEAD: Nanos = 60 * SECOND;
+
+impl World {
+    pub(super) fn watch_disk(&self, life: &mut Life) {
+        let busy = self.now().saturating_sub(life.syncing_since);
+        if busy > DISK_DEAD {
+            let reason = "the disk failed: a write has been under way for too long".to_owned();
+            life.host.input(Input::Failed { reason });
+        } else if busy > DISK_SLOW {
+            if !std::mem::replace(&mut life.resigned, true) {
+                life.host.input(Input::Resign);
+            }
+        } else {
+            life.resigned = false;
+        }
+    }
+
+    pub(super) fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
+        let epoch = self.processes[place].epoch;
+        if matches!(op, DiskOp::Checkpoint { .. }) {
+            life.checkpoints += 1;
+            let number = life.checkpoints;
+            life.checkpoint = Some((number, op));
+            let time = self.sync_time(place) * 4;
+            return self.schedule_in(time, Event::Checkpointed { place, epoch, number });
+        }
+        life.waiting.push_back(op);
+        if life.syncing.is_empty() && life.begin_sync(self.now()) {
+            let time = self.sync_time(place);
+            self.schedule_in(time, Event::Synced { place, epoch });
+        }
+    }
+
+    pub(super) fn sync_time(&self, place: usize) -> Nanos {
+        let time = self.random.around(self.kernel.plan.sync).max(1);
+        if self.processes[place].slow_disk_until > self.now() {
+            time + self.random.around(SECOND) + if self.random.percent(2) { 20 * SECOND } else { 0 }
+        } else {
+            time
+        }
+    }
+
+    pub(super) fn synced(&mut self, place: usize, epoch: u64) {
+        let now = self.now();
+        let fails = self.kernel.phase.get() == Phase::Chaos
+            && self.random.chance(self.kernel.plan.rates.of(Fault::FailedSync));
+        let process = &mut self.processes[place];
+        let Some(life) = process.life.as_mut().filter(|_| process.epoch == epoch) else {
+            return;
+        };
+        if fails {
+            process.disk.condition().fails = true;
+            self.kernel.count_fault(Fault::FailedSync);
+            self.kernel.trace.say_fault(format_args!("node {place}: a sync fails"));
+        }
+        self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
+        life.end_sync();
+        process.disk.condition().fails = false;
+        if life.begin_sync(now) {
+            let time = self.sync_time(place);
+            self.schedule_in(time, Event::Synced { place, epoch });
+        }
+        self.look(place);
+    }
+}

@@ -1,0 +1,97 @@
+//! What the nodes of a world send each other, through the real codec.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::checks::{Violation, durability};
+use super::clock::SECOND;
+use super::faults::Fault;
+use super::kernel::Phase;
+use super::world::{Event, World};
+use crate::machine::command::NodeId;
+use crate::node::io::Input;
+use crate::node::message::PeerMessage;
+
+impl World {
+    pub(super) fn send(&mut self, from: usize, to: NodeId, message: &PeerMessage) {
+        let member = self.members[from].node;
+        let checked = {
+            let disk = self.processes[from].disk.condition();
+            durability::sending(message, member, to, &disk)
+        };
+        self.kernel.check(checked);
+        let Some(to) = self.members.iter().position(|member| member.node == to) else {
+            return;
+        };
+        if self.processes[to].life.is_none() || !self.network.is_open(from, to) {
+            return;
+        }
+        let rates = &self.kernel.plan.rates;
+        let chaos = self.kernel.phase.get() == Phase::Chaos;
+        let strikes = |fault| {
+            let strikes = chaos && self.random.chance(rates.of(fault));
+            if strikes {
+                self.kernel.count_fault(fault);
+            }
+            strikes
+        };
+        if strikes(Fault::Loss) {
+            self.kernel.trace.say(format_args!("from {from} to {to}: lost: {}", Brief(message)));
+            return;
+        }
+        let copies = 1 + usize::from(strikes(Fault::Duplicate));
+        let spike = if strikes(Fault::DelaySpike) { self.random.around(SECOND) } else { 0 };
+        let overtakes = strikes(Fault::Reorder);
+        let bytes = message.encode(Vec::with_capacity(64));
+        let epoch = self.processes[to].epoch;
+        for _ in 0..copies {
+            let latency =
+                self.kernel.plan.latency / 2 + self.random.around(self.kernel.plan.latency / 2);
+            let mut at = self.now() + latency + spike;
+            if overtakes {
+                at += self.random.around(self.kernel.plan.latency * 10);
+            } else {
+                at = self.network.in_order(from, to, at);
+            }
+            let bytes = bytes.clone();
+            self.schedule(at, Event::Deliver { from, to, epoch, bytes });
+        }
+    }
+
+    pub(super) fn deliver(&mut self, from: usize, to: usize, epoch: u64, bytes: &[u8]) {
+        // A connection ends with either process, and what is under way in it is lost, unless the
+        // network holds it back: then it may reach a later one.
+        let late = self.kernel.plan.rates.of(Fault::Reorder) > 0;
+        if !self.network.is_open(from, to) || (self.processes[to].epoch != epoch && !late) {
+            return;
+        }
+        let message = match PeerMessage::decode(bytes) {
+            Ok(message) => message,
+            Err(reason) => {
+                return self.kernel.fail(Violation::new("messages decode", reason));
+            }
+        };
+        self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
+        self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
+        let member = self.members[from].node;
+        if let Some(life) = &mut self.processes[to].life {
+            life.host.input(Input::Peer { from: member, message });
+            self.look(to);
+        }
+    }
+}
+
+/// A message in a few words, for whoever reads them.
+struct Brief<'a>(&'a PeerMessage);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 200;
+        let words = format!("{:?}", self.0);
+        match words.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{}...", &words[..end]),
+            None => f.write_str(&words),
+        }
+    }
+}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checks::agreement::{Before, same_state};
+use super::checks::durability;
 use super::checks::watches::Moved;
 use super::checks::{Violation, require};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};

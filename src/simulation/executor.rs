@@ -39,6 +39,9 @@ struct Task {
     queued: bool,
 }
 
+/// The most polls at one instant: far more than there are tasks.
+const POLLS_MAX: u32 = 100_000;
+
 /// All tasks of a world.
 #[derive(Default)]
 pub(crate) struct Executor {
@@ -132,10 +135,14 @@ impl Executor {
         self.timers.borrow_mut().push(Reverse(Timer { at, sequence, waker }));
     }
 
-    /// Polls the tasks that were woken, those of paused processes excepted: they stay woken.
-    pub(crate) fn run(&self, is_paused: impl Fn(usize) -> bool) {
+    /// Polls the tasks that were woken, those of paused processes excepted: they stay woken. `false`
+    /// if they went on waking each other while no time passes.
+    pub(crate) fn run(&self, is_paused: impl Fn(usize) -> bool) -> bool {
         let mut later = Vec::new();
-        loop {
+        for polls in 0.. {
+            if polls == POLLS_MAX {
+                return false;
+            }
             let next = self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(id) = next else { break };
             let mut tasks = self.tasks.borrow_mut();
@@ -165,6 +172,7 @@ impl Executor {
             }
             woken.push_back(id);
         }
+        true
     }
 
     /// Whether any task of a process that is not paused waits to be polled.

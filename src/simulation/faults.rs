@@ -94,7 +94,7 @@ pub(crate) const TABLE: [Row; 23] = [
     row(Fault::Pause, "pauses", 50, PerThousandMinutes, (100, 2_000)),
     row(Fault::ClockDrift, "clock rates changed", 50, PerThousandMinutes, (100, 2_000)),
     row(Fault::WallJump, "wall clocks moved", 30, PerThousandMinutes, (100, 1_000)),
-    row(Fault::TornWrite, "torn writes", 50, PerMillion, (100_000, 900_000)),
+    row(Fault::TornWrite, "torn writes", 50, PerMillion, (200, 20_000)),
     row(Fault::SlowDisk, "slow disks", 40, PerThousandMinutes, (100, 1_500)),
     row(Fault::FailedSync, "failed syncs", 25, PerMillion, (10, 500)),
     row(Fault::FullDisk, "full disks", 20, PerThousandMinutes, (50, 400)),

@@ -50,7 +50,12 @@ impl Plan {
         let log = LogLimits {
             checkpoint_entries: if few { random.within(5..300) } else { 20_000 },
             checkpoint_age: Duration::from_secs(random.within(5..600)),
-            retained_entries: if few { random.within(1..40) as usize } else { 5_000 },
+            // So few that a session often outlives a snapshot's installation.
+            retained_entries: if few {
+                random.within(1..1 << random.within(1..6)) as usize
+            } else {
+                5_000
+            },
             ..LogLimits::default()
         };
         let drift_ppm = *random.pick(&[0, 0, 1_000, DRIFT_SAFE_PPM, DRIFT_SAFE_PPM, 150_000]);

@@ -90,6 +90,15 @@ impl Life {
         !self.syncing.is_empty()
     }
 
+    /// Whether what is being synced can come to the disk in part.
+    pub(crate) fn is_tearable(&self) -> bool {
+        match self.syncing.as_slice() {
+            [] => false,
+            [DiskOp::Write { write, .. }] => write.entries.len() > 1 || !self.waiting.is_empty(),
+            _ => true,
+        }
+    }
+
     /// What was being synced is durable, or has failed.
     pub(crate) fn end_sync(&mut self) {
         self.syncing_since = Nanos::MAX;

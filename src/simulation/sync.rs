@@ -39,8 +39,17 @@ impl World {
         }
         life.waiting.push_back(op);
         if life.syncing.is_empty() && life.begin_sync(self.now()) {
-            let time = self.sync_time(place);
-            self.schedule_in(time, Event::Synced { place, epoch });
+            self.sync_begun(place, life.is_tearable());
+        }
+    }
+
+    fn sync_begun(&mut self, place: usize, tearable: bool) {
+        let (time, epoch) = (self.sync_time(place), self.processes[place].epoch);
+        self.schedule_in(time, Event::Synced { place, epoch });
+        let chaos = self.kernel.phase.get() == Phase::Chaos;
+        if tearable && chaos && self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite)) {
+            let amid = self.random.below(time);
+            self.schedule_in(amid, Event::Tear { place, epoch });
         }
     }
 
@@ -69,9 +78,9 @@ impl World {
         self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
         life.end_sync();
         process.disk.condition().fails = false;
-        if life.begin_sync(now) {
-            let time = self.sync_time(place);
-            self.schedule_in(time, Event::Synced { place, epoch });
+        let (begun, tearable) = (life.begin_sync(now), life.is_tearable());
+        if begun {
+            self.sync_begun(place, tearable);
         }
         self.look(place);
     }

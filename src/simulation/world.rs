@@ -40,6 +40,8 @@ pub(crate) enum Event {
     Deliver { from: usize, to: usize, epoch: u64, bytes: Vec<u8> },
     /// A disk has synced what it was given.
     Synced { place: usize, epoch: u64 },
+    /// A process is killed while its disk writes, if it still does.
+    Tear { place: usize, epoch: u64 },
     /// A disk has written a checkpoint.
     Checkpointed { place: usize, epoch: u64, number: u64 },
     /// A process notices that it reaches a peer, or does not.
@@ -188,7 +190,9 @@ impl World {
         if !kernel.executor.has_work() {
             return;
         }
-        kernel.executor.run(|place| self.processes[place].paused_until > now);
+        if !kernel.executor.run(|place| self.processes[place].paused_until > now) {
+            kernel.fail(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
+        }
         for place in 0..self.processes.len() {
             self.look(place);
         }
@@ -236,6 +240,14 @@ impl World {
             }
             Event::Deliver { from, to, epoch, bytes } => self.deliver(from, to, epoch, &bytes),
             Event::Synced { place, epoch } => self.synced(place, epoch),
+            Event::Tear { place, epoch } => {
+                let life = self.processes[place].life.as_ref();
+                if self.processes[place].epoch == epoch
+                    && life.is_some_and(|life| life.is_tearable())
+                {
+                    self.crash_for_a_while(place);
+                }
+            }
             Event::Checkpointed { place, epoch, number } => {
                 let process = &mut self.processes[place];
                 if process.epoch == epoch
@@ -370,7 +382,7 @@ impl World {
         self.kernel.checks.borrow_mut().watches.crashed(place);
         self.kernel.executor.kill(place);
         self.kernel.coordinators.borrow_mut()[place] = None;
-        let torn = self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite));
+        let torn = self.kernel.plan.rates.of(Fault::TornWrite) > 0 && self.random.percent(50);
         if life.kill(&self.random, torn) {
             self.kernel.count_fault(Fault::TornWrite);
         }
@@ -381,6 +393,13 @@ impl World {
                 self.noticed_soon(peer, place, SECOND);
             }
         }
+    }
+
+    fn crash_for_a_while(&mut self, place: usize) {
+        self.crash(place);
+        let time = *self.random.pick(&[10 * MILLI, SECOND, 5 * SECOND]);
+        let time = self.random.around(time);
+        self.start_in(place, time);
     }
 
     pub(crate) fn start_in(&mut self, place: usize, time: Nanos) {
@@ -483,10 +502,7 @@ impl World {
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);
             self.kernel.trace.say_fault(format_args!("node {place}: crashes in a step"));
-            self.crash(place);
-            let time = *self.random.pick(&[10 * MILLI, SECOND, 5 * SECOND]);
-            let time = self.random.around(time);
-            return self.start_in(place, time);
+            return self.crash_for_a_while(place);
         }
         if closed {
             return self.closed(place);

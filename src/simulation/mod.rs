@@ -27,6 +27,7 @@
 //! | `workload` | what clients do, one file for each area |
 //! | `oracle` | what the log means, by a plain model |
 //! | `checks` | what must hold, one file for each concern |
+//! | `linearizability` | whether what clients saw has one order, whatever the log says |
 //! | `trace` | the hash of all that happened, and its last part in words |
 //! | `hunt` | bugs planted on purpose, to see that the checks find them |
 //!
@@ -44,6 +45,7 @@ mod faults;
 mod hunt;
 mod inject;
 mod kernel;
+pub mod linearizability;
 mod network;
 mod oracle;
 mod plan;

@@ -605,6 +605,7 @@ impl World {
             })?;
         }
         checks.oracle.check_state()?;
+        checks.linearizable()?;
         checks.order.settled(&checks.oracle)?;
         super::checks::sessions::Sessions::settled(&checks.oracle)
     }

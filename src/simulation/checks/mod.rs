@@ -15,6 +15,7 @@ pub(crate) mod watches;
 use std::fmt;
 use std::rc::Rc;
 
+use super::linearizability::{History, Verdict};
 use super::oracle::Oracle;
 use super::plan::Plan;
 use crate::recipes::LockGuard;
@@ -53,6 +54,9 @@ pub(crate) fn require(
 pub(crate) struct Checks {
     pub(crate) oracle: Oracle,
     pub(crate) agreement: agreement::Agreement,
+    /// What clients saw of the registers.
+    pub(crate) history: History,
+    moments: u64,
     pub(crate) locks: locks::Locks,
     pub(crate) order: order::Order,
     pub(crate) sessions: sessions::Sessions,
@@ -64,10 +68,29 @@ impl Checks {
         Checks {
             oracle: Oracle::new(),
             agreement: agreement::Agreement::default(),
+            history: History::default(),
+            moments: 0,
             locks: locks::Locks::new(plan.clocks_are_fair()),
             order: order::Order::default(),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             watches: watches::Watches::default(),
+        }
+    }
+
+    /// A moment for the history: each is another, in the order in which things happen.
+    pub(crate) fn moment(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
+    }
+
+    /// I1 and I2, as clients see them.
+    pub(crate) fn linearizable(&self) -> Result<(), Violation> {
+        match self.history.check() {
+            Verdict::Linearizable(_) => Ok(()),
+            Verdict::Not(anomaly) => Err(Violation::new("I1 I2 linearizable", anomaly.to_string())),
+            Verdict::Undecided(path) => {
+                Err(Violation::new("I1 I2 linearizable", format!("{path} was not decided")))
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! until [`Kernel::is_stopping`], and an arm in [`start`].
 
 mod locks;
+mod registers;
 mod sessions;
 mod watches;
 mod znodes;
@@ -25,9 +26,10 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             random: Rc::new(kernel.random.fork(place as u64)),
         };
         match kernel.random.below(10) {
-            0..4 => kernel.executor.spawn(place, znodes::run(client)),
-            4..6 => kernel.executor.spawn(place, watches::run(client)),
-            6..8 => kernel.executor.spawn(place, locks::run(client)),
+            0..3 => kernel.executor.spawn(place, znodes::run(client)),
+            3..5 => kernel.executor.spawn(place, watches::run(client)),
+            5..7 => kernel.executor.spawn(place, registers::run(client)),
+            7..9 => kernel.executor.spawn(place, locks::run(client)),
             _ => kernel.executor.spawn(place, sessions::run(client)),
         }
     }

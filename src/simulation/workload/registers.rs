@@ -1,0 +1,115 @@
+//! A few znodes that everybody writes and reads, all of it linearizable: what
+//! clients saw is checked at the end without any knowledge of the log.
+
+use std::rc::Rc;
+
+use crate::error::{Error, Result};
+use crate::simulation::client::{Client, Handle};
+use crate::simulation::kernel::Kernel;
+use crate::simulation::linearizability::{Call, Place, Return};
+use crate::znode::{CreateMode, OpResult};
+
+/// How many there are.
+const REGISTERS: u64 = 3;
+
+pub(crate) async fn run(client: Client) {
+    while !client.kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        while !client.kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            let path = some_register(&client);
+            match client.random.below(12) {
+                0..2 => create(&client, &handle, &path).await,
+                2..4 => set(&client, &handle, &path, None).await,
+                4 => set(&client, &handle, &path, Some(client.random.below(4))).await,
+                5 => delete(&client, &handle, &path, None).await,
+                6 => delete(&client, &handle, &path, Some(client.random.below(4))).await,
+                7 => set_two(&client, &handle).await,
+                _ => read(&client, &handle, &path).await,
+            }
+        }
+    }
+}
+
+fn some_register(client: &Client) -> String {
+    format!("/register-{}", client.random.below(REGISTERS))
+}
+
+fn called(kernel: &Kernel, path: &str, call: Call) -> Place {
+    let mut checks = kernel.checks.borrow_mut();
+    let now = checks.moment();
+    checks.history.call(path, call, now)
+}
+
+/// Notes what came back, if it says for certain what has happened.
+fn returned<T>(kernel: &Kernel, place: &Place, result: &Result<T>, done: impl Fn(&T) -> Return) {
+    let mut checks = kernel.checks.borrow_mut();
+    let now = checks.moment();
+    let history = &mut checks.history;
+    match result {
+        Ok(value) => history.returned(place, done(value), now),
+        Err(Error::NoNode { .. }) => history.returned(place, Return::NoNode, now),
+        Err(Error::NodeExists { .. }) => history.returned(place, Return::NodeExists, now),
+        Err(Error::BadVersion { .. }) => history.returned(place, Return::BadVersion, now),
+        Err(error) if error.is_outcome_unknown() => {}
+        Err(_) => history.refused(place),
+    }
+}
+
+async fn create(client: &Client, handle: &Rc<Handle>, path: &str) {
+    let data = client.random.next();
+    let place = called(&client.kernel, path, Call::Create(data));
+    let created = handle.create(path, &data.to_be_bytes(), CreateMode::Persistent).await;
+    returned(&client.kernel, &place, &created, |_| Return::Done);
+}
+
+async fn set(client: &Client, handle: &Rc<Handle>, path: &str, version: Option<u64>) {
+    let data = client.random.next();
+    let place = called(&client.kernel, path, Call::Set(data, version));
+    let stat = handle.set(path, &data.to_be_bytes(), version).await;
+    returned(&client.kernel, &place, &stat, |stat| Return::Version(stat.version));
+}
+
+async fn delete(client: &Client, handle: &Rc<Handle>, path: &str, version: Option<u64>) {
+    let place = called(&client.kernel, path, Call::Delete(version));
+    let deleted = handle.delete(path, version).await;
+    returned(&client.kernel, &place, &deleted, |()| Return::Done);
+}
+
+/// Sets two of them in one multi.
+async fn set_two(client: &Client, handle: &Rc<Handle>) {
+    let data = client.random.next();
+    let one = client.random.below(REGISTERS);
+    let two = (one + 1 + client.random.below(REGISTERS - 1)) % REGISTERS;
+    let paths = [one, two].map(|register| format!("/register-{register}"));
+    let places = paths.each_ref().map(|path| called(&client.kernel, path, Call::Set(data, None)));
+    let set = handle
+        .multi(|multi| paths.iter().fold(multi, |multi, path| multi.set(path, data.to_be_bytes())))
+        .await;
+    for (number, place) in places.iter().enumerate() {
+        // One that fails says nothing of a znode's state but of the one where it failed.
+        let set = set.clone().map_err(|error| match error {
+            Error::Multi { index, error } if index == number => *error,
+            error => error,
+        });
+        returned(&client.kernel, place, &set, |results| match results.get(number) {
+            Some(OpResult::Set(stat)) => Return::Version(stat.version),
+            // Which no order explains.
+            _ => Return::NodeExists,
+        });
+    }
+}
+
+/// A sync, and a read right behind it.
+async fn read(client: &Client, handle: &Rc<Handle>, path: &str) {
+    let place = called(&client.kernel, path, Call::Read);
+    let (sync, get) = (handle.sync(), handle.get(path));
+    let synced = sync.await;
+    let read = get.await;
+    let read = synced.and(read);
+    returned(&client.kernel, &place, &read, |(data, stat)| {
+        let data = <[u8; 8]>::try_from(&data[..]).map_or(u64::MAX - 1, u64::from_be_bytes);
+        Return::Value(data, stat.version)
+    });
+}

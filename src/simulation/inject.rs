@@ -3,6 +3,7 @@
 use super::clock::{MILLI, Nanos, SECOND};
 use super::faults::{Fault, TABLE, WIPED_NODES_RETURN};
 use super::kernel::Phase;
+use super::process::Process;
 use super::world::{Event, World};
 use crate::node::io::Input;
 
@@ -33,8 +34,21 @@ impl World {
         }
     }
 
+    /// Where whoever takes itself for the leader is, often; else nowhere.
+    fn the_leader_perhaps(&self) -> Option<usize> {
+        let leads = |process: &Process| {
+            let node = process.life.as_ref().map(|life| life.host.node());
+            node.is_some_and(|node| node.leadership().2)
+        };
+        let leader = self.processes.iter().position(leads);
+        leader.filter(|_| self.random.percent(40))
+    }
+
     /// A place whose process runs.
     fn some_running(&self) -> Option<usize> {
+        if let Some(leader) = self.the_leader_perhaps() {
+            return Some(leader);
+        }
         let places = 0..self.processes.len();
         let running: Vec<usize> =
             places.filter(|place| self.processes[*place].life.is_some()).collect();
@@ -43,6 +57,9 @@ impl World {
 
     /// Some of the places, as often one as more than one.
     fn some_places(&self) -> Vec<usize> {
+        if let Some(leader) = self.the_leader_perhaps() {
+            return vec![leader];
+        }
         let count = self.processes.len();
         let most = if self.random.percent(60) { 1 } else { count };
         let mut places: Vec<usize> = (0..count).collect();

@@ -51,6 +51,34 @@ fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
     assert!(cluster.data(leader, "/e").is_some());
 }
 
+/// It was surely alive for the rest of a timeout that began when the opening was sent, then was not,
+/// and then was again: a lock that it had was lost and found.
+#[test]
+fn a_session_whose_opening_took_long_is_surely_alive_once_it_is_renewed() {
+    for (stalled, is_known_alive) in [(HEARTBEAT * 2, true), (TIMEOUT / 2, false)] {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        for (id, host) in &mut cluster.hosts {
+            host.disk_stalled = *id != leader;
+        }
+        let open = cluster.ask(leader, |request| ClientRequest::Open {
+            request,
+            session: SessionId(1),
+            holder: 1,
+            secret: [7; 16],
+            timeout: TIMEOUT,
+        });
+        cluster.advance(stalled);
+        for host in cluster.hosts.values_mut() {
+            host.disk_stalled = false;
+        }
+        cluster.answer(open).unwrap();
+        assert_eq!(cluster.leases[&SessionId(1)] > cluster.now, is_known_alive);
+        cluster.advance(TIMEOUT);
+        assert!(cluster.leases[&SessionId(1)] > cluster.now);
+    }
+}
+
 /// The close came right behind the resumption and ended the session that was to be saved.
 #[test]
 fn a_resumption_that_is_given_up_closes_nothing() {

@@ -7,4 +7,10 @@ pub const FOUND: &[(u64, &str)] = &[
     (104, "a lease that had run out was renewed: a lock was held again"),
     (135, "the same"),
     (188, "the same"),
+    (67, "a guard was not held at first, and then was: a session's opening had taken long"),
+    (1166, "the same: surely alive, then not, then again"),
+    (1288, "the same"),
+    (1521, "the same"),
+    (2157, "the same"),
+    (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
 ];

@@ -339,10 +339,16 @@ impl LocalSessions {
                 if !held.is_over() {
                     let since = held.first_sent.unwrap_or_default();
                     held.heard = since;
-                    held.valid_until = since + trusted(held.timeout);
-                    // It took longer than a session lives without being heard of. It lives all the
-                    // same, from now on, but is surely alive only once a round has renewed it.
-                    held.lost_at = held.valid_until.max(now + trusted(held.timeout));
+                    if now < since + held.timeout / 3 {
+                        held.valid_until = since + trusted(held.timeout);
+                        held.lost_at = held.valid_until;
+                    } else {
+                        // It took long, perhaps longer than a session lives without being heard of.
+                        // It lives all the same, from now on, but is surely alive only once a round
+                        // has renewed it: not for a moment before, to be lost and found again.
+                        held.valid_until = since;
+                        held.lost_at = now + trusted(held.timeout);
+                    }
                     effects.leases.push((held.holding(), held.valid_until));
                     held.set_state(SessionState::Connected, effects);
                 }

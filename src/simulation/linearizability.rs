@@ -12,6 +12,8 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::error::{Error, Result};
+
 /// What was asked of a znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
@@ -40,6 +42,29 @@ pub enum Return {
     NodeExists,
     /// Its version is another.
     BadVersion,
+}
+
+/// What is known of an operation when its answer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It happened, and gave this.
+    Returned(Return),
+    /// It did not happen, and never will.
+    Refused,
+}
+
+impl Known {
+    /// What an answer says; `None` if it leaves open whether it has happened.
+    pub fn of<T>(answer: &Result<T>, done: impl FnOnce(&T) -> Return) -> Option<Known> {
+        Some(Known::Returned(match answer {
+            Ok(value) => done(value),
+            Err(Error::NoNode { .. }) => Return::NoNode,
+            Err(Error::NodeExists { .. }) => Return::NodeExists,
+            Err(Error::BadVersion { .. }) => Return::BadVersion,
+            Err(error) if error.is_outcome_unknown() => return None,
+            Err(_) => return Some(Known::Refused),
+        }))
+    }
 }
 
 /// One operation of a history.
@@ -99,29 +124,14 @@ impl History {
         Place(path.to_owned(), operations.len() - 1)
     }
 
-    /// Notes what came back.
-    pub fn returned(&mut self, place: &Place, what: Return, now: u64) {
-        if let Some(operation) = self.operation(place) {
-            operation.returned = Some((what, now));
-        }
-    }
-
-    /// Notes that it has not happened and never will: then it must not show anywhere.
-    pub fn refused(&mut self, place: &Place) {
-        if let Some(operation) = self.operation(place) {
-            // A read without a result says nothing, and changes nothing.
-            operation.call = Call::Read;
-        }
-    }
-
-    fn operation(&mut self, place: &Place) -> Option<&mut Operation> {
-        self.znodes.get_mut(&place.0)?.get_mut(place.1)
-    }
-
-    /// Adds what another history has, of the same clock.
-    pub fn merge(&mut self, other: History) {
-        for (path, operations) in other.znodes {
-            self.znodes.entry(path).or_default().extend(operations);
+    /// Notes what came of it.
+    pub fn answered(&mut self, place: &Place, known: Known, now: u64) {
+        let operations = self.znodes.get_mut(&place.0);
+        let Some(operation) = operations.and_then(|all| all.get_mut(place.1)) else { return };
+        match known {
+            Known::Returned(what) => operation.returned = Some((what, now)),
+            // It must not show anywhere: a read without a result says nothing, and changes nothing.
+            Known::Refused => operation.call = Call::Read,
         }
     }
 
@@ -400,7 +410,7 @@ mod tests {
         for (call, called, at, result) in operations {
             let place = history.call("/a", *call, *called);
             if *at != NONE {
-                history.returned(&place, *result, *at);
+                history.answered(&place, Known::Returned(*result), *at);
             }
         }
         history.check()
@@ -516,10 +526,10 @@ mod tests {
     fn what_was_refused_must_not_show() {
         let mut history = History::default();
         let place = history.call("/a", Create(1), 1);
-        history.refused(&place);
+        history.answered(&place, Known::Refused, 2);
         assert!(matches!(history.check(), Verdict::Linearizable(1)));
-        let place = history.call("/a", Read, 2);
-        history.returned(&place, Value(1, 0), 3);
+        let place = history.call("/a", Read, 3);
+        history.answered(&place, Known::Returned(Value(1, 0)), 4);
         assert!(matches!(history.check(), Verdict::Not(_)));
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::error::{Error, Result};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::kernel::Kernel;
-use crate::simulation::linearizability::{Call, Place, Return};
+use crate::simulation::linearizability::{Call, Known, Place, Return};
 use crate::znode::{CreateMode, OpResult};
 
 /// How many there are.
@@ -46,14 +46,8 @@ fn called(kernel: &Kernel, path: &str, call: Call) -> Place {
 fn returned<T>(kernel: &Kernel, place: &Place, result: &Result<T>, done: impl Fn(&T) -> Return) {
     let mut checks = kernel.checks.borrow_mut();
     let now = checks.moment();
-    let history = &mut checks.history;
-    match result {
-        Ok(value) => history.returned(place, done(value), now),
-        Err(Error::NoNode { .. }) => history.returned(place, Return::NoNode, now),
-        Err(Error::NodeExists { .. }) => history.returned(place, Return::NodeExists, now),
-        Err(Error::BadVersion { .. }) => history.returned(place, Return::BadVersion, now),
-        Err(error) if error.is_outcome_unknown() => {}
-        Err(_) => history.refused(place),
+    if let Some(known) = Known::of(result, done) {
+        checks.history.answered(place, known, now);
     }
 }
 

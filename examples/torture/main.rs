@@ -1,0 +1,345 @@
+//! Torments a cluster of real processes, and checks what its clients saw.
+//!
+//! ```text
+//! cargo run --release --features simulator --example torture -- [OPTIONS]
+//!
+//! --minutes M   for how long (3)
+//! --seconds S   the same, in seconds
+//! --seed N      the order of the faults (random); their moments depend on the machine
+//! --keep        leaves the instances' data and logs where they are
+//! ```
+//!
+//! Five processes on loopback, with real sockets and real disks, are killed (SIGKILL), paused
+//! (SIGSTOP) and cut off from each other, one way or both, and their disks get full, while clients
+//! in each of them write and read shared znodes and take a lock. In the end all must be well again
+//! within a minute, their replicas equal, what the clients saw linearizable, and no two holders of
+//! the lock may have overlapped. The checker is the simulator's.
+//!
+//! The instances are this program, started with a role in the environment.
+
+#![cfg(unix)]
+#![allow(clippy::disallowed_methods, reason = "it runs in real time")]
+
+mod instance;
+mod processes;
+mod proxy;
+mod quota;
+mod record;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use processes::Process;
+use proxy::{Cut, Proxy};
+use quorate::simulation::linearizability::Verdict;
+use quota::Quota;
+use record::Record;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// How many instances there are.
+const NODES: usize = 5;
+/// How long a cluster may take to be well again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Options {
+    length: Duration,
+    seed: u64,
+    keep: bool,
+}
+
+fn parse() -> Result<Options, String> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| error.to_string())?;
+    let seed = u64::from_le_bytes(seed) >> 16;
+    let mut options = Options { length: Duration::from_secs(180), seed, keep: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(option) = arguments.next() {
+        if option == "--keep" {
+            options.keep = true;
+            continue;
+        }
+        let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let number: u64 =
+            value.parse().map_err(|_| format!("{option}: {value:?} is not a number"))?;
+        match option.as_str() {
+            "--minutes" => options.length = Duration::from_secs(60 * number),
+            "--seconds" => options.length = Duration::from_secs(number),
+            "--seed" => options.seed = number,
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let result = match std::env::var(instance::ROLE) {
+        Ok(role) => instance::run(&role),
+        Err(_) => parse().map_err(Into::into).and_then(|options| torment(&options)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The choices of a run: SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    fn place(&mut self) -> usize {
+        self.below(NODES as u64) as usize
+    }
+
+    fn milliseconds(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to - from))
+    }
+}
+
+/// What is to be undone, and when.
+enum Undo {
+    Start(usize),
+    Continue(usize),
+    Heal(Cut),
+    MakeRoom,
+}
+
+struct Torment {
+    random: Random,
+    processes: Vec<Process>,
+    proxy: Proxy,
+    quota: Option<Quota>,
+    record: Record,
+    undo: Vec<(Instant, Undo)>,
+    /// The faults so far, by name.
+    faults: Vec<&'static str>,
+}
+
+fn torment(options: &Options) -> Outcome<()> {
+    let dir = tempfile::Builder::new().prefix("quorate-torture-").tempdir()?;
+    let addresses = processes::addresses(NODES);
+    let proxy = Proxy::start(&addresses)?;
+    // The last one's disk is small enough to be filled.
+    let quota = match Quota::new(&processes::directory(dir.path(), NODES - 1)) {
+        Ok(quota) => Some(quota),
+        Err(reason) => {
+            println!("no disk gets full: {reason}");
+            None
+        }
+    };
+    let processes: Result<Vec<Process>, _> =
+        (0..NODES).map(|place| Process::new(dir.path(), &addresses, place)).collect();
+    let mut torment = Torment {
+        random: Random(options.seed),
+        processes: processes?,
+        proxy,
+        quota,
+        record: Record::default(),
+        undo: Vec::new(),
+        faults: Vec::new(),
+    };
+    println!("seed {}, {} s", options.seed, options.length.as_secs());
+    let result = torment.run(options.length);
+    torment.summary();
+    drop(torment);
+    if options.keep || result.is_err() {
+        println!("data and logs are in {}", dir.keep().display());
+    }
+    result
+}
+
+impl Torment {
+    fn run(&mut self, length: Duration) -> Outcome<()> {
+        for process in &mut self.processes {
+            process.start()?;
+        }
+        let begun = Instant::now();
+        while !self.record.is_busy() {
+            if begun.elapsed() > PATIENCE {
+                return Err("no operation succeeded at first".into());
+            }
+            self.listen_until(Instant::now() + Duration::from_millis(50))?;
+        }
+        let end = Instant::now() + length;
+        while Instant::now() < end {
+            self.strike()?;
+            let pause = self.random.milliseconds(50, 1_500);
+            self.listen_until(Instant::now() + pause)?;
+        }
+        self.repair()?;
+        self.settle()?;
+        self.check()
+    }
+
+    /// Takes what the instances say, and undoes what is due, until some time.
+    fn listen_until(&mut self, until: Instant) -> Outcome<()> {
+        loop {
+            let now = Instant::now();
+            for undo in self.undo.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+                self.undo(undo.1)?;
+            }
+            let next = self.undo.iter().map(|(at, _)| *at).min().map_or(until, |at| at.min(until));
+            let mut heard = false;
+            for place in 0..NODES {
+                for line in self.processes[place].lines() {
+                    heard = true;
+                    self.record.take(place, self.processes[place].life, &line)?;
+                }
+                // An instance ends when its node stops: because its disk is full, and only then.
+                if let Some(status) = self.processes[place].ended()? {
+                    if place != NODES - 1 || self.quota.is_none() {
+                        return Err(
+                            format!("instance {place} has ended by itself: {status}").into()
+                        );
+                    }
+                    self.undo.push((now + Duration::from_millis(500), Undo::Start(place)));
+                }
+            }
+            if now >= until {
+                return Ok(());
+            }
+            if !heard {
+                let wait = next.saturating_duration_since(now).min(Duration::from_millis(20));
+                std::thread::sleep(wait);
+            }
+        }
+    }
+
+    fn undo(&mut self, undo: Undo) -> Outcome<()> {
+        match undo {
+            Undo::Start(place) => self.processes[place].start()?,
+            Undo::Continue(place) => drop(self.processes[place].signal("CONT")?),
+            Undo::Heal(cut) => self.proxy.heal(&cut),
+            Undo::MakeRoom => {
+                if let Some(quota) = &self.quota {
+                    quota.empty()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn later(&mut self, time: Duration, undo: Undo) {
+        self.undo.push((Instant::now() + time, undo));
+    }
+
+    fn strike(&mut self) -> Outcome<()> {
+        let place = self.random.place();
+        let time = self.random.milliseconds(100, 6_000);
+        let fault = match self.random.below(12) {
+            0..3 => {
+                let all = self.random.below(8) == 0;
+                let victims = if all { (0..NODES).collect() } else { BTreeSet::from([place]) };
+                for victim in victims {
+                    if self.processes[victim].kill()? {
+                        for line in self.processes[victim].lines() {
+                            self.record.take(victim, self.processes[victim].life, &line)?;
+                        }
+                        self.later(time, Undo::Start(victim));
+                    }
+                }
+                if all { "all killed" } else { "killed" }
+            }
+            3..6 => {
+                if !self.processes[place].signal("STOP")? {
+                    return Ok(());
+                }
+                self.later(time, Undo::Continue(place));
+                "paused"
+            }
+            6..11 => {
+                let some = |random: &mut Random| match random.below(3) {
+                    0 => BTreeSet::from([place]),
+                    1 => BTreeSet::from([place, random.place()]),
+                    _ => (0..NODES).filter(|other| *other != place).collect(),
+                };
+                let (from, to) = (some(&mut self.random), BTreeSet::from([place]));
+                let (cut, name) = match self.random.below(4) {
+                    0 => (Cut::from(to), "not heard"),
+                    1 => (Cut::to(to), "deaf"),
+                    2 => (Cut::around(from), "cut off"),
+                    _ => (Cut::around(from).held(), "held up"),
+                };
+                self.proxy.cut(&cut);
+                self.later(time, Undo::Heal(cut));
+                name
+            }
+            _ => {
+                let Some(quota) = &self.quota else { return Ok(()) };
+                quota.fill()?;
+                self.later(time, Undo::MakeRoom);
+                "disk full"
+            }
+        };
+        self.faults.push(fault);
+        Ok(())
+    }
+
+    /// Undoes everything.
+    fn repair(&mut self) -> Outcome<()> {
+        for (_, undo) in std::mem::take(&mut self.undo) {
+            self.undo(undo)?;
+        }
+        for process in &mut self.processes {
+            process.start()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until clients have finished and all replicas are equal.
+    fn settle(&mut self) -> Outcome<()> {
+        let until = Instant::now() + PATIENCE;
+        for process in &mut self.processes {
+            process.order("finish")?;
+        }
+        loop {
+            let missing: Vec<usize> =
+                (0..NODES).filter(|place| !self.record.has_finished(*place)).collect();
+            if missing.is_empty() && self.record.replicas_agree() {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                let states = self.record.states();
+                return Err(format!("not well again: {missing:?} not ready, {states:?}").into());
+            }
+            if missing.is_empty() {
+                for process in &mut self.processes {
+                    process.order("state")?;
+                }
+            }
+            self.listen_until(Instant::now() + Duration::from_millis(200))?;
+        }
+    }
+
+    fn check(&self) -> Outcome<()> {
+        self.record.check_locks()?;
+        match self.record.history().check() {
+            Verdict::Linearizable(_) => Ok(()),
+            Verdict::Not(anomaly) => Err(format!("not linearizable: {anomaly}").into()),
+            Verdict::Undecided(path) => Err(format!("{path} was not decided").into()),
+        }
+    }
+
+    fn summary(&self) {
+        let mut names = self.faults.clone();
+        names.sort_unstable();
+        let faults: Vec<String> = names
+            .chunk_by(|one, two| one == two)
+            .map(|same| format!("{} {}", same[0], same.len()))
+            .collect();
+        println!("faults: {}", faults.join(", "));
+        println!("{}", self.record.summary());
+    }
+}

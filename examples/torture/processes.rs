@@ -1,0 +1,140 @@
+//! The instances, as processes.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crossbeam_channel::{Receiver, unbounded};
+
+use crate::Outcome;
+use crate::instance::{ADVERTISED, DIRECTORY, LISTENED, ROLE};
+
+/// Where an instance is reached, by the others through the proxy and by that itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    pub(crate) advertised: String,
+    pub(crate) listened: String,
+}
+
+/// Addresses that nobody else takes: every run has a loopback address of its own.
+pub(crate) fn addresses(count: usize) -> Vec<Address> {
+    let pid = std::process::id();
+    let host = match cfg!(target_os = "linux") {
+        true => format!("127.{}.{}.{}", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255),
+        false => "127.0.0.1".to_owned(),
+    };
+    let address = |place| Address {
+        advertised: format!("{host}:{}", 22_000 + place),
+        listened: format!("{host}:{}", 23_000 + place),
+    };
+    (0..count).map(address).collect()
+}
+
+/// An instance's data directory.
+pub(crate) fn directory(root: &Path, place: usize) -> PathBuf {
+    root.join(format!("data-{place}"))
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    paused: bool,
+}
+
+pub(crate) struct Process {
+    command: Command,
+    log: PathBuf,
+    running: Option<Running>,
+    /// Counts its starts.
+    pub(crate) life: u64,
+    lines: Option<Receiver<String>>,
+}
+
+impl Process {
+    pub(crate) fn new(root: &Path, addresses: &[Address], place: usize) -> Outcome<Process> {
+        let peers: Vec<&str> =
+            addresses.iter().map(|address| address.advertised.as_str()).collect();
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .env(ROLE, peers.join(","))
+            .env(ADVERTISED, &addresses[place].advertised)
+            .env(LISTENED, &addresses[place].listened)
+            .env(DIRECTORY, directory(root, place))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let log = root.join(format!("log-{place}"));
+        Ok(Process { command, log, running: None, life: 0, lines: None })
+    }
+
+    /// Starts it, unless it runs.
+    pub(crate) fn start(&mut self) -> Outcome<()> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let mut child = self.command.stderr(log).spawn()?;
+        let stdout = child.stdout.take().ok_or("no output")?;
+        let (sender, lines) = unbounded();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        self.running = Some(Running { child, paused: false });
+        self.lines = Some(lines);
+        self.life += 1;
+        Ok(())
+    }
+
+    /// What it has said since this was last asked; all of it, if it has ended.
+    pub(crate) fn lines(&mut self) -> Vec<String> {
+        let Some(lines) = &self.lines else { return Vec::new() };
+        if self.running.is_some() { lines.try_iter().collect() } else { lines.iter().collect() }
+    }
+
+    /// SIGKILL. Whether it ran.
+    pub(crate) fn kill(&mut self) -> Outcome<bool> {
+        let Some(mut running) = self.running.take() else { return Ok(false) };
+        running.child.kill()?;
+        running.child.wait()?;
+        Ok(true)
+    }
+
+    /// How it has ended, if it has by itself.
+    pub(crate) fn ended(&mut self) -> Outcome<Option<ExitStatus>> {
+        let Some(running) = &mut self.running else { return Ok(None) };
+        let status = running.child.try_wait()?;
+        if status.is_some() {
+            self.running = None;
+        }
+        Ok(status)
+    }
+
+    /// Pauses it or lets it go on. Whether that made a difference.
+    pub(crate) fn signal(&mut self, signal: &str) -> Outcome<bool> {
+        let Some(running) = &mut self.running else { return Ok(false) };
+        let pause = signal == "STOP";
+        if running.paused == pause {
+            return Ok(false);
+        }
+        let pid = running.child.id().to_string();
+        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status()?;
+        running.paused = pause;
+        Ok(status.success())
+    }
+
+    pub(crate) fn order(&mut self, order: &str) -> Outcome<()> {
+        if let Some(stdin) = self.running.as_mut().and_then(|running| running.child.stdin.as_mut())
+        {
+            writeln!(stdin, "{order}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}

@@ -9,7 +9,7 @@
 //! --found           the seeds that have found something before
 //! --minutes M       how long faults happen in each world (10)
 //! --jobs J          worker threads, each with a world of its own (1)
-//! --trace           what happens in words, of seeds that do not fail too
+//! --trace           all that happens in words, of seeds that do not fail too
 //! --planted COUNT   plants each of the known bugs, and expects to find it in so many seeds
 //! --bug NAME        only this one of them
 //! ```
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Report, Totals, hunt, run, run_once};
+use quorate::simulation::{FOUND, Report, Totals, Words, hunt, run, run_once};
 
 #[derive(Default)]
 struct Options {
@@ -158,7 +158,7 @@ fn main() -> ExitCode {
             scope.spawn(|| {
                 while let Some(seed) = options.seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let report = if options.trace {
-                        run_once(*seed, options.length, true)
+                        run_once(*seed, options.length, Words::All)
                     } else {
                         run(*seed, options.length)
                     };

@@ -41,6 +41,16 @@ impl Admission {
         self.proposed.remove(&session);
     }
 
+    /// A request of this holder has failed. If it does not hold the session, its requests are not
+    /// what those of the one who does come after.
+    pub(crate) fn refused(&mut self, session: SessionId, holder: u64, machine: &Machine) {
+        let holds = machine.session(session).is_some_and(|record| record.holder == holder);
+        let proposed = self.proposed.get(&session).is_some_and(|(last, _)| *last == holder);
+        if proposed && !holds {
+            self.proposed.remove(&session);
+        }
+    }
+
     /// Takes a request in, unless it is in the log already or an earlier one is missing.
     pub(crate) fn admit(&mut self, request: Request, machine: &Machine) {
         if let Command::Expire { .. } = request.command {
@@ -123,4 +133,97 @@ pub(crate) fn size(command: &Command) -> usize {
             | Command::Close
             | Command::Expire { .. } => 32,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: SessionId = SessionId(9);
+    const SECRET: [u8; 16] = [7; 16];
+
+    fn request(holder: u64, seq: u64, command: Command) -> Request {
+        Request { session: SESSION, holder, seq, acked: seq, command }
+    }
+
+    fn resume(holder: u64, secret: [u8; 16]) -> Request {
+        request(holder, 0, Command::Resume { secret, timeout_ms: 4000, owner: 1 })
+    }
+
+    fn write(holder: u64, seq: u64) -> Request {
+        let op = Op::Set { path: "/".to_owned(), data: "".into(), version: None };
+        request(holder, seq, Command::Op(op))
+    }
+
+    struct Door {
+        admission: Admission,
+        machine: Machine,
+        /// Proposed, and not applied yet.
+        log: VecDeque<Request>,
+    }
+
+    impl Door {
+        fn new() -> Door {
+            let admission = Admission::default();
+            let mut door = Door { admission, machine: Machine::new(), log: VecDeque::new() };
+            let open = Command::Open { secret: SECRET, timeout_ms: 4000, owner: 1, base: 0 };
+            assert!(door.admits(request(1, 0, open)));
+            door.apply();
+            door
+        }
+
+        fn admits(&mut self, request: Request) -> bool {
+            self.admission.admit(request, &self.machine);
+            let batch = self.admission.next_batch(1);
+            let admitted = batch.is_some();
+            self.log.extend(batch.into_iter().flat_map(|batch| batch.requests));
+            admitted
+        }
+
+        /// The leader applies the oldest entry, and notes what was refused.
+        fn apply(&mut self) {
+            let request = self.log.pop_front().unwrap();
+            let (session, holder) = (request.session, request.holder);
+            let applied = self.machine.apply(1, &Batch { time: 1, requests: vec![request] });
+            if applied.outcomes[0].result.is_err() {
+                self.admission.refused(session, holder, &self.machine);
+            }
+        }
+    }
+
+    /// A refused resumption made the leader forget the one that came behind it: it took the former
+    /// holder's last request in, and none of the new holder's from then on.
+    #[test]
+    fn a_refused_resumption_leaves_the_one_behind_it_alone() {
+        let mut door = Door::new();
+        assert!(door.admits(resume(2, [8; 16])));
+        assert!(door.admits(resume(3, SECRET)));
+        assert!(door.admits(write(3, 1)));
+        door.apply();
+        assert!(!door.admits(write(1, 1)), "its session is being taken over");
+        assert!(door.admits(write(3, 2)));
+    }
+
+    #[test]
+    fn a_former_holder_s_late_request_does_not_stand_in_the_way_of_the_new_one_s() {
+        let mut door = Door::new();
+        assert!(door.admits(write(1, 1)));
+        assert!(door.admits(resume(3, SECRET)));
+        door.apply();
+        door.apply();
+        // As from the log of a former term.
+        door.admission.proposed.insert(SESSION, (1, 2));
+        door.log.push_back(write(1, 2));
+        door.apply();
+        assert!(door.admits(write(3, 1)));
+    }
+
+    #[test]
+    fn only_what_comes_next_is_taken_in() {
+        let mut door = Door::new();
+        assert!(!door.admits(write(1, 2)), "one before it is missing");
+        assert!(door.admits(write(1, 1)));
+        assert!(!door.admits(write(1, 1)), "it is in the log already");
+        assert!(door.admits(write(1, 2)));
+    }
 }

@@ -213,10 +213,8 @@ impl Node {
         self.tell(fired);
         for outcome in applied.outcomes {
             let session = outcome.session;
-            if outcome.seq == 0 && outcome.result.is_err() {
-                // A late open or resume that was refused is not whom the session's next request
-                // comes after.
-                self.admission.forget(session);
+            if outcome.result.is_err() {
+                self.admission.refused(session, outcome.holder, &self.machine);
             }
             if strikes(Bug::OutcomeLost, 97) {
                 continue;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Report, run_once};
+use super::{Report, Words, run_once};
 use crate::planted::{Bug, plant};
 
 /// How the hunt for a planted bug went.
@@ -25,7 +25,7 @@ pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration) -> Hunt {
     let mut hunt = Hunt { bug, seeds: 0, found: None };
     for seed in seeds {
         plant(Some(bug));
-        let report = run_once(seed, length, false);
+        let report = run_once(seed, length, Words::None);
         plant(None);
         hunt.seeds += 1;
         if report.failure.is_some() {

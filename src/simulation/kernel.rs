@@ -12,7 +12,7 @@ use super::executor::Executor;
 use super::faults::{Fault, TABLE};
 use super::plan::Plan;
 use super::random::Random;
-use super::trace::Trace;
+use super::trace::{Trace, Words};
 use crate::coordinator::Coordinator;
 
 /// How far the world has got.
@@ -53,12 +53,12 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn new(plan: Plan, random: Random, in_words: bool) -> Kernel {
+    pub(crate) fn new(plan: Plan, random: Random, words: Words) -> Kernel {
         let time = TrueTime::default();
         let coordinators = RefCell::new(vec![None; plan.nodes]);
         let checks = RefCell::new(Checks::new(&plan));
         Kernel {
-            trace: Trace::new(time.clone(), in_words),
+            trace: Trace::new(time.clone(), words),
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
             coordinators,

@@ -73,6 +73,7 @@ use world::World;
 pub use hunt::{Hunt, hunt};
 pub use seeds::FOUND;
 pub use totals::Totals;
+pub use trace::Words;
 
 /// How one seed went.
 #[derive(Clone, Debug)]
@@ -91,11 +92,11 @@ pub struct Report {
 
 /// Runs one seed, with faults for so long; a run that fails is made again, for its timeline.
 pub fn run(seed: u64, length: Duration) -> Report {
-    let report = run_once(seed, length, false);
+    let report = run_once(seed, length, Words::None);
     if report.failure.is_none() {
         return report;
     }
-    let again = run_once(seed, length, true);
+    let again = run_once(seed, length, Words::Last);
     if again.trace_hash == report.trace_hash {
         return again;
     }
@@ -104,11 +105,11 @@ pub fn run(seed: u64, length: Duration) -> Report {
     Report { failure: Some(failure), ..again }
 }
 
-/// Runs one seed, and puts it into words if asked to.
-pub fn run_once(seed: u64, length: Duration, in_words: bool) -> Report {
+/// Runs one seed, and puts it into words as far as asked to.
+pub fn run_once(seed: u64, length: Duration, words: Words) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
-    let mut world = World::new(seed, length, in_words);
-    if in_words {
+    let mut world = World::new(seed, length, words);
+    if words != Words::None {
         world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
     }
     let lived = catch_unwind(AssertUnwindSafe(|| live(&mut world)));

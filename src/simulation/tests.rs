@@ -9,10 +9,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let one = run_once(7, MINUTE, false);
+    let one = run_once(7, MINUTE, Words::None);
     // Another seed in between, so that whatever it left behind would show.
-    let other = run_once(8, MINUTE, false);
-    let again = run_once(7, MINUTE, true);
+    let other = run_once(8, MINUTE, Words::None);
+    let again = run_once(7, MINUTE, Words::All);
     assert_eq!(one.trace_hash, again.trace_hash);
     assert_eq!(one.totals.operations, again.totals.operations);
     assert_ne!(one.trace_hash, other.trace_hash);

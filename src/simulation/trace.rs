@@ -10,6 +10,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::clock::{Nanos, TrueTime};
 
 /// How many lines of each kind a timeline keeps: the last ones.
+/// How much of what happens is put into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// Nothing.
+    None,
+    /// Every fault, and the last of everything else.
+    Last,
+    /// All of it.
+    All,
+}
+
 const EVENTS_KEPT: usize = 400;
 const FAULTS_KEPT: usize = 4000;
 
@@ -24,14 +35,21 @@ pub(crate) struct Trace {
 
 #[derive(Debug, Default)]
 struct Lines {
+    events_kept: usize,
     events: VecDeque<(u64, String)>,
     faults: VecDeque<(u64, String)>,
     count: u64,
 }
 
 impl Trace {
-    pub(crate) fn new(time: TrueTime, in_words: bool) -> Trace {
-        let lines = in_words.then(RefCell::default);
+    pub(crate) fn new(time: TrueTime, words: Words) -> Trace {
+        let events_kept = match words {
+            Words::None => None,
+            Words::Last => Some(EVENTS_KEPT),
+            Words::All => Some(usize::MAX),
+        };
+        let lines =
+            events_kept.map(|events_kept| RefCell::new(Lines { events_kept, ..Lines::default() }));
         Trace { time, hash: Cell::new(0), lines }
     }
 
@@ -55,7 +73,7 @@ impl Trace {
             let mut lines = lines.borrow_mut();
             lines.count += 1;
             let (count, line) = (lines.count, at(self.time.now(), line));
-            if lines.events.len() == EVENTS_KEPT {
+            if lines.events.len() == lines.events_kept {
                 lines.events.pop_front();
             }
             lines.events.push_back((count, line));

@@ -18,6 +18,7 @@ use super::network::Network;
 use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
+use super::trace::Words;
 use super::workload;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
@@ -99,7 +100,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, length: Nanos, in_words: bool) -> World {
+    pub(crate) fn new(seed: u64, length: Nanos, words: Words) -> World {
         let random = Random::new(seed);
         let plan = Plan::draw(&random.fork(1), length);
         entropy::simulated::seed(Some(random.fork(2).next()));
@@ -107,7 +108,7 @@ impl World {
             .map(|node| Member { node, address: format!("node-{}", node - 1) })
             .collect();
         let founding = founding(&members);
-        let kernel = Rc::new(Kernel::new(plan, random.fork(3), in_words));
+        let kernel = Rc::new(Kernel::new(plan, random.fork(3), words));
         let mut world = World {
             network: Network::new(members.len()),
             processes: Vec::new(),

@@ -34,9 +34,10 @@ impl Locks {
         guard: &Rc<LockGuard>,
         session: SessionId,
         place: usize,
+        forced: bool,
     ) -> Result<(), Violation> {
         let token = guard.fencing_token();
-        if self.fair_clocks && guard.is_held() {
+        if self.fair_clocks && !forced && guard.is_held() {
             let last = self.tokens.entry(lock.to_owned()).or_default();
             require(token > *last, "I22 tokens grow", || {
                 format!("{lock} was held with token {last}, and now with {token}")

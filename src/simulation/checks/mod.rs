@@ -102,7 +102,8 @@ impl Checks {
         session: SessionId,
         place: usize,
     ) -> Result<(), Violation> {
-        self.locks.acquired(lock, guard, session, place)?;
+        let forced = self.sessions.is_forced(session);
+        self.locks.acquired(lock, guard, session, place, forced)?;
         self.locks.check(|session| self.sessions.is_forced(session))
     }
 }

@@ -390,6 +390,10 @@ impl Session {
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
 ///
 /// They take effect in the order in which they are made, and reads see the writes made before them.
+/// Nor do they see those made after them, with one exception: a replica that was far behind catches
+/// up by a snapshot, which may bring several of the session's writes at once, and no state between
+/// them.
+///
 /// The errors are those of the blocking calls, but for [`Error::Timeout`].
 ///
 /// ```

@@ -47,6 +47,8 @@ pub(crate) struct Kernel {
     operations: RefCell<BTreeMap<&'static str, u64>>,
     /// What the engine was seen to do.
     events: RefCell<BTreeMap<&'static str, u64>>,
+    /// How many snapshots each place has installed.
+    pub(crate) installs: RefCell<Vec<u64>>,
     /// What clients wait for: what it is, and since when.
     waiting: RefCell<BTreeMap<u64, (&'static str, usize, Nanos)>>,
     next_wait: Cell<u64>,
@@ -61,6 +63,7 @@ impl Kernel {
             trace: Trace::new(time.clone(), words),
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
+            installs: RefCell::new(vec![0; plan.nodes]),
             coordinators,
             checks,
             violation: RefCell::new(None),

@@ -12,5 +12,9 @@ pub const FOUND: &[(u64, &str)] = &[
     (1288, "the same"),
     (1521, "the same"),
     (2157, "the same"),
+    (4744, "a refused resumption shut out the session's new holder: its close never came"),
+    (5066, "the same"),
+    (3940, "a check that asked too much: a snapshot brought two writes at once"),
+    (5806, "a check that asked too much: a lock whose session was expired by order"),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
 ];

@@ -462,6 +462,7 @@ impl World {
         });
         if installed.is_some() {
             self.kernel.count_event("snapshots installed");
+            self.kernel.installs.borrow_mut()[place] += 1;
         }
         let node = life.host.node();
         let applied = node.applied().index;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::znode::SessionId;
+use crate::znode::{Condition, SessionId};
 
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -55,6 +55,23 @@ pub enum Error {
         expected: u64,
         /// The version that the znode has.
         actual: u64,
+    },
+    /// A [`Condition`](crate::Condition) of a multi does not hold; nothing was changed.
+    #[error("znode {path} is not as was asked: {condition}; read it again and decide anew")]
+    Unmet {
+        /// The znode.
+        path: String,
+        /// What was asked.
+        condition: Condition,
+    },
+    /// Other writers changed what a transaction had read, each time that it was tried; nothing was
+    /// changed by it.
+    #[error("the transaction was overtaken {attempts} times, last by a change of {path}")]
+    Conflict {
+        /// What was changed last.
+        path: String,
+        /// How often it was tried.
+        attempts: u32,
     },
     /// A create below an ephemeral znode.
     #[error("znode {path} is ephemeral and so can have no children")]

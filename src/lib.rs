@@ -65,9 +65,11 @@ mod session;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 pub mod simulation;
+mod snapshot;
 mod storage;
 mod sync;
 pub mod testing;
+mod transaction;
 mod transport;
 mod watch;
 mod znode;
@@ -79,8 +81,10 @@ pub use multi::Multi;
 pub use pending::Pending;
 pub use recipes::{Lock, LockGuard, LockLost};
 pub use session::{NonBlocking, Session, SessionState};
+pub use snapshot::Snapshot;
+pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};
-pub use znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The README's examples are tested with the library's own.
 #[cfg(doctest)]

@@ -1,11 +1,11 @@
 //! Several operations, all or none.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::machine::command::Op;
 use crate::path;
 use crate::pending::Pending;
 use crate::session::{Session, check_create, check_data, create_op, set_op};
-use crate::znode::{CreateMode, OpResult};
+use crate::znode::{Condition, CreateMode, OpResult};
 
 /// Operations that are done all together, as one write with one zxid, or not at all.
 ///
@@ -53,7 +53,7 @@ impl<'a> Multi<'a> {
         if self.checked.is_ok() {
             self.checked = checked
                 .and_then(|()| check_data(op.path(), self.data_bytes.max(self.path_bytes)))
-                .map_err(|error| crate::error::Error::Multi { index, error: Box::new(error) });
+                .map_err(|error| Error::Multi { index, error: Box::new(error) });
         }
         self.ops.push(op);
         self
@@ -61,7 +61,17 @@ impl<'a> Multi<'a> {
 
     /// Requires the znode to have this version.
     pub fn check(self, path: &str, version: u64) -> Multi<'a> {
-        let op = || Op::Check { path: path.to_owned(), version: Some(version) };
+        self.require(path, Condition::Version(version))
+    }
+
+    /// Requires the znode to be so: as what was read, or not to be there.
+    ///
+    /// Fails with [`Error::Unmet`](crate::Error::Unmet); with
+    /// [`Error::BadVersion`](crate::Error::BadVersion) for [`Condition::Version`],
+    /// [`Error::NodeExists`](crate::Error::NodeExists) for [`Condition::Absent`], and
+    /// [`Error::NoNode`](crate::Error::NoNode) for all others if there is no such znode.
+    pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
+        let op = || Op::Check { path: path.to_owned(), condition };
         self.push(path::validate(path), 0, op)
     }
 
@@ -93,6 +103,31 @@ impl<'a> Multi<'a> {
     pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
         let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
         self.push(path::validate(path), 0, op)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// The same behind some checks.
+    pub(crate) fn after(self, checks: Vec<(String, Condition)>) -> Multi<'a> {
+        let mut all = Multi::new(self.session);
+        for (path, condition) in checks {
+            all = all.require(&path, condition);
+        }
+        let before = all.ops.len();
+        let wrong = self.checked.map_err(|error| match error {
+            Error::Multi { index, error } => Error::Multi { index: index + before, error },
+            error => error,
+        });
+        all.checked = all.checked.and(wrong);
+        all.data_bytes += self.data_bytes;
+        all.path_bytes += self.path_bytes;
+        if all.checked.is_ok() {
+            all.checked = check_data("/", all.data_bytes.max(all.path_bytes));
+        }
+        all.ops.extend(self.ops);
+        all
     }
 
     /// Does all of them, or none. Blocks as [`Session::create`].

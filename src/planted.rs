@@ -32,6 +32,7 @@ pub enum Bug {
     SyncWithoutCatchingUp,
     ReadBeforeOwnWrites,
     MultiPartial,
+    ConditionIgnored,
     VersionStands,
     SequenceFromChildren,
     EphemeralsStay,
@@ -53,7 +54,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 36] = [
+    pub const ALL: [Bug; 37] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -74,6 +75,7 @@ impl Bug {
         Bug::SyncWithoutCatchingUp,
         Bug::ReadBeforeOwnWrites,
         Bug::MultiPartial,
+        Bug::ConditionIgnored,
         Bug::VersionStands,
         Bug::SequenceFromChildren,
         Bug::EphemeralsStay,
@@ -115,6 +117,7 @@ impl Bug {
             Bug::SyncWithoutCatchingUp => "a sync is answered before the replica has caught up",
             Bug::ReadBeforeOwnWrites => "a read overtakes the writes before it",
             Bug::MultiPartial => "a multi that fails leaves its first operations done",
+            Bug::ConditionIgnored => "a multi is done although a znode is not as it asks",
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
             Bug::EphemeralsStay => "an ephemeral outlives its session",

@@ -20,6 +20,8 @@ use crate::recipes::Lock;
 use crate::runtime::host::{Asker, Shared};
 use crate::runtime::session::SessionShared;
 use crate::runtime::{entropy, expect};
+use crate::snapshot::Snapshot;
+use crate::transaction::{self, Transaction};
 use crate::watch::{Watch, WatchMode, watch};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -333,6 +335,79 @@ impl Session {
         })
     }
 
+    /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
+    /// block.
+    pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        self.read(path, |znode| match znode {
+            Some(znode) => Ok((znode.children().map(str::to_owned).collect(), znode.stat())),
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// The paths of the ephemeral znodes of this session, sorted. Blocks until the session's earlier
+    /// calls have their answers.
+    ///
+    /// Source: ZooKeeper, `getEphemerals`.
+    pub fn ephemerals(&self) -> Result<Vec<String>> {
+        self.settle("ephemerals", "/", self.nonblocking().ephemerals())
+    }
+
+    /// All znodes as this replica has them now: see [`Snapshot`]. Does not block.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.check_alive()?;
+        Ok(Snapshot::new(Arc::clone(&self.inner.shared.tree())))
+    }
+
+    /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
+    /// is done as one [`Multi`] if nothing that it read has changed; otherwise it is run again, on
+    /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that writes nothing
+    /// sends nothing.
+    ///
+    /// The first run reads this replica as it is: after [`Session::sync`] it is up to date. An error
+    /// that `body` returns ends the transaction. Blocks as [`Session::create`] for each attempt.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] after too many attempts; [`Error::Multi`] if a write failed, counted
+    /// without the reads; otherwise as [`Session::create`].
+    pub fn transact<T>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut attempt = 1;
+        loop {
+            let mut transaction = Transaction::begin(self)?;
+            let value = body(&mut transaction)?;
+            let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
+            if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
+                return outcome;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// As [`Session::transact`], without blocking the thread.
+    pub async fn transact_async<T>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut attempt = 1;
+        loop {
+            let (pending, value, reads) = {
+                let mut transaction = Transaction::begin(self)?;
+                let value = body(&mut transaction)?;
+                let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
+                (multi.submit(), value, reads)
+            };
+            if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {
+                return outcome;
+            }
+            attempt += 1;
+        }
+    }
+
     /// As [`Session::get`], with a watch set in the same instant that tells of the next change of
     /// the data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
     /// have their answers.
@@ -506,6 +581,11 @@ impl NonBlocking<'_> {
     /// See [`Session::children`]; this one sees the session's earlier writes.
     pub fn children(&self, path: &str) -> Pending<Vec<String>> {
         self.read(path, |path| Read::Children { path }, expect::children)
+    }
+
+    /// See [`Session::ephemerals`].
+    pub fn ephemerals(&self) -> Pending<Vec<String>> {
+        self.read("/", |_| Read::Ephemerals, expect::children)
     }
 
     /// Makes a request that sets a watch.

@@ -161,3 +161,58 @@ pub enum OpResult {
     /// A version check that held.
     Checked,
 }
+
+/// What a [`Multi`](crate::Multi) may require of a znode.
+///
+/// Beyond ZooKeeper, which checks data versions only. A zxid is never given twice, so that
+/// [`Condition::Mzxid`] and [`Condition::Pzxid`] tell a znode from one that was deleted and created
+/// again, which a version does not.
+///
+/// ```
+/// use quorate::{Condition, CreateMode, Error};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let leader = session.create("/leader", b"a", CreateMode::Persistent)?.stat;
+/// session.delete("/leader")?;
+/// session.create("/leader", b"b", CreateMode::Persistent)?;
+/// let condition = Condition::Czxid(leader.czxid);
+/// let failed = session.multi().require("/leader", condition).set("/leader", b"a").commit();
+/// let Err(Error::Multi { index: 0, error }) = failed else { panic!("{failed:?}") };
+/// assert_eq!(*error, Error::Unmet { path: "/leader".into(), condition });
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Condition {
+    /// It exists.
+    Exists,
+    /// It does not exist.
+    Absent,
+    /// Its data has this version.
+    Version(u64),
+    /// It was created by this write.
+    Czxid(Zxid),
+    /// Its data was last changed by this write.
+    Mzxid(Zxid),
+    /// The last of its children to come or go did so by this write.
+    Pzxid(Zxid),
+    /// So many children were created and deleted.
+    Cversion(u64),
+    /// Its ACL has this version.
+    Aversion(u64),
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Condition::Exists => f.write_str("it should exist"),
+            Condition::Absent => f.write_str("it should not exist"),
+            Condition::Version(version) => write!(f, "version {version}"),
+            Condition::Czxid(zxid) => write!(f, "created by write {zxid}"),
+            Condition::Mzxid(zxid) => write!(f, "last set by write {zxid}"),
+            Condition::Pzxid(zxid) => write!(f, "children last changed by write {zxid}"),
+            Condition::Cversion(cversion) => write!(f, "cversion {cversion}"),
+            Condition::Aversion(aversion) => write!(f, "aversion {aversion}"),
+        }
+    }
+}

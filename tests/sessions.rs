@@ -313,3 +313,25 @@ fn who_reads_states_late_ends_with_the_present_one() {
         expected.iter().map(|_| states.recv_timeout(patience).expect("a state")).collect();
     assert_eq!(seen, expected);
 }
+
+#[test]
+fn a_session_names_its_ephemerals_and_a_znode_its_children_with_its_stat() {
+    let cluster = Cluster::new(1);
+    let (one, other) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+    one.create("/dir", b"", CreateMode::Persistent).unwrap();
+    // Behind the writes before it.
+    let pending = one.nonblocking().create("/dir/b", b"", CreateMode::Ephemeral);
+    let named = one.nonblocking().ephemerals();
+    assert_eq!(named.wait().unwrap(), ["/dir/b"]);
+    pending.wait().unwrap();
+    one.create("/a", b"", CreateMode::Ephemeral).unwrap();
+    other.create("/dir/c", b"", CreateMode::Ephemeral).unwrap();
+    assert_eq!(one.ephemerals().unwrap(), ["/a", "/dir/b"]);
+    one.delete("/a").unwrap();
+    assert_eq!(one.ephemerals().unwrap(), ["/dir/b"]);
+    let (children, stat) = one.children_with_stat("/dir").unwrap();
+    assert_eq!((children, stat.cversion, stat.num_children), (vec!["b".into(), "c".into()], 2, 2));
+    one.close().unwrap();
+    assert!(one.ephemerals().is_err());
+    assert_eq!(other.children("/dir").unwrap(), ["c"]);
+}

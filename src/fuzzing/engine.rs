@@ -261,7 +261,7 @@ impl<'a> World<'a> {
             0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(3))] },
             2 => Op::Set { path, data, version: None },
             3 => Op::Delete { path, version: None },
-            _ => Op::Check { path, version: None },
+            _ => Op::Check { path, condition: crate::znode::Condition::Exists },
         }
     }
 

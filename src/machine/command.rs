@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The number of a member, never 0.
 pub(crate) type NodeId = u64;
@@ -84,7 +84,7 @@ pub(crate) enum Op {
     Create { path: String, data: Bytes, mode: CreateMode },
     Set { path: String, data: Bytes, version: Option<u64> },
     Delete { path: String, version: Option<u64> },
-    Check { path: String, version: Option<u64> },
+    Check { path: String, condition: Condition },
 }
 
 impl Op {
@@ -163,6 +163,12 @@ pub(crate) enum OpError {
     /// So many sessions have ended since the node's `base` that it cannot be told whether this one
     /// has. Never answered to a user: the node has caught up by the time it sees this.
     StaleOpen,
+    /// What a check asked for is not so. A wrong version is a `BadVersion`, a znode that is missing
+    /// a `NoNode`, and one that should be missing a `NodeExists`.
+    Unmet {
+        path: String,
+        condition: Condition,
+    },
 }
 
 impl OpError {
@@ -178,6 +184,7 @@ impl OpError {
             OpError::InvalidPath { path, reason } => {
                 Error::InvalidPath { path, reason: reason.into() }
             }
+            OpError::Unmet { path, condition } => Error::Unmet { path, condition },
             OpError::Reserved { path } => Error::Reserved { path },
             OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
             OpError::SessionExpired

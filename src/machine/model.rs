@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
 use crate::path;
-use crate::znode::{Created, OpResult, SessionId, Stat};
+use crate::znode::{Condition, Created, OpResult, SessionId, Stat};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelZnode {
@@ -300,9 +300,30 @@ impl Model {
                 self.delete(zxid, &path);
                 Ok(OpResult::Deleted)
             }
-            Op::Check { version, .. } => {
-                self.check(&path, *version)?;
-                Ok(OpResult::Checked)
+            Op::Check { condition, .. } => {
+                let stat = self.znodes.contains_key(&path).then(|| self.stat(&path));
+                let is = |number: Option<u64>, expected: u64| number == Some(expected);
+                let holds = match *condition {
+                    Condition::Version(version) => {
+                        self.check(&path, Some(version))?;
+                        true
+                    }
+                    Condition::Absent if stat.is_some() => {
+                        return Err(OpError::NodeExists { path });
+                    }
+                    Condition::Absent => true,
+                    _ if stat.is_none() => return Err(OpError::NoNode { path }),
+                    Condition::Exists => true,
+                    Condition::Czxid(n) => is(stat.map(|stat| stat.czxid), n),
+                    Condition::Mzxid(n) => is(stat.map(|stat| stat.mzxid), n),
+                    Condition::Pzxid(n) => is(stat.map(|stat| stat.pzxid), n),
+                    Condition::Cversion(n) => is(stat.map(|stat| stat.cversion), n),
+                    Condition::Aversion(n) => is(stat.map(|stat| stat.aversion), n),
+                };
+                match holds {
+                    true => Ok(OpResult::Checked),
+                    false => Err(OpError::Unmet { path, condition: *condition }),
+                }
             }
         }
     }

@@ -8,7 +8,7 @@
 //! | create | `InvalidPath`, `TooLarge`, `NoNode` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
 //! | set | `InvalidPath`, `TooLarge`, `NoNode`, `BadVersion` |
 //! | delete | `InvalidPath`, `Reserved`, `NoNode`, `BadVersion`, `NotEmpty` |
-//! | check | `InvalidPath`, `NoNode`, `BadVersion` |
+//! | check | `InvalidPath`, `NoNode`, `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! The path comes first as it does with ZooKeeper's client, which checks it
 //! before it sends anything.
@@ -20,11 +20,11 @@
 use std::sync::Arc;
 
 use super::command::{Change, ChangeKind, Op, OpError};
-use super::tree::{RESERVED, Tree};
+use super::tree::{RESERVED, Tree, Znode};
 use crate::error::Error;
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::znode::{Created, OpResult, SessionId, Zxid};
+use crate::znode::{Condition, Created, OpResult, SessionId, Zxid};
 
 /// The most bytes of data that one request may carry, all operations of a `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
@@ -119,9 +119,9 @@ impl Write {
                 self.delete(tree, path);
                 Ok(OpResult::Deleted)
             }
-            Op::Check { path, version } => {
+            Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
-                check_version(tree, path, *version)?;
+                check(tree, path, *condition)?;
                 Ok(OpResult::Checked)
             }
         }
@@ -204,6 +204,30 @@ fn check_version(tree: &Tree, path: &str, version: Option<u64>) -> Result<(), Op
             Err(OpError::BadVersion { path: path.to_owned(), expected, actual })
         }
         _ => Ok(()),
+    }
+}
+
+/// That the znode is as a multi asks for.
+fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
+    let fields = tree.get(path).map(Znode::fields);
+    let holds = match (condition, fields) {
+        (Condition::Absent, None) => true,
+        (Condition::Absent, Some(_)) => {
+            return Err(OpError::NodeExists { path: path.to_owned() });
+        }
+        (_, None) => return Err(no_node(path)),
+        (Condition::Exists, Some(_)) => true,
+        (Condition::Version(version), Some(_)) => return check_version(tree, path, Some(version)),
+        (Condition::Czxid(czxid), Some(fields)) => fields.czxid == czxid,
+        (Condition::Mzxid(mzxid), Some(fields)) => fields.mzxid == mzxid,
+        (Condition::Pzxid(pzxid), Some(fields)) => fields.pzxid == pzxid,
+        (Condition::Cversion(cversion), Some(fields)) => fields.cversion == cversion,
+        (Condition::Aversion(aversion), Some(fields)) => fields.aversion == aversion,
+    };
+    if holds || planted(Bug::ConditionIgnored) {
+        Ok(())
+    } else {
+        Err(OpError::Unmet { path: path.to_owned(), condition })
     }
 }
 

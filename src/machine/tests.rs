@@ -7,7 +7,7 @@ use super::command::{
 };
 use super::{DATA_BYTES_MAX, Machine};
 use crate::path::PATH_BYTES_MAX;
-use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat};
+use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 const TERM: u64 = 5;
 const SECRET: [u8; 16] = *b"sixteen letters!";
@@ -59,6 +59,15 @@ impl Script {
         self.run(A, Command::Op(op))
     }
 
+    /// Runs a multi; the error is that of the operation that failed.
+    fn multi(&mut self, ops: Vec<Op>) -> Result<(), OpError> {
+        match self.run(A, Command::Multi(ops)) {
+            Ok(_) => Ok(()),
+            Err(OpError::Multi { error, .. }) => Err(*error),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Creates a znode and gives its path.
     fn make(&mut self, path: &str, mode: CreateMode) -> String {
         match self.op(create(path, mode)) {
@@ -104,8 +113,12 @@ fn delete(path: &str, version: Option<u64>) -> Op {
 }
 
 fn check(path: &str, version: Option<u64>) -> Op {
+    require(path, version.map_or(Condition::Exists, Condition::Version))
+}
+
+fn require(path: &str, condition: Condition) -> Op {
     let path = path.to_owned();
-    Op::Check { path, version }
+    Op::Check { path, condition }
 }
 
 fn no_node(path: &str) -> OpError {
@@ -307,6 +320,38 @@ fn the_longest_path_and_the_largest_data_fit() {
     let largest = vec![1; DATA_BYTES_MAX];
     s.op(Op::Set { path: longest.clone(), data: largest.into(), version: None }).unwrap();
     assert_eq!(s.stat(&longest).data_length as usize, DATA_BYTES_MAX);
+}
+
+#[test]
+fn a_check_looks_at_any_number_of_a_znode() {
+    let mut s = Script::new();
+    s.make("/a", Persistent);
+    s.make("/a/b", Persistent);
+    s.op(set("/a", b"1", None)).unwrap();
+    let stat = s.stat("/a");
+    let (path, none) = ("/a".to_owned(), "/none".to_owned());
+    for (condition, other) in [
+        (Condition::Czxid(stat.czxid), Condition::Czxid(stat.mzxid)),
+        (Condition::Mzxid(stat.mzxid), Condition::Mzxid(stat.czxid)),
+        (Condition::Pzxid(stat.pzxid), Condition::Pzxid(stat.mzxid)),
+        (Condition::Cversion(1), Condition::Cversion(0)),
+        (Condition::Aversion(0), Condition::Aversion(1)),
+    ] {
+        assert_eq!(s.multi(vec![require("/a", condition)]), Ok(()));
+        let unmet = OpError::Unmet { path: path.clone(), condition: other };
+        assert_eq!(s.multi(vec![require("/a", other)]), Err(unmet));
+        assert_eq!(s.multi(vec![require("/none", condition)]), Err(no_node("/none")));
+    }
+    let bad = OpError::BadVersion { path: path.clone(), expected: 7, actual: 1 };
+    assert_eq!(s.multi(vec![require("/a", Condition::Version(7))]), Err(bad));
+    assert_eq!(s.multi(vec![require("/a", Condition::Exists)]), Ok(()));
+    assert_eq!(s.multi(vec![require("/none", Condition::Exists)]), Err(no_node("/none")));
+    assert_eq!(s.multi(vec![require("/none", Condition::Absent)]), Ok(()));
+    let exists = OpError::NodeExists { path };
+    assert_eq!(s.multi(vec![require("/a", Condition::Absent)]), Err(exists));
+    // It sees what the operations before it did.
+    let ops = vec![create(&none, Persistent), require(&none, Condition::Exists)];
+    assert_eq!(s.multi(ops), Ok(()));
 }
 
 #[test]

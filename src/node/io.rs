@@ -124,9 +124,17 @@ pub(crate) enum Write {
 
 #[derive(Debug)]
 pub(crate) enum Read {
-    Get { path: String },
-    Exists { path: String },
-    Children { path: String },
+    Get {
+        path: String,
+    },
+    Exists {
+        path: String,
+    },
+    Children {
+        path: String,
+    },
+    /// Answered by [`Answer::Children`] with whole paths.
+    Ephemerals,
 }
 
 /// The answer to a [`ClientRequest`] that succeeded.

@@ -200,8 +200,7 @@ impl Node {
 
     pub(super) fn answer_waits(&mut self) {
         let index = self.raw.store().applied().index;
-        let tree = self.machine.tree();
-        self.local.answer_waits(&tree, index, &mut self.watches, &mut self.effects);
+        self.local.answer_waits(&self.machine, index, &mut self.watches, &mut self.effects);
     }
 
     pub(super) fn take_applied(&mut self, applied: Applied) {

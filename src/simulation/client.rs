@@ -23,6 +23,7 @@ use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::session::Session;
+use crate::snapshot::Snapshot;
 use crate::watch::{Watch, WatchMode};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -411,6 +412,30 @@ impl Handle {
         self.check_now("exists now", path, shown, &exists, exists_fits);
         let children = self.session.children(path);
         self.check_now("children now", path, shown, &children, children_fits);
+        if let Ok(snapshot) = self.session.snapshot() {
+            self.check_snapshot(path, &snapshot);
+        }
+    }
+
+    /// A snapshot shows all that was there at its zxid, and nothing else.
+    fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
+        self.kernel.count("snapshot");
+        let checks = self.kernel.checks.borrow();
+        let mut there: BTreeMap<&str, Stat> = checks
+            .oracle
+            .paths_below(path)
+            .filter_map(|path| Some((path, checks.oracle.at(path, snapshot.zxid())?.stat)))
+            .collect();
+        let odd = match snapshot.walk(path) {
+            Ok(mut walk) => walk.find(|(path, _, stat)| there.remove(path) != Some(*stat)),
+            Err(_) => None,
+        };
+        let checked =
+            require(odd.is_none() && there.is_empty(), "I3 snapshots show what was", || {
+                format!("below {path} at zxid {}: {odd:?}, and not {there:?}", snapshot.zxid())
+            });
+        drop(checks);
+        self.kernel.check(checked);
     }
 
     fn check_now<T: Debug>(

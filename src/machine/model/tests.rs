@@ -48,6 +48,21 @@ fn version() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![3 => Just(None), 2 => (0..3u64).prop_map(Some)]
 }
 
+fn condition() -> impl Strategy<Value = Condition> {
+    let zxid = 0..12u64;
+    let count = 0..4u64;
+    prop_oneof![
+        Just(Condition::Exists),
+        Just(Condition::Absent),
+        count.clone().prop_map(Condition::Version),
+        zxid.clone().prop_map(Condition::Czxid),
+        zxid.clone().prop_map(Condition::Mzxid),
+        zxid.prop_map(Condition::Pzxid),
+        count.clone().prop_map(Condition::Cversion),
+        count.prop_map(Condition::Aversion),
+    ]
+}
+
 fn data() -> impl Strategy<Value = Bytes> {
     prop_oneof![
         30 => vec(any::<u8>(), 0..4).prop_map(Bytes::from),
@@ -67,7 +82,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (paths(), data(), version())
             .prop_map(|(path, data, version)| Op::Set { path, data, version }),
         3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
-        1 => (paths(), version()).prop_map(|(path, version)| Op::Check { path, version }),
+        2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
     ]
 }
 

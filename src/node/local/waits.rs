@@ -5,7 +5,7 @@ use super::LocalSessions;
 use super::session::{Wait, WaitFor};
 use crate::error::Error;
 use crate::machine::command::Reply;
-use crate::machine::{Tree, Znode};
+use crate::machine::{Machine, Tree, Znode};
 use crate::node::io::{Answer, Effects, Read, RequestId, WatchId};
 use crate::node::rounds::Ticket;
 use crate::node::watches::{WatchKind, WatchTable};
@@ -118,11 +118,12 @@ impl LocalSessions {
     /// Answers the waits whose turn has come.
     pub(crate) fn answer_waits(
         &mut self,
-        tree: &Tree,
+        machine: &Machine,
         applied_index: u64,
         watches: &mut WatchTable,
         effects: &mut Effects,
     ) {
+        let tree = machine.tree();
         for session in std::mem::take(&mut self.ready) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
@@ -148,7 +149,7 @@ impl LocalSessions {
                     break;
                 };
                 self.waits -= 1;
-                let answer = answer(wait.what, session, tree, watches);
+                let answer = answer(wait.what, session, &tree, machine, watches);
                 effects.replies.push((wait.request, answer));
             }
         }
@@ -159,6 +160,7 @@ fn answer(
     what: WaitFor,
     session: SessionId,
     tree: &Tree,
+    machine: &Machine,
     watches: &mut WatchTable,
 ) -> Result<Answer, Error> {
     let (read, watch) = match what {
@@ -183,6 +185,12 @@ fn answer(
             let znode = tree.get(path).ok_or_else(|| missing(path))?;
             let children = znode.children().map(str::to_owned).collect();
             (Answer::Children(children), path, WatchKind::Children)
+        }
+        Read::Ephemerals => {
+            let record = machine.session(session);
+            let paths =
+                record.map(|record| record.ephemerals.iter().map(|path| (**path).to_owned()));
+            return Ok(Answer::Children(paths.into_iter().flatten().collect()));
         }
     };
     if let Some(watch) = watch {

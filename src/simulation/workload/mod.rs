@@ -3,6 +3,7 @@
 //! To add one: a file here with an `async fn` over [`Client`] that goes on
 //! until [`Kernel::is_stopping`], and an arm in [`start`].
 
+mod accounts;
 mod locks;
 mod registers;
 mod sessions;
@@ -25,11 +26,12 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             coordinator: coordinator.clone(),
             random: Rc::new(kernel.random.fork(place as u64)),
         };
-        match kernel.random.below(10) {
+        match kernel.random.below(11) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
             5..7 => kernel.executor.spawn(place, registers::run(client)),
             7..9 => kernel.executor.spawn(place, locks::run(client)),
+            9 => kernel.executor.spawn(place, accounts::run(client)),
             _ => kernel.executor.spawn(place, sessions::run(client)),
         }
     }

@@ -9,7 +9,7 @@ use super::shared_path;
 use crate::error::Result;
 use crate::multi::Multi;
 use crate::simulation::client::{Answering, Client, Handle};
-use crate::znode::{CreateMode, OpResult};
+use crate::znode::{Condition, CreateMode, OpResult};
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {
@@ -127,6 +127,26 @@ fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     async { drop(delete.await) }
 }
 
+fn some_condition(client: &Client) -> Condition {
+    let number = client.random.below(4);
+    match client.random.below(6) {
+        0 => Condition::Exists,
+        1 => Condition::Absent,
+        2 => Condition::Version(number),
+        3 => Condition::Cversion(number),
+        4 => Condition::Aversion(number % 2),
+        _ => {
+            let zxid = client.kernel.checks.borrow().order.floor().zxid;
+            let zxid = zxid.saturating_sub(client.random.below(20));
+            *client.random.pick(&[
+                Condition::Czxid(zxid),
+                Condition::Mzxid(zxid),
+                Condition::Pzxid(zxid),
+            ])
+        }
+    }
+}
+
 fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpResult>>> {
     let random = &client.random;
     handle.multi(|mut multi: Multi<'_>| {
@@ -139,7 +159,7 @@ fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
                 3..5 => multi.set(&path, &data),
                 5 => multi.set_if(&path, &data, version),
                 6 => multi.delete(&path),
-                _ => multi.check(&path, version),
+                _ => multi.require(&path, some_condition(client)),
             };
         }
         multi

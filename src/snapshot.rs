@@ -1,0 +1,140 @@
+//! The whole tree at one zxid.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::machine::{Tree, Znode};
+use crate::path;
+use crate::znode::{Stat, Zxid};
+
+/// All znodes as they were after one write: an immutable view, from which any number of reads
+/// agree.
+///
+/// It costs nothing to take, and reading it blocks nobody and is blocked by nobody, not even by a
+/// cluster without a quorum or a session that has ended. It shares all that has not changed since
+/// with the present tree; what has changed is kept in memory for as long as the snapshot or a clone
+/// of it.
+///
+/// Beyond ZooKeeper, whose `multiRead` reads a list of paths and none of what they lead to.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/shop", b"", CreateMode::Persistent)?;
+/// session.create("/shop/apples", b"3", CreateMode::Persistent)?;
+/// session.create("/shop/pears", b"5", CreateMode::Persistent)?;
+///
+/// let snapshot = session.snapshot()?;
+/// session.delete("/shop/apples")?;
+/// assert_eq!(snapshot.children("/shop")?, ["apples", "pears"]);
+/// assert_eq!(&snapshot.get("/shop/apples")?.0[..], b"3");
+/// // Everything below, and how many that are.
+/// let paths: Vec<&str> = snapshot.walk("/shop")?.map(|(path, _, _)| path).collect();
+/// assert_eq!(paths, ["/shop", "/shop/apples", "/shop/pears"]);
+/// assert_eq!(snapshot.walk("/shop")?.count() - 1, 2);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    tree: Arc<Tree>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(tree: Arc<Tree>) -> Snapshot {
+        Snapshot { tree }
+    }
+
+    /// The last write that it shows.
+    pub fn zxid(&self) -> Zxid {
+        self.tree.zxid()
+    }
+
+    fn znode(&self, path: &str) -> Result<&Znode> {
+        path::validate(path)?;
+        self.tree.get(path).ok_or_else(|| Error::NoNode { path: path.to_owned() })
+    }
+
+    /// The data and the stat of a znode.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]. So for all reads of a snapshot.
+    pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        let znode = self.znode(path)?;
+        Ok((Arc::clone(znode.data()), znode.stat()))
+    }
+
+    /// The stat of a znode, `None` if there is none.
+    pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
+        path::validate(path)?;
+        Ok(self.tree.get(path).map(Znode::stat))
+    }
+
+    /// The names of a znode's children, sorted by their bytes.
+    pub fn children(&self, path: &str) -> Result<Vec<String>> {
+        Ok(self.znode(path)?.children().map(str::to_owned).collect())
+    }
+
+    /// A znode and everything below it, with data and stat: each before its children, and siblings
+    /// sorted by the bytes of their names. Lazy, so that as much is read as is asked for.
+    pub fn walk<'a>(
+        &'a self,
+        path: &str,
+    ) -> Result<impl Iterator<Item = (&'a str, &'a [u8], Stat)> + use<'a>> {
+        self.znode(path)?;
+        // Either a sibling's subtree or an uncle comes next.
+        let below = if path == "/" { String::new() } else { path.to_owned() };
+        let is_below = move |at: &str| {
+            at.strip_prefix(below.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let all = self.tree.iter_from(path);
+        let below = all.take_while(move |(at, _)| is_below(at));
+        Ok(below.map(|(at, znode)| (at, &znode.data()[..], znode.stat())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Cluster;
+    use crate::{CreateMode, Error};
+
+    #[test]
+    fn a_walk_stays_below_its_root() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        for path in ["/a", "/a/b", "/a/b/c", "/a-", "/a-/x", "/a/b-", "/b", "/aa"] {
+            session.create(path, path, CreateMode::Persistent).unwrap();
+        }
+        let snapshot = session.snapshot().unwrap();
+        let walk = |path: &str| -> Vec<String> {
+            snapshot.walk(path).unwrap().map(|(path, _, _)| path.to_owned()).collect()
+        };
+        assert_eq!(walk("/a"), ["/a", "/a/b", "/a/b/c", "/a/b-"]);
+        assert_eq!(walk("/a/b"), ["/a/b", "/a/b/c"]);
+        assert_eq!(walk("/b"), ["/b"]);
+        let reserved = ["/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+        assert_eq!(walk("/").len(), 9 + reserved.len());
+        assert!(snapshot.walk("/a").unwrap().all(|(path, data, _)| path.as_bytes() == data));
+        for (path, error) in [
+            ("/none", Error::NoNode { path: "/none".to_owned() }),
+            ("none", snapshot.get("none").unwrap_err()),
+        ] {
+            assert_eq!(snapshot.walk(path).err(), Some(error));
+        }
+    }
+
+    #[test]
+    fn it_stays_as_it_is_whatever_becomes_of_its_session_and_cluster() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        session.create("/a", b"1", CreateMode::Ephemeral).unwrap();
+        let snapshot = session.snapshot().unwrap();
+        session.close().unwrap();
+        assert!(session.snapshot().is_err());
+        drop((session, cluster));
+        assert_eq!(&snapshot.get("/a").unwrap().0[..], b"1");
+        assert_eq!(snapshot.exists("/b").unwrap(), None);
+        assert_eq!(snapshot.zxid(), snapshot.get("/a").unwrap().1.czxid);
+    }
+}

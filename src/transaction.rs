@@ -1,0 +1,252 @@
+//! Reads and writes that are done as if nobody else did anything meanwhile.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::multi::Multi;
+use crate::session::Session;
+use crate::snapshot::Snapshot;
+use crate::znode::{Condition, CreateMode, OpResult, Stat};
+
+/// How often a transaction is tried before it fails with [`Error::Conflict`].
+pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
+
+/// The reads and writes of one attempt of [`Session::transact`].
+///
+/// Reads show the tree as it was when the attempt began, without the transaction's own writes.
+/// Writes are collected, and done together if nothing that was read has changed.
+///
+/// ```
+/// use quorate::{CreateMode, Error};
+///
+/// let session = quorate::testing::Cluster::new(3).node(0).session();
+/// session.create("/from", b"3", CreateMode::Persistent)?;
+/// session.create("/to", b"0", CreateMode::Persistent)?;
+/// // One of the apples goes over, if there is one.
+/// let moved = session.transact(|txn| {
+///     let number = |data: &[u8]| data[0] - b'0';
+///     let (from, to) = (number(&txn.get("/from")?.0), number(&txn.get("/to")?.0));
+///     if from == 0 {
+///         return Ok(false);
+///     }
+///     txn.set("/from", [b'0' + from - 1]);
+///     txn.set("/to", [b'0' + to + 1]);
+///     Ok(true)
+/// })?;
+/// assert!(moved);
+/// assert_eq!(&session.get("/to")?.0[..], b"1");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Transaction<'a> {
+    session: &'a Session,
+    snapshot: Snapshot,
+    reads: Vec<(String, Condition)>,
+    writes: Multi<'a>,
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn begin(session: &'a Session) -> Result<Transaction<'a>> {
+        let snapshot = session.snapshot()?;
+        Ok(Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() })
+    }
+
+    /// The tree as it was when this attempt began. What is read from it is not checked.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn note(&mut self, path: &str, condition: Condition) {
+        let read = (path.to_owned(), condition);
+        if !self.reads.contains(&read) {
+            self.reads.push(read);
+        }
+    }
+
+    /// The data and the stat of a znode. The attempt counts only if the data is still the same, or
+    /// the znode still missing, when it is committed.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]. So for all reads of a transaction.
+    pub fn get(&mut self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        self.exists(path)?;
+        self.snapshot.get(path)
+    }
+
+    /// The stat of a znode, if there is one. The attempt counts only if the znode, its data
+    /// included, is still the same or still missing when it is committed; its children may come and
+    /// go.
+    pub fn exists(&mut self, path: &str) -> Result<Option<Stat>> {
+        let stat = self.snapshot.exists(path)?;
+        self.note(path, stat.map_or(Condition::Absent, |stat| Condition::Mzxid(stat.mzxid)));
+        Ok(stat)
+    }
+
+    /// The names of a znode's children. The attempt counts only if none has come or gone when it is
+    /// committed; their data may change.
+    pub fn children(&mut self, path: &str) -> Result<Vec<String>> {
+        match self.snapshot.exists(path)? {
+            Some(stat) => self.note(path, Condition::Pzxid(stat.pzxid)),
+            None => self.note(path, Condition::Absent),
+        }
+        self.snapshot.children(path)
+    }
+
+    fn write(&mut self, add: impl FnOnce(Multi<'a>) -> Multi<'a>) {
+        let writes = std::mem::replace(&mut self.writes, self.session.multi());
+        self.writes = add(writes);
+    }
+
+    /// Creates a znode, if all goes well: see [`Session::create`].
+    pub fn create(&mut self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) {
+        self.write(|writes| writes.create(path, data, mode));
+    }
+
+    /// Replaces the data of a znode, if all goes well: see [`Session::set`].
+    pub fn set(&mut self, path: &str, data: impl AsRef<[u8]>) {
+        self.write(|writes| writes.set(path, data));
+    }
+
+    /// Deletes a znode, if all goes well: see [`Session::delete`].
+    pub fn delete(&mut self, path: &str) {
+        self.write(|writes| writes.delete(path));
+    }
+
+    /// What is to be committed, and how many checks it begins with; nothing if nothing is written.
+    pub(crate) fn commit(self) -> Option<(Multi<'a>, usize)> {
+        let reads = self.reads.len();
+        (!self.writes.is_empty()).then(|| (self.writes.after(self.reads), reads))
+    }
+}
+
+/// What came of an attempt: `None` if it was overtaken, and is to be made again.
+pub(crate) fn outcome<T>(
+    committed: Result<Vec<OpResult>>,
+    value: T,
+    reads: usize,
+    attempt: u32,
+) -> Option<Result<T>> {
+    match committed {
+        Ok(_) => Some(Ok(value)),
+        Err(Error::Multi { index, error }) if index < reads => match *error {
+            Error::NoNode { path }
+            | Error::NodeExists { path }
+            | Error::Unmet { path, .. }
+            | Error::BadVersion { path, .. } => (attempt >= TRANSACTION_ATTEMPTS_MAX)
+                .then(|| Err(Error::Conflict { path, attempts: attempt })),
+            error => Some(Err(error)),
+        },
+        // The checks are none of the caller's operations.
+        Err(Error::Multi { index, error }) => {
+            Some(Err(Error::Multi { index: index - reads, error }))
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn whatever_was_read_and_has_changed_makes_it_run_again() {
+        let cluster = Cluster::new(1);
+        let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+        one.create("/dir", b"", CreateMode::Persistent).unwrap();
+        one.create("/out", b"", CreateMode::Persistent).unwrap();
+        type Read = fn(&mut Transaction<'_>) -> Result<()>;
+        type Change = fn(&Session) -> Result<()>;
+        let cases: [(Read, Change); 5] = [
+            (|txn| txn.get("/dir").map(drop), |other| other.set("/dir", b"1").map(drop)),
+            // The same version again, and another znode.
+            (
+                |txn| txn.exists("/dir").map(drop),
+                |other| {
+                    let (data, stat) = other.get("/dir")?;
+                    other.delete("/dir")?;
+                    other.create("/dir", data, CreateMode::Persistent)?;
+                    (0..stat.version).try_for_each(|_| other.set("/dir", b"").map(drop))
+                },
+            ),
+            (
+                |txn| txn.children("/dir").map(drop),
+                |other| other.create("/dir/x", b"", CreateMode::Persistent).map(drop),
+            ),
+            (
+                |txn| txn.exists("/new").map(drop),
+                |other| other.create("/new", b"", CreateMode::Persistent).map(drop),
+            ),
+            (|txn| txn.get("/new").map(drop), |other| other.delete("/new")),
+        ];
+        for (number, (read, change)) in cases.into_iter().enumerate() {
+            let mut runs = 0;
+            let result = one.transact(|txn| {
+                let read = read(txn);
+                if runs == 0 {
+                    change(&two)?;
+                }
+                runs += 1;
+                txn.set("/out", [runs]);
+                Ok(read.is_ok())
+            });
+            assert_eq!((result.is_ok(), runs), (true, 2), "case {number}: {result:?}");
+            assert_eq!(&one.get("/out").unwrap().0[..], [2]);
+        }
+    }
+
+    #[test]
+    fn what_does_not_concern_it_does_not_disturb_it() {
+        let cluster = Cluster::new(1);
+        let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+        for path in ["/a", "/a/b", "/c"] {
+            one.create(path, b"", CreateMode::Persistent).unwrap();
+        }
+        let mut runs = 0;
+        one.transact(|txn| {
+            runs += 1;
+            txn.get("/a")?;
+            txn.children("/c")?;
+            assert!(txn.snapshot().get("/a/b").is_ok());
+            two.create("/a/x", b"", CreateMode::Persistent).map(drop).or(Ok::<(), Error>(()))?;
+            two.set("/c", b"1")?;
+            two.set("/a/b", b"1")?;
+            txn.create("/done", b"", CreateMode::Persistent);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(runs, 1);
+        assert!(one.exists("/done").unwrap().is_some());
+    }
+
+    #[test]
+    fn it_gives_up_in_the_end_and_fails_with_what_failed() {
+        let cluster = Cluster::new(1);
+        let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+        one.create("/a", b"", CreateMode::Persistent).unwrap();
+        let overtaken = one.transact(|txn| {
+            txn.get("/a")?;
+            two.set("/a", b"")?;
+            txn.set("/a", b"mine");
+            Ok(())
+        });
+        let attempts = TRANSACTION_ATTEMPTS_MAX;
+        assert_eq!(overtaken, Err(Error::Conflict { path: "/a".to_owned(), attempts }));
+        // The operations are counted without the checks.
+        let failed = one.transact(|txn| {
+            txn.get("/a")?;
+            txn.set("/a", b"mine");
+            txn.delete("/missing");
+            Ok(())
+        });
+        let error = Box::new(Error::NoNode { path: "/missing".to_owned() });
+        assert_eq!(failed, Err(Error::Multi { index: 1, error }));
+        assert!(one.get("/a").unwrap().0.is_empty());
+        // Nothing written, nothing sent; an error of its own ends it.
+        let zxid = one.snapshot().unwrap().zxid();
+        assert_eq!(one.transact(|txn| Ok(txn.children("/")?.len())), Ok(2));
+        let missing = Error::NoNode { path: "/missing".to_owned() };
+        assert_eq!(one.transact(|txn| txn.get("/missing").map(drop)), Err(missing));
+        assert_eq!(one.snapshot().unwrap().zxid(), zxid);
+    }
+}

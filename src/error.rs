@@ -73,6 +73,14 @@ pub enum Error {
         /// How often it was tried.
         attempts: u32,
     },
+    /// A time to live that is too short or too long.
+    #[error("{path}: a time to live of {ttl:?} is not from 1 ms to 2^40 - 1 ms")]
+    InvalidTtl {
+        /// The znode that was to be created.
+        path: String,
+        /// The time to live.
+        ttl: Duration,
+    },
     /// A create below an ephemeral znode.
     #[error("znode {path} is ephemeral and so can have no children")]
     NoChildrenForEphemerals {

@@ -84,7 +84,7 @@ pub use session::{NonBlocking, Session, SessionState};
 pub use snapshot::Snapshot;
 pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};
-pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
 /// The README's examples are tested with the library's own.
 #[cfg(doctest)]

@@ -36,6 +36,9 @@ pub enum Bug {
     VersionStands,
     SequenceFromChildren,
     EphemeralsStay,
+    ContainerWithChildReaped,
+    TtlIgnoresTouch,
+    NothingReaped,
     SecretIgnored,
     ExpiryEarly,
     NewLeaderForgetsSessions,
@@ -54,7 +57,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 37] = [
+    pub const ALL: [Bug; 40] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -79,6 +82,9 @@ impl Bug {
         Bug::VersionStands,
         Bug::SequenceFromChildren,
         Bug::EphemeralsStay,
+        Bug::ContainerWithChildReaped,
+        Bug::TtlIgnoresTouch,
+        Bug::NothingReaped,
         Bug::SecretIgnored,
         Bug::ExpiryEarly,
         Bug::NewLeaderForgetsSessions,
@@ -121,6 +127,11 @@ impl Bug {
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
             Bug::EphemeralsStay => "an ephemeral outlives its session",
+            Bug::ContainerWithChildReaped => "a container is deleted though it has a child by then",
+            Bug::TtlIgnoresTouch => {
+                "a time to live counts from the creation, whatever was set since"
+            }
+            Bug::NothingReaped => "no time to live ever ends",
             Bug::SecretIgnored => "a session is resumed with any password",
             Bug::ExpiryEarly => "a session is expired before its time",
             Bug::NewLeaderForgetsSessions => "a new leader does not expire the sessions it finds",

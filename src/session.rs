@@ -23,7 +23,7 @@ use crate::runtime::{entropy, expect};
 use crate::snapshot::Snapshot;
 use crate::transaction::{self, Transaction};
 use crate::watch::{Watch, WatchMode, watch};
-use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
 /// Where a session stands.
 ///
@@ -688,6 +688,11 @@ pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<
         path::validate_sequential(path)?;
     } else {
         path::validate(path)?;
+    }
+    if let Some(ttl) = mode.ttl()
+        && (ttl.as_millis() == 0 || ttl > TTL_MAX)
+    {
+        return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
     }
     check_data(path, data.len())
 }

@@ -1,6 +1,7 @@
 //! The values that users see: what a znode is made of and how one is made.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +64,19 @@ pub enum CreateMode {
     Ephemeral,
     /// Goes with its session; its name ends in the parent's next number.
     EphemeralSequential,
+    /// Stays until it has had children and has none any more: the leader then deletes it, within
+    /// about a minute. Whoever creates a child in one must expect [`Error::NoNode`](crate::Error).
+    Container,
+    /// Stays until it has no children and its data was not set for so long: the leader then deletes
+    /// it, within seconds, by its own clock. From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
+    /// count.
+    PersistentWithTtl(Duration),
+    /// The same; its name ends in the parent's next number.
+    PersistentSequentialWithTtl(Duration),
 }
+
+/// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as ZooKeeper has it.
+pub const TTL_MAX: Duration = Duration::from_millis((1 << 40) - 1);
 
 impl CreateMode {
     /// Whether the znode goes with its session.
@@ -71,9 +84,24 @@ impl CreateMode {
         matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
     }
 
+    /// The time to live, if it has one.
+    pub fn ttl(self) -> Option<Duration> {
+        match self {
+            CreateMode::PersistentWithTtl(ttl) | CreateMode::PersistentSequentialWithTtl(ttl) => {
+                Some(ttl)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the parent's next number is appended to the name.
     pub fn is_sequential(self) -> bool {
-        matches!(self, CreateMode::PersistentSequential | CreateMode::EphemeralSequential)
+        matches!(
+            self,
+            CreateMode::PersistentSequential
+                | CreateMode::EphemeralSequential
+                | CreateMode::PersistentSequentialWithTtl(_)
+        )
     }
 }
 
@@ -112,10 +140,23 @@ pub struct Stat {
     pub aversion: u64,
     /// The session that it goes with, if it is ephemeral.
     pub ephemeral_owner: Option<SessionId>,
+    /// Whether it is a container. (ZooKeeper keeps this to itself, and the time to live.)
+    pub is_container: bool,
+    /// Its time to live, if it has one.
+    pub ttl: Option<Duration>,
     /// The length of its data in bytes.
     pub data_length: u32,
     /// How many children it has now.
     pub num_children: u32,
+}
+
+impl Stat {
+    /// When a znode with a time to live may be deleted if it is left alone: milliseconds since the
+    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now.
+    pub fn expires_at(&self) -> Option<u64> {
+        let ttl = u64::try_from(self.ttl?.as_millis()).unwrap_or(u64::MAX);
+        (self.num_children == 0).then(|| self.mtime.saturating_add(ttl))
+    }
 }
 
 /// A znode just created: its path, which for sequential modes was not known before, and its stat.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, OpResult, SessionState};
+use quorate::{CreateMode, Error, EventKind, OpResult, SessionState, WatchMode};
 
 #[test]
 fn a_session_reads_its_own_writes_and_others_after_a_sync() {
@@ -334,4 +334,34 @@ fn a_session_names_its_ephemerals_and_a_znode_its_children_with_its_stat() {
     one.close().unwrap();
     assert!(one.ephemerals().is_err());
     assert_eq!(other.children("/dir").unwrap(), ["c"]);
+}
+
+#[test]
+fn containers_and_znodes_with_a_time_to_live_go_by_themselves() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let session = cluster.node((leader + 1) % 3).session();
+    session.create("/jobs", b"", CreateMode::Container).unwrap();
+    session.create("/jobs/1", b"", CreateMode::Persistent).unwrap();
+    session.create("/unused", b"", CreateMode::Container).unwrap();
+    session.create("/cache", b"", CreateMode::PersistentWithTtl(10 * SECOND)).unwrap();
+    session.delete("/jobs/1").unwrap();
+    let watch = session.watch("/", WatchMode::PersistentRecursive).unwrap();
+    cluster.advance(8 * SECOND);
+    session.set("/cache", b"touched").unwrap();
+    cluster.advance(8 * SECOND);
+    assert!(session.exists("/cache").unwrap().is_some());
+    // Whoever leads looks after them.
+    cluster.stop(leader);
+    cluster.advance(8 * SECOND);
+    assert_eq!(session.exists("/cache").unwrap(), None);
+    assert!(session.exists("/jobs").unwrap().is_some());
+    cluster.advance(70 * SECOND);
+    assert_eq!(session.exists("/jobs").unwrap(), None);
+    assert!(session.exists("/unused").unwrap().is_some(), "it was never used");
+    let deleted = watch.events().try_iter().filter(|event| event.kind == EventKind::Deleted);
+    assert_eq!(deleted.map(|event| event.path).collect::<Vec<_>>(), ["/cache", "/jobs"]);
+    let short = CreateMode::PersistentWithTtl(SECOND / 10_000);
+    assert!(matches!(session.create("/x", b"", short), Err(Error::InvalidTtl { .. })));
 }

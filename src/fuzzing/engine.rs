@@ -303,12 +303,13 @@ impl<'a> World<'a> {
         let timeout_ms = 6000;
         let base = self.node.status().zxid;
         let owner = self.choices.near(owner);
-        let command = match self.choices.below(6) {
+        let command = match self.choices.below(7) {
             0 => Command::Open { secret, timeout_ms, owner, base: self.choices.near(base) },
             1 => Command::Resume { secret, timeout_ms, owner },
             2 => Command::Close,
             3 => Command::Expire { term: self.choices.near(self.node.status().term) },
-            4 => Command::Multi(vec![self.op(), self.op()]),
+            4 => Command::Reap { path: self.path() },
+            5 => Command::Multi(vec![self.op(), self.op()]),
             _ => Command::Op(self.op()),
         };
         let seq = u64::from(self.choices.below(4));

@@ -4,6 +4,8 @@
 //! starts with its format number, so that an unknown one is refused by name
 //! and never skipped.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +79,9 @@ pub(crate) enum Command {
     Op(Op),
     /// Several operations, all or none, with one zxid.
     Multi(Vec<Op>),
+    /// Deletes a container that is not used any more, or a znode whose time to live is over, if it
+    /// still is so. The leader's wish, and no session's.
+    Reap { path: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,6 +174,12 @@ pub(crate) enum OpError {
         path: String,
         condition: Condition,
     },
+    InvalidTtl {
+        path: String,
+        ttl: Duration,
+    },
+    /// It is used again, or was touched, or is gone.
+    StaleReap,
 }
 
 impl OpError {
@@ -184,13 +195,15 @@ impl OpError {
             OpError::InvalidPath { path, reason } => {
                 Error::InvalidPath { path, reason: reason.into() }
             }
+            OpError::InvalidTtl { path, ttl } => Error::InvalidTtl { path, ttl },
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },
             OpError::Reserved { path } => Error::Reserved { path },
             OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
             OpError::SessionExpired
             | OpError::OutOfOrder
             | OpError::StaleExpiry
-            | OpError::StaleOpen => Error::SessionExpired { session },
+            | OpError::StaleOpen
+            | OpError::StaleReap => Error::SessionExpired { session },
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
             OpError::Multi { index, error } => {

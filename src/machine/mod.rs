@@ -212,7 +212,7 @@ impl Machine {
             listed += record.ephemerals.size();
             let owns = |path: &&Arc<str>| {
                 let znode = tree.get(path);
-                znode.and_then(|znode| znode.fields().owner) == Some(id)
+                znode.and_then(|znode| znode.fields().owner()) == Some(id)
             };
             if let Some(path) = record.ephemerals.iter().find(|path| !owns(path)) {
                 return Err(format!("session {id}: {path} is not its ephemeral"));
@@ -246,6 +246,7 @@ impl Machine {
                 }
                 return Ok(self.close(id, applied));
             }
+            Command::Reap { path } => return self.reap(path, applied),
             Command::Close => None,
             Command::Op(op) => Some(std::slice::from_ref(op)),
             Command::Multi(ops) => Some(ops.as_slice()),
@@ -347,6 +348,22 @@ impl Machine {
         self.commit(write, applied);
         applied.sessions.push(SessionChange::Gone(id, holder));
         Reply::Done
+    }
+
+    /// Deletes a znode that is due, if it still is.
+    fn reap(&mut self, path: &str, applied: &mut Applied) -> Result<Reply, OpError> {
+        let znode = self.state.tree.get(path).ok_or(OpError::StaleReap)?;
+        let is_due = match znode.due() {
+            Some(at) => at <= self.state.time,
+            None => planted(Bug::ContainerWithChildReaped),
+        };
+        if !is_due {
+            return Err(OpError::StaleReap);
+        }
+        let mut write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
+        write.delete(&mut self.state.tree, path);
+        self.commit(write, applied);
+        Ok(Reply::Done)
     }
 
     /// Runs the operations of one request: all, or none if one is refused.

@@ -6,11 +6,12 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
 use crate::path;
-use crate::znode::{Condition, Created, OpResult, SessionId, Stat};
+use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelZnode {
@@ -125,6 +126,20 @@ impl Model {
                 self.session_changes.push(SessionChange::Held(id));
                 Ok(Reply::Session { timeout_ms: *timeout_ms })
             }
+            Command::Reap { path } => {
+                let reaped = self.znodes.get(path).is_some_and(|znode| {
+                    let stat = &znode.stat;
+                    let over = |ttl: Duration| stat.mtime + ttl.as_millis() as u64 <= self.time;
+                    self.children(path).is_empty()
+                        && (stat.ttl.is_some_and(over) || stat.is_container && znode.creates > 0)
+                });
+                if !reaped {
+                    return Err(OpError::StaleReap);
+                }
+                self.zxid += 1;
+                self.delete(self.zxid, path);
+                Ok(Reply::Done)
+            }
             Command::Expire { term: decided } => {
                 let session = self.sessions.get(&id).ok_or(OpError::SessionExpired)?;
                 if *decided != term || session.holders.last() != Some(&request.holder) {
@@ -237,6 +252,12 @@ impl Model {
         }
         match op {
             Op::Create { data, mode, .. } => {
+                let ttl = mode.ttl().map(|ttl| Duration::from_millis(ttl.as_millis() as u64));
+                if let (Some(given), Some(ttl)) = (mode.ttl(), ttl)
+                    && (ttl.is_zero() || given > Duration::from_millis(1_099_511_627_775))
+                {
+                    return Err(OpError::InvalidTtl { path, ttl: given });
+                }
                 let parent = match path.rsplit_once('/') {
                     _ if path == "/" && !mode.is_sequential() => {
                         return Err(OpError::NodeExists { path });
@@ -268,6 +289,8 @@ impl Model {
                     ctime: self.time,
                     mtime: self.time,
                     ephemeral_owner: mode.is_ephemeral().then_some(id),
+                    is_container: *mode == CreateMode::Container,
+                    ttl,
                     ..Stat::default()
                 };
                 let znode = ModelZnode { data: data.to_vec(), stat, ..ModelZnode::default() };

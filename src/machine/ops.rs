@@ -5,7 +5,7 @@
 //!
 //! | operation | refused with |
 //! | --- | --- |
-//! | create | `InvalidPath`, `TooLarge`, `NoNode` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
+//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `NoNode` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
 //! | set | `InvalidPath`, `TooLarge`, `NoNode`, `BadVersion` |
 //! | delete | `InvalidPath`, `Reserved`, `NoNode`, `BadVersion`, `NotEmpty` |
 //! | check | `InvalidPath`, `NoNode`, `NodeExists`, `BadVersion`, `Unmet` |
@@ -20,11 +20,11 @@
 use std::sync::Arc;
 
 use super::command::{Change, ChangeKind, Op, OpError};
-use super::tree::{RESERVED, Tree, Znode};
+use super::tree::{Kind, RESERVED, Tree, Znode};
 use crate::error::Error;
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::znode::{Condition, Created, OpResult, SessionId, Zxid};
+use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
 
 /// The most bytes of data that one request may carry, all operations of a `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
@@ -74,9 +74,9 @@ impl Write {
                 };
                 checked.map_err(invalid_path)?;
                 self.check_size(op)?;
-                let owner = mode.is_ephemeral().then_some(self.session);
+                let kind = self.kind(path, *mode)?;
                 if !mode.is_sequential() {
-                    return self.create(tree, path, data, owner);
+                    return self.create(tree, path, data, kind);
                 }
                 // The name may be digits only, so that its parent is told before they are there.
                 let parent = match path.rfind('/') {
@@ -93,7 +93,7 @@ impl Write {
                 let path = format!("{path}{number:010}");
                 // Past ten digits it may have become too long.
                 path::validate(&path).map_err(invalid_path)?;
-                self.create(tree, &path, data, owner)
+                self.create(tree, &path, data, kind)
             }
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -127,12 +127,29 @@ impl Write {
         }
     }
 
+    fn kind(&self, path: &str, mode: CreateMode) -> Result<Kind, OpError> {
+        Ok(match mode {
+            CreateMode::Persistent | CreateMode::PersistentSequential => Kind::Persistent,
+            CreateMode::Ephemeral | CreateMode::EphemeralSequential => {
+                Kind::Ephemeral(self.session)
+            }
+            CreateMode::Container => Kind::Container,
+            CreateMode::PersistentWithTtl(ttl) | CreateMode::PersistentSequentialWithTtl(ttl) => {
+                let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+                if ms == 0 || ttl > TTL_MAX {
+                    return Err(OpError::InvalidTtl { path: path.to_owned(), ttl });
+                }
+                Kind::Ttl(ms)
+            }
+        })
+    }
+
     fn create(
         &mut self,
         tree: &mut Tree,
         path: &str,
         data: &[u8],
-        owner: Option<SessionId>,
+        kind: Kind,
     ) -> Result<OpResult, OpError> {
         let exists = || OpError::NodeExists { path: path.to_owned() };
         let Some(parent) = path::parent(path) else {
@@ -141,15 +158,15 @@ impl Write {
         let Some(znode) = tree.get(parent) else {
             return Err(no_node(parent));
         };
-        let parent_owner = znode.fields().owner;
+        let parent_owner = znode.fields().owner();
         if tree.get(path).is_some() {
             return Err(exists());
         }
         if parent_owner.is_some() {
             return Err(OpError::NoChildrenForEphemerals { path: parent.to_owned() });
         }
-        let stat = tree.create(path, data, owner, self.zxid, self.time);
-        if let Some(owner) = owner {
+        let stat = tree.create(path, data, kind, self.zxid, self.time);
+        if let Kind::Ephemeral(owner) = kind {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
         }
         self.note(ChangeKind::Created, path);
@@ -161,7 +178,7 @@ impl Write {
         let Some(znode) = tree.get(path) else {
             return;
         };
-        if let Some(owner) = znode.fields().owner {
+        if let Some(owner) = znode.fields().owner() {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: false });
         }
         tree.delete(path, self.zxid);

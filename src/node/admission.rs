@@ -53,7 +53,7 @@ impl Admission {
 
     /// Takes a request in, unless it is in the log already or an earlier one is missing.
     pub(crate) fn admit(&mut self, request: Request, machine: &Machine) {
-        if let Command::Expire { .. } = request.command {
+        if let Command::Expire { .. } | Command::Reap { .. } = request.command {
             self.queue.push_back(request);
             return;
         }
@@ -132,6 +132,7 @@ pub(crate) fn size(command: &Command) -> usize {
             | Command::Resume { .. }
             | Command::Close
             | Command::Expire { .. } => 32,
+            Command::Reap { path } => path.len(),
         }
 }
 

@@ -12,11 +12,17 @@ use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
 
+/// How often znodes whose time to live is over are looked for, and how many are taken at once.
+const REAP_PERIOD: Duration = Duration::from_secs(1);
+const REAPED_MAX: usize = 1000;
+/// How often containers are: ZooKeeper's `znode.container.checkIntervalMs`.
+pub(super) const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
+
 impl Node {
     pub(super) fn take_forwarded(&mut self, from: NodeId, request: Request) {
         // Only a leader decides that a session has expired, and a node opens sessions for itself.
         let forged = match request.command {
-            Command::Expire { .. } => true,
+            Command::Expire { .. } | Command::Reap { .. } => true,
             Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
             _ => false,
         };
@@ -51,6 +57,32 @@ impl Node {
         let command = Command::Expire { term: self.raw.raft.term };
         let request = Request { session, holder, seq: 0, acked: 0, command };
         self.admission.admit(request, &self.machine);
+    }
+
+    /// Asks for the end of the znodes whose time to live is over and, now and then, of the
+    /// containers that are not used any more.
+    pub(super) fn reap(&mut self) {
+        let now = self.now.mono;
+        // Not those again whose end is in the log already.
+        if now < self.next_reap || self.raw.store().applied().index < self.reaped {
+            return;
+        }
+        self.next_reap = now + REAP_PERIOD;
+        let containers = now >= self.next_container_check;
+        if containers {
+            self.next_container_check = now + CONTAINER_PERIOD;
+        }
+        let tree = self.machine.tree();
+        let mut due = tree.due(self.now.wall_ms, containers).take(REAPED_MAX).peekable();
+        if due.peek().is_none() || planted(Bug::NothingReaped) {
+            return;
+        }
+        self.reaped = self.raw.raft.raft_log.last_index() + 1;
+        for path in due {
+            let command = Command::Reap { path: path.to_owned() };
+            let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+            self.admission.admit(request, &self.machine);
+        }
     }
 
     /// Gives every session its full timeout again.

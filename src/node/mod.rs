@@ -185,6 +185,11 @@ pub(crate) struct Node {
     expiry: ExpiryTable,
     /// Sessions whose expiry is proposed: no longer renewed.
     expiring: BTreeSet<SessionId>,
+    /// As the leader: when to look for znodes that are due, and for containers among them; and up to
+    /// which entry their ends are in the log already.
+    next_reap: Time,
+    next_container_check: Time,
+    reaped: u64,
     outgoing: Outgoing,
 
     incoming: Incoming,
@@ -282,6 +287,9 @@ impl Node {
             confirmations: Confirmations::default(),
             expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
+            next_reap: Time::ZERO,
+            next_container_check: Time::ZERO,
+            reaped: 0,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             staged: None,
@@ -609,6 +617,7 @@ impl Node {
         }
         if self.serving {
             self.expire_sessions();
+            self.reap();
         }
     }
 
@@ -655,6 +664,7 @@ impl Node {
         }
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
+            (self.reaped, self.next_container_check) = (0, self.now.mono + lead::CONTAINER_PERIOD);
             self.renew_all();
             self.early_bytes = 0;
             for (from, request) in std::mem::take(&mut self.early) {

@@ -3,7 +3,6 @@
 use super::clock::{MILLI, Nanos, SECOND};
 use super::faults::{Fault, TABLE, WIPED_NODES_RETURN};
 use super::kernel::Phase;
-use super::process::Process;
 use super::world::{Event, World};
 use crate::node::io::Input;
 
@@ -36,12 +35,7 @@ impl World {
 
     /// Where whoever takes itself for the leader is, often; else nowhere.
     fn the_leader_perhaps(&self) -> Option<usize> {
-        let leads = |process: &Process| {
-            let node = process.life.as_ref().map(|life| life.host.node());
-            node.is_some_and(|node| node.leadership().2)
-        };
-        let leader = self.processes.iter().position(leads);
-        leader.filter(|_| self.random.percent(40))
+        self.leader().filter(|_| self.random.percent(40))
     }
 
     /// A place whose process runs.

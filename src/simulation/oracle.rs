@@ -279,6 +279,14 @@ impl Oracle {
             .map_err(|reason| Violation::new("I7 machine invariants", reason))
     }
 
+    /// A znode whose time to live was over before `time`, if there is any.
+    pub(crate) fn overdue(&self, time: u64) -> Option<String> {
+        let paths = self.model.znodes.keys();
+        let overdue =
+            |path: &&String| self.model.stat(path).expires_at().is_some_and(|at| at < time);
+        paths.into_iter().find(overdue).cloned()
+    }
+
     /// The sessions that are open.
     pub(crate) fn sessions(&self) -> Vec<SessionId> {
         self.model.sessions.keys().copied().collect()

@@ -595,6 +595,13 @@ impl World {
         first.is_some() && running.all(|process| leader(process) == first)
     }
 
+    pub(crate) fn leader(&self) -> Option<usize> {
+        let leads = |process: &Process| {
+            process.life.as_ref().is_some_and(|life| life.host.node().leadership().2)
+        };
+        self.processes.iter().position(leads)
+    }
+
     /// The last checks: everybody has finished, and the replicas are equal.
     pub(crate) fn audit(&self) -> Result<(), Violation> {
         let checks = self.kernel.checks.borrow();
@@ -608,6 +615,15 @@ impl World {
         }
         checks.oracle.check_state()?;
         checks.linearizable()?;
+        if let Some(leader) = self.leader() {
+            // One that is due is looked for every second, or every heartbeat if that is longer.
+            let allowed = 5_000 + 4 * self.kernel.plan.heartbeat.as_millis() as u64;
+            let time = self.processes[leader].clock.wall_ms().saturating_sub(allowed);
+            let overdue = checks.oracle.overdue(time);
+            require(overdue.is_none(), "I31 what is due is deleted", || {
+                format!("{overdue:?} should have gone")
+            })?;
+        }
         checks.order.settled(&checks.oracle)?;
         super::checks::sessions::Sessions::settled(&checks.oracle)
     }

@@ -286,5 +286,6 @@ fn request_weight(request: &Request) -> usize {
             | command::Command::Resume { .. }
             | command::Command::Close
             | command::Command::Expire { .. } => 0,
+            command::Command::Reap { path } => path.len(),
         }
 }

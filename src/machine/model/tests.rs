@@ -12,7 +12,6 @@ use super::*;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Outcome};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
-use crate::znode::CreateMode;
 
 /// A request before it is known what its session's next number is.
 #[derive(Clone, Debug)]
@@ -76,6 +75,11 @@ fn op() -> impl Strategy<Value = Op> {
         CreateMode::PersistentSequential,
         CreateMode::Ephemeral,
         CreateMode::EphemeralSequential,
+        CreateMode::Container,
+        CreateMode::PersistentWithTtl(Duration::from_millis(3)),
+        CreateMode::PersistentSequentialWithTtl(Duration::from_millis(5)),
+        CreateMode::PersistentWithTtl(Duration::from_micros(900)),
+        CreateMode::PersistentWithTtl(Duration::MAX),
     ]);
     prop_oneof![
         4 => (paths(), data(), mode).prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
@@ -96,6 +100,7 @@ fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(secret, timeout_ms)| Command::Resume { secret, timeout_ms, owner: 2 }),
         1 => Just(Command::Close),
         1 => (1..3u64).prop_map(|term| Command::Expire { term }),
+        2 => paths().prop_map(|path| Command::Reap { path }),
         20 => op().prop_map(Command::Op),
         8 => vec(op(), 0..4).prop_map(Command::Multi),
     ]

@@ -71,7 +71,7 @@ impl ChunkReader {
             _ => return Err("the chunks end in the middle of an image".to_owned()),
         }
         for (path, znode) in self.tree.iter_from("/") {
-            if let Some(owner) = znode.fields().owner
+            if let Some(owner) = znode.fields().owner()
                 && !self.sessions.set_ephemeral(owner, &Arc::from(path), true)
             {
                 return Err(format!("{path}: its session {owner} is not there"));

@@ -269,7 +269,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let owned = Item::Znode {
         path: "/e",
         data: Raw(b""),
-        fields: Fields { owner: Some(ID), ..Fields::default() },
+        fields: Fields { kind: crate::machine::tree::Kind::Ephemeral(ID), ..Fields::default() },
     };
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
     assert!(error.contains("is not there"), "{error}");

@@ -30,6 +30,7 @@ use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,8 @@ const MAP_DEGREE: u8 = 16;
 #[derive(Clone)]
 pub(crate) struct Tree {
     znodes: HashTrieMapSync<Arc<str>, Znode, PathHasher>,
+    /// The znodes that the leader may delete, each with the time from when on: see [`Znode::due`].
+    due: RedBlackTreeSetSync<(u64, Arc<str>)>,
     zxid: Zxid,
     hash: u64,
 }
@@ -78,7 +81,30 @@ pub(super) struct Fields {
     pub(super) aversion: u64,
     /// How many children were ever created: the next sequence number.
     pub(super) creates: u64,
-    pub(super) owner: Option<SessionId>,
+    pub(super) kind: Kind,
+}
+
+/// What ends a znode besides a delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    #[default]
+    Persistent,
+    /// The end of this session.
+    Ephemeral(SessionId),
+    /// That its last child has gone.
+    Container,
+    /// That it has no children and was not set for so many milliseconds.
+    Ttl(u64),
+}
+
+impl Fields {
+    /// The session that it goes with.
+    pub(super) fn owner(&self) -> Option<SessionId> {
+        match self.kind {
+            Kind::Ephemeral(owner) => Some(owner),
+            _ => None,
+        }
+    }
 }
 
 impl Znode {
@@ -109,7 +135,12 @@ impl Znode {
             version: fields.version,
             cversion: fields.cversion,
             aversion: fields.aversion,
-            ephemeral_owner: fields.owner,
+            ephemeral_owner: fields.owner(),
+            is_container: fields.kind == Kind::Container,
+            ttl: match fields.kind {
+                Kind::Ttl(ms) => Some(Duration::from_millis(ms)),
+                _ => None,
+            },
             data_length: u32::try_from(self.data.len()).unwrap_or(u32::MAX),
             num_children: u32::try_from(self.children.size()).unwrap_or(u32::MAX),
         }
@@ -128,9 +159,27 @@ impl Znode {
         &self.fields
     }
 
+    /// From when on the leader may delete it: at once, for a container.
+    pub(super) fn due(&self) -> Option<u64> {
+        let fields = &self.fields;
+        let touched = if planted(Bug::TtlIgnoresTouch) { fields.ctime } else { fields.mtime };
+        match fields.kind {
+            Kind::Persistent | Kind::Ephemeral(_) => None,
+            _ if self.has_children() => None,
+            Kind::Container => (fields.creates > 0).then_some(0),
+            Kind::Ttl(ms) => Some(touched.saturating_add(ms)),
+        }
+    }
+
     /// The children are left out: each is a znode of its own, with its path in its hash.
     fn compute_hash(&self, path: &str) -> u64 {
         let fields = &self.fields;
+        let (kind, of_kind) = match fields.kind {
+            Kind::Persistent => (0, 0),
+            Kind::Ephemeral(owner) => (1, owner.number()),
+            Kind::Container => (2, 0),
+            Kind::Ttl(ms) => (3, ms),
+        };
         let words = [
             xxh3_64(path.as_bytes()),
             self.data_hash,
@@ -143,8 +192,8 @@ impl Znode {
             fields.cversion,
             fields.aversion,
             fields.creates,
-            u64::from(fields.owner.is_some()),
-            fields.owner.map_or(0, SessionId::number),
+            kind,
+            of_kind,
         ];
         hash_words(&words)
     }
@@ -175,6 +224,7 @@ impl Tree {
             znodes: HashTrieMapSync::new_with_hasher_and_degree_and_ptr_kind(
                 PathHasher, MAP_DEGREE,
             ),
+            due: RedBlackTreeSetSync::new_sync(),
             zxid: 0,
             hash: 0,
         }
@@ -230,7 +280,7 @@ impl Tree {
         &mut self,
         path: &str,
         data: &[u8],
-        owner: Option<SessionId>,
+        kind: Kind,
         zxid: Zxid,
         time: u64,
     ) -> Stat {
@@ -241,13 +291,15 @@ impl Tree {
             pzxid: zxid,
             ctime: time,
             mtime: time,
-            owner,
+            kind,
             ..Fields::default()
         };
         let znode = Znode::new(&path, data, fields);
         let stat = znode.stat();
         self.hash = self.hash.wrapping_add(znode.hash);
+        let due = znode.due();
         self.znodes.insert_mut(Arc::clone(&path), znode);
+        self.index(&path, None, due);
         if let Some(parent) = path::parent(&path) {
             self.update(parent, |znode| {
                 znode.children.insert_mut(Child::new(Arc::clone(&path)));
@@ -291,14 +343,15 @@ impl Tree {
     pub(super) fn put(&mut self, path: Arc<str>, data: &[u8], fields: Fields) {
         let mut znode = Znode::new(&path, data, fields);
         self.hash = self.hash.wrapping_add(znode.hash);
+        let mut before = None;
         if let Some(old) = self.get(&path) {
-            znode.children = old.children.clone();
+            (znode.children, before) = (old.children.clone(), old.due());
             self.hash = self.hash.wrapping_sub(old.hash);
         }
+        let due = znode.due();
         self.znodes.insert_mut(Arc::clone(&path), znode);
-        if let Some(parent) = path::parent(&path).and_then(|parent| self.znodes.get_mut(parent)) {
-            parent.children.insert_mut(Child::new(Arc::clone(&path)));
-        }
+        self.index(&path, before, due);
+        self.change_children(&path, |children| children.insert_mut(Child::new(Arc::clone(&path))));
     }
 
     /// Takes a znode away, from its parent's set of children too but without counting it there.
@@ -306,21 +359,60 @@ impl Tree {
         let Some(znode) = self.get(path) else {
             return false;
         };
-        self.hash = self.hash.wrapping_sub(znode.hash);
-        if let Some(parent) = path::parent(path).and_then(|parent| self.znodes.get_mut(parent)) {
-            parent.children.remove_mut(path::name(path));
-        }
+        let (hash, due) = (znode.hash, znode.due());
+        self.hash = self.hash.wrapping_sub(hash);
+        self.index(path, due, None);
+        self.change_children(path, |children| {
+            children.remove_mut(path::name(path));
+        });
         self.znodes.remove_mut(path)
+    }
+
+    /// Changes the set of children that a znode is in, and nothing else of its parent.
+    fn change_children(
+        &mut self,
+        path: &str,
+        change: impl FnOnce(&mut RedBlackTreeSetSync<Child>),
+    ) {
+        let Some(parent) = path::parent(path) else { return };
+        let Some(znode) = self.znodes.get_mut(parent) else { return };
+        let before = znode.due();
+        change(&mut znode.children);
+        let after = znode.due();
+        self.index(parent, before, after);
+    }
+
+    /// Keeps `due` right when a znode's time has changed.
+    fn index(&mut self, path: &str, before: Option<u64>, after: Option<u64>) {
+        if before == after {
+            return;
+        }
+        if let Some(before) = before {
+            self.due.remove_mut(&(before, Arc::from(path)));
+        }
+        if let Some(after) = after {
+            self.due.insert_mut((after, Arc::from(path)));
+        }
+    }
+
+    /// The znodes that the leader may delete at `time`, the longest due first: those with a time to
+    /// live, and the containers if they are asked for.
+    pub(crate) fn due(&self, time: u64, containers: bool) -> impl Iterator<Item = &str> {
+        let from = (u64::from(!containers), Arc::from(""));
+        let due = self.due.range((Bound::Included(from), Bound::Unbounded));
+        due.take_while(move |(at, _)| *at <= time).map(|(_, path)| &**path)
     }
 
     /// Changes a znode in place and keeps the hashes right.
     fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
         let znode = self.znodes.get_mut(path)?;
-        let before = znode.hash;
+        let (before, due) = (znode.hash, znode.due());
         change(znode);
         znode.hash = znode.compute_hash(path);
         self.hash = self.hash.wrapping_sub(before).wrapping_add(znode.hash);
-        Some(znode.stat())
+        let (stat, due_now) = (znode.stat(), znode.due());
+        self.index(path, due, due_now);
+        Some(stat)
     }
 
     /// Checks the invariants, the hashes included, and gives the number of ephemerals.
@@ -328,15 +420,21 @@ impl Tree {
         if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
             return Err(format!("no znode {missing}"));
         }
-        let (mut seen, mut ephemerals, mut hash) = (0, 0, 0u64);
+        let (mut seen, mut ephemerals, mut due, mut hash) = (0, 0, 0, 0u64);
         for (path, znode) in self.iter_from("/") {
             seen += 1;
-            ephemerals += usize::from(znode.fields.owner.is_some());
+            ephemerals += usize::from(znode.fields.owner().is_some());
+            if let Some(at) = znode.due() {
+                due += 1;
+                if !self.due.contains(&(at, Arc::from(path))) {
+                    return Err(format!("{path}: it is due at {at}, and nobody knows"));
+                }
+            }
             hash = hash.wrapping_add(znode.hash);
             if xxh3_64(&znode.data) != znode.data_hash || znode.compute_hash(path) != znode.hash {
                 return Err(format!("{path}: its hash is not the hash of its contents"));
             }
-            if znode.fields.owner.is_some() && znode.has_children() {
+            if znode.fields.owner().is_some() && znode.has_children() {
                 return Err(format!("{path}: an ephemeral with children"));
             }
             // The children that the tree starts with were never counted.
@@ -353,6 +451,9 @@ impl Tree {
         // the count tells), so equal numbers mean that map and children hold the same.
         if seen != self.len() {
             return Err(format!("{seen} znodes in the tree, but {} in the map", self.len()));
+        }
+        if due != self.due.size() {
+            return Err(format!("{due} znodes are due, but {} are known", self.due.size()));
         }
         if hash != self.hash {
             return Err("the hash is not the sum of the znodes' hashes".to_owned());

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::shared_path;
 use crate::error::Result;
@@ -48,6 +49,7 @@ async fn all(mut asked: Vec<Asked>) {
 }
 
 fn some_mode(client: &Client) -> CreateMode {
+    let ttl = Duration::from_millis(client.random.within(1..20_000));
     *client.random.pick(&[
         CreateMode::Persistent,
         CreateMode::Persistent,
@@ -55,6 +57,9 @@ fn some_mode(client: &Client) -> CreateMode {
         CreateMode::Ephemeral,
         CreateMode::PersistentSequential,
         CreateMode::EphemeralSequential,
+        CreateMode::Container,
+        CreateMode::PersistentWithTtl(ttl),
+        CreateMode::PersistentSequentialWithTtl(ttl),
     ])
 }
 

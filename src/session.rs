@@ -453,7 +453,8 @@ impl Session {
         self.settle("close", "/", self.nonblocking().close())
     }
 
-    /// The lock at this path: see [`Lock`]. Its parents are made when they are missing.
+    /// The lock at this path: see [`Lock`]. It and its parents are made when they are missing, as
+    /// containers, which go when nobody has used them for a while.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].

@@ -187,9 +187,11 @@ impl Lock {
         let ends = self.path.match_indices('/').skip(1).map(|(end, _)| end);
         for end in ends.chain([self.path.len()]) {
             let created =
-                self.session.nonblocking().create(&self.path[..end], b"", CreateMode::Persistent);
+                self.session.nonblocking().create(&self.path[..end], b"", CreateMode::Container);
             match created.await {
                 Ok(_) | Err(Error::NodeExists { .. }) => {}
+                // The one before it was not used any more, and has just gone.
+                Err(Error::NoNode { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

@@ -24,6 +24,8 @@
 //! - [`Coordinator`] is this instance's membership: join, status, close.
 //! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
 //!   blocking.
+//! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
+//!   else did; [`Session::chroot`] confines a handle to a part of the tree.
 //! - [`recipes`] are built on top: [`recipes::Lock`].
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
@@ -51,6 +53,7 @@ pub mod fuzzing;
 mod machine;
 mod multi;
 mod node;
+mod nonblocking;
 mod path;
 mod peers;
 mod pending;
@@ -60,6 +63,7 @@ mod planted;
 #[doc(hidden)]
 pub mod planted;
 pub mod recipes;
+mod root;
 mod runtime;
 mod session;
 #[cfg(any(test, feature = "simulator"))]
@@ -78,9 +82,10 @@ pub use builder::Builder;
 pub use coordinator::{Coordinator, MemberStatus, Status};
 pub use error::{Error, Result};
 pub use multi::Multi;
+pub use nonblocking::NonBlocking;
 pub use pending::Pending;
 pub use recipes::{Lock, LockGuard, LockLost};
-pub use session::{NonBlocking, Session, SessionState};
+pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
 pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};

@@ -2,9 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::machine::command::Op;
+use crate::nonblocking::{check_create, check_data, create_op, set_op};
 use crate::path;
 use crate::pending::Pending;
-use crate::session::{Session, check_create, check_data, create_op, set_op};
+use crate::session::Session;
 use crate::znode::{Condition, CreateMode, OpResult};
 
 /// Operations that are done all together, as one write with one zxid, or not at all.
@@ -47,7 +48,7 @@ impl<'a> Multi<'a> {
     fn push(mut self, checked: Result<()>, bytes: usize, op: impl FnOnce() -> Op) -> Multi<'a> {
         self.data_bytes += bytes;
         let index = self.ops.len();
-        let op = op();
+        let op = self.session.root.op(op());
         // What an operation takes besides, about.
         self.path_bytes += op.path().len() + 32;
         if self.checked.is_ok() {

@@ -39,7 +39,7 @@ pub struct Pending<T> {
     clock: Clock,
 }
 
-type Convert<T> = Box<dyn FnOnce(Answer) -> Result<T> + Send>;
+type Convert<T> = Box<dyn FnOnce(Result<Answer>) -> Result<T> + Send>;
 
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,6 +56,7 @@ impl<T> Pending<T> {
         clock: Clock,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
+        let convert = |answer: Result<Answer>| answer.and_then(convert);
         Pending { slot, convert: Some(Box::new(convert)), clock }
     }
 
@@ -92,6 +93,21 @@ impl<T> Pending<T> {
         Some(self.converted(answer))
     }
 
+    /// Changes the answer when it is taken.
+    pub(crate) fn map(
+        mut self,
+        change: impl FnOnce(Result<T>) -> Result<T> + Send + 'static,
+    ) -> Pending<T>
+    where
+        T: 'static,
+    {
+        self.convert = self
+            .convert
+            .take()
+            .map(|convert| -> Convert<T> { Box::new(move |answer| change(convert(answer))) });
+        self
+    }
+
     /// Whether it has failed already.
     pub(crate) fn has_failed(&self) -> bool {
         self.slot.holds(|answer| answer.is_err())
@@ -104,7 +120,7 @@ impl<T> Pending<T> {
 
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
         match self.convert.take() {
-            Some(convert) => answer.and_then(convert),
+            Some(convert) => convert(answer),
             None => Err(taken()),
         }
     }

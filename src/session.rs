@@ -3,27 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use crossbeam_channel::Receiver;
 
 use crate::coordinator::Owner;
 use crate::error::{Error, Result};
-use crate::machine::DATA_BYTES_MAX;
 use crate::machine::Znode;
 use crate::machine::command::Op;
 use crate::multi::Multi;
-use crate::node::io::{Answer, ClientRequest, Read, RequestId, Write};
+use crate::node::io::{ClientRequest, RequestId, Write};
 use crate::node::negotiated;
+use crate::nonblocking::NonBlocking;
 use crate::path;
 use crate::pending::Pending;
 use crate::recipes::Lock;
+use crate::root::Root;
 use crate::runtime::host::{Asker, Shared};
 use crate::runtime::session::SessionShared;
 use crate::runtime::{entropy, expect};
 use crate::snapshot::Snapshot;
 use crate::transaction::{self, Transaction};
-use crate::watch::{Watch, WatchMode, watch};
-use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
+use crate::watch::{Watch, WatchMode};
+use crate::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 
 /// Where a session stands.
 ///
@@ -90,6 +90,7 @@ impl SessionState {
 #[derive(Clone, Debug)]
 pub struct Session {
     inner: Arc<Inner>,
+    pub(crate) root: Root,
 }
 
 #[derive(Debug)]
@@ -145,7 +146,7 @@ impl Session {
             session.set_state(SessionState::Expired);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
-        Ok((Session { inner: Arc::new(inner) }, pending))
+        Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))
     }
 
     /// Lets go of a session whose resumption was not seen to succeed: neither this handle nor its
@@ -154,6 +155,38 @@ impl Session {
         let session = self.id();
         self.inner.session.set_state(SessionState::Expired);
         self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session });
+    }
+
+    /// A handle of the same session that sees nothing but what is below `path`, as if that were the
+    /// whole tree: ZooKeeper's chroot. All paths that it takes and gives are relative to it, those
+    /// of events and errors too, and so are those of the recipes made from it. May be nested. It
+    /// keeps the session open as any handle does.
+    ///
+    /// The znode at `path` need not be there yet; until it is, creates fail with [`Error::NoNode`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/billing", b"", CreateMode::Persistent)?;
+    /// let billing = session.chroot("/billing")?;
+    /// assert_eq!(billing.create("/rates", b"7 %", CreateMode::Persistent)?.path, "/rates");
+    /// assert!(session.exists("/billing/rates")?.is_some());
+    /// assert_eq!((billing.root(), billing.children("/")?), ("/billing", vec!["rates".to_owned()]));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn chroot(&self, path: &str) -> Result<Session> {
+        path::validate(path)?;
+        path::validate(&self.root.full(path))?;
+        Ok(Session { inner: Arc::clone(&self.inner), root: self.root.below(path) })
+    }
+
+    /// What this handle's paths are relative to, in the whole tree: see [`Session::chroot`].
+    pub fn root(&self) -> &str {
+        self.root.path()
     }
 
     /// The session's id, to be resumed by.
@@ -215,7 +248,7 @@ impl Session {
 
     /// The same calls, which return at once.
     pub fn nonblocking(&self) -> NonBlocking<'_> {
-        NonBlocking { session: self }
+        NonBlocking::new(self)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -227,7 +260,7 @@ impl Session {
         self.inner.shared.settle(operation, path, pending)
     }
 
-    fn check_alive(&self) -> Result<()> {
+    pub(crate) fn check_alive(&self) -> Result<()> {
         match (self.inner.session.over(), self.inner.shared.stopped()) {
             (Some(Error::SessionExpired { .. }), Some(reason)) => {
                 Err(Error::Stopped { reason: reason.to_owned() })
@@ -237,12 +270,18 @@ impl Session {
         }
     }
 
-    fn asker(&self) -> Asker {
+    /// The session is being closed through this handle.
+    pub(crate) fn give_up(&self) {
+        self.inner.session.give_up();
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
         Asker::Holder(Arc::clone(&self.inner.session))
     }
 
-    /// Deletes a znode once its path is known, without waiting for that: it is neither refused for
-    /// too many waiting requests nor held up by them, and keeps neither session nor node.
+    /// Deletes a znode once its path in the whole tree is known, without waiting for that: it is
+    /// neither refused for too many waiting requests nor held up by them, and keeps neither session
+    /// nor node.
     pub(crate) fn discarding(&self) -> impl FnOnce(String) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path| {
@@ -257,7 +296,8 @@ impl Session {
     pub(crate) fn discard(&self, path: &str) -> Result<()> {
         self.check_alive()?;
         let session = self.id();
-        let command = Write::Op(Op::Delete { path: path.to_owned(), version: None });
+        let path_in_all = self.root.full(path).into_owned();
+        let command = Write::Op(Op::Delete { path: path_in_all, version: None });
         let delete = |request| ClientRequest::Write { request, session, command };
         let shared = &self.inner.shared;
         let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::done);
@@ -307,7 +347,7 @@ impl Session {
     fn read<T>(&self, path: &str, read: impl FnOnce(Option<&Znode>) -> Result<T>) -> Result<T> {
         self.check_alive()?;
         path::validate(path)?;
-        read(self.inner.shared.tree().get(path))
+        read(self.inner.shared.tree().get(&self.root.full(path)))
     }
 
     /// The data and the stat of a znode, as this replica has them. Does not block; see
@@ -358,7 +398,7 @@ impl Session {
     /// The errors of a session that is over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.check_alive()?;
-        Ok(Snapshot::new(Arc::clone(&self.inner.shared.tree())))
+        Ok(Snapshot::new(Arc::clone(&self.inner.shared.tree()), self.root.clone()))
     }
 
     /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
@@ -461,246 +501,4 @@ impl Session {
     pub fn lock(&self, path: &str) -> Result<Lock> {
         Lock::new(self.clone(), path)
     }
-}
-
-/// The calls of a [`Session`], returning at once with a [`Pending`] answer.
-///
-/// They take effect in the order in which they are made, and reads see the writes made before them.
-/// Nor do they see those made after them, with one exception: a replica that was far behind catches
-/// up by a snapshot, which may bring several of the session's writes at once, and no state between
-/// them.
-///
-/// The errors are those of the blocking calls, but for [`Error::Timeout`].
-///
-/// ```
-/// use quorate::CreateMode;
-///
-/// let session = quorate::testing::Cluster::new(1).node(0).session();
-/// let calls = session.nonblocking();
-/// let _created = calls.create("/a", b"1", CreateMode::Persistent);
-/// let read = calls.get("/a");
-/// assert_eq!(&read.wait()?.0[..], b"1");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct NonBlocking<'a> {
-    session: &'a Session,
-}
-
-impl NonBlocking<'_> {
-    fn ask<T>(
-        &self,
-        checked: Result<()>,
-        request: impl FnOnce(RequestId) -> ClientRequest,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let shared = &self.session.inner.shared;
-        match checked.and_then(|()| self.session.check_alive()) {
-            Ok(()) => shared.ask(self.session.asker(), request, None, convert),
-            Err(error) => Pending::failed(error, shared.clock.clone()),
-        }
-    }
-
-    fn write<T>(
-        &self,
-        checked: Result<()>,
-        op: impl FnOnce() -> Op,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let session = self.session.id();
-        let request = |request| ClientRequest::Write { request, session, command: Write::Op(op()) };
-        self.ask(checked, request, convert)
-    }
-
-    /// See [`Session::create`].
-    pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
-        let data = data.as_ref();
-        let op = || create_op(path, data, mode);
-        self.write(check_create(path, data, mode), op, expect::created)
-    }
-
-    /// See [`Session::set`].
-    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Pending<Stat> {
-        self.set_version(path, data.as_ref(), None)
-    }
-
-    /// See [`Session::set_if`].
-    pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Pending<Stat> {
-        self.set_version(path, data.as_ref(), Some(version))
-    }
-
-    fn set_version(&self, path: &str, data: &[u8], version: Option<u64>) -> Pending<Stat> {
-        let checked = path::validate(path).and_then(|()| check_data(path, data.len()));
-        self.write(checked, || set_op(path, data, version), expect::set)
-    }
-
-    /// See [`Session::delete`].
-    pub fn delete(&self, path: &str) -> Pending<()> {
-        self.delete_version(path, None)
-    }
-
-    /// See [`Session::delete_if`].
-    pub fn delete_if(&self, path: &str, version: u64) -> Pending<()> {
-        self.delete_version(path, Some(version))
-    }
-
-    fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
-        let op = || Op::Delete { path: path.to_owned(), version };
-        self.write(path::validate(path), op, expect::done)
-    }
-
-    pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
-        let session = self.session.id();
-        let request =
-            |request| ClientRequest::Write { request, session, command: Write::Multi(ops) };
-        self.ask(checked, request, expect::multi)
-    }
-
-    fn read<T>(
-        &self,
-        path: &str,
-        read: impl FnOnce(String) -> Read,
-        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let session = self.session.id();
-        let owned = path.to_owned();
-        let request =
-            |request| ClientRequest::Read { request, session, read: read(owned), watch: None };
-        self.ask(path::validate(path), request, convert)
-    }
-
-    /// See [`Session::get`]; this one sees the session's earlier writes.
-    pub fn get(&self, path: &str) -> Pending<(Arc<[u8]>, Stat)> {
-        self.read(path, |path| Read::Get { path }, expect::data)
-    }
-
-    /// See [`Session::exists`]; this one sees the session's earlier writes.
-    pub fn exists(&self, path: &str) -> Pending<Option<Stat>> {
-        self.read(path, |path| Read::Exists { path }, expect::exists)
-    }
-
-    /// See [`Session::children`]; this one sees the session's earlier writes.
-    pub fn children(&self, path: &str) -> Pending<Vec<String>> {
-        self.read(path, |path| Read::Children { path }, expect::children)
-    }
-
-    /// See [`Session::ephemerals`].
-    pub fn ephemerals(&self) -> Pending<Vec<String>> {
-        self.read("/", |_| Read::Ephemerals, expect::children)
-    }
-
-    /// Makes a request that sets a watch.
-    fn watching<T>(
-        &self,
-        path: &str,
-        request: impl FnOnce(RequestId, crate::node::io::WatchId, String) -> ClientRequest,
-        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let shared = &self.session.inner.shared;
-        if let Err(error) = path::validate(path).and_then(|()| self.session.check_alive()) {
-            return Pending::failed(error, shared.clock.clone());
-        }
-        let id = shared.next_watch();
-        let (sender, watch) = watch(id, path, shared);
-        let path = path.to_owned();
-        let request = |number| request(number, id, path);
-        let asker = self.session.asker();
-        shared.ask(asker, request, Some((id, sender)), |answer| convert(answer, watch))
-    }
-
-    /// Makes a read that sets a watch in the same instant.
-    fn read_and_watch<T>(
-        &self,
-        path: &str,
-        read: impl FnOnce(String) -> Read,
-        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
-    ) -> Pending<T> {
-        let session = self.session.id();
-        let request = |request, watch, path| {
-            let (read, watch) = (read(path), Some(watch));
-            ClientRequest::Read { request, session, read, watch }
-        };
-        self.watching(path, request, convert)
-    }
-
-    /// See [`Session::get_and_watch`].
-    pub fn get_and_watch(&self, path: &str) -> Pending<(Arc<[u8]>, Stat, Watch)> {
-        self.read_and_watch(
-            path,
-            |path| Read::Get { path },
-            |answer, watch| expect::data(answer).map(|(data, stat)| (data, stat, watch)),
-        )
-    }
-
-    /// See [`Session::exists_and_watch`].
-    pub fn exists_and_watch(&self, path: &str) -> Pending<(Option<Stat>, Watch)> {
-        self.read_and_watch(
-            path,
-            |path| Read::Exists { path },
-            |answer, watch| expect::exists(answer).map(|stat| (stat, watch)),
-        )
-    }
-
-    /// See [`Session::children_and_watch`].
-    pub fn children_and_watch(&self, path: &str) -> Pending<(Vec<String>, Watch)> {
-        self.read_and_watch(
-            path,
-            |path| Read::Children { path },
-            |answer, watch| expect::children(answer).map(|children| (children, watch)),
-        )
-    }
-
-    /// See [`Session::watch`].
-    pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
-        let session = self.session.id();
-        self.watching(
-            path,
-            |request, watch, path| ClientRequest::Watch { request, session, watch, path, mode },
-            |answer, watch| expect::done(answer).map(|()| watch),
-        )
-    }
-
-    /// See [`Session::sync`].
-    pub fn sync(&self) -> Pending<Zxid> {
-        let session = self.session.id();
-        self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
-    }
-
-    /// See [`Session::close`].
-    pub fn close(&self) -> Pending<()> {
-        let session = self.session.id();
-        let shared = &self.session.inner.shared;
-        self.session.inner.session.give_up();
-        let request = |request| ClientRequest::Write { request, session, command: Write::Close };
-        shared.ask_within(usize::MAX, self.session.asker(), request, None, expect::done)
-    }
-}
-
-pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
-}
-
-pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
-    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(data), version }
-}
-
-pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
-    if mode.is_sequential() {
-        path::validate_sequential(path)?;
-    } else {
-        path::validate(path)?;
-    }
-    if let Some(ttl) = mode.ttl()
-        && (ttl.as_millis() == 0 || ttl > TTL_MAX)
-    {
-        return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
-    }
-    check_data(path, data.len())
-}
-
-pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {
-    if size <= DATA_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Error::TooLarge { path: path.to_owned(), size: size as u64, limit: DATA_BYTES_MAX as u64 })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::machine::{Tree, Znode};
 use crate::path;
+use crate::root::Root;
 use crate::znode::{Stat, Zxid};
 
 /// All znodes as they were after one write: an immutable view, from which any number of reads
@@ -38,11 +39,12 @@ use crate::znode::{Stat, Zxid};
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     tree: Arc<Tree>,
+    root: Root,
 }
 
 impl Snapshot {
-    pub(crate) fn new(tree: Arc<Tree>) -> Snapshot {
-        Snapshot { tree }
+    pub(crate) fn new(tree: Arc<Tree>, root: Root) -> Snapshot {
+        Snapshot { tree, root }
     }
 
     /// The last write that it shows.
@@ -52,7 +54,7 @@ impl Snapshot {
 
     fn znode(&self, path: &str) -> Result<&Znode> {
         path::validate(path)?;
-        self.tree.get(path).ok_or_else(|| Error::NoNode { path: path.to_owned() })
+        self.tree.get(&self.root.full(path)).ok_or_else(|| Error::NoNode { path: path.to_owned() })
     }
 
     /// The data and the stat of a znode.
@@ -67,7 +69,7 @@ impl Snapshot {
     /// The stat of a znode, `None` if there is none.
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
         path::validate(path)?;
-        Ok(self.tree.get(path).map(Znode::stat))
+        Ok(self.tree.get(&self.root.full(path)).map(Znode::stat))
     }
 
     /// The names of a znode's children, sorted by their bytes.
@@ -82,15 +84,15 @@ impl Snapshot {
         path: &str,
     ) -> Result<impl Iterator<Item = (&'a str, &'a [u8], Stat)> + use<'a>> {
         self.znode(path)?;
-        // Either a sibling's subtree or an uncle comes next.
-        let below = if path == "/" { String::new() } else { path.to_owned() };
-        let is_below = move |at: &str| {
-            at.strip_prefix(below.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let all = self.tree.iter_from(path);
-        let below = all.take_while(move |(at, _)| is_below(at));
-        Ok(below.map(|(at, znode)| (at, &znode.data()[..], znode.stat())))
+        let start = self.root.full(path);
+        // What comes after everything below is a sibling's subtree, or an uncle's.
+        let below = Root::default().below(&start);
+        let all = self.tree.iter_from(&start);
+        let below = all.take_while(move |(at, _)| below.strip(at).is_some());
+        Ok(below.map(|(at, znode)| {
+            // Nothing below the root is outside of it.
+            (self.root.strip(at).unwrap_or(at), &znode.data()[..], znode.stat())
+        }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 
 use crate::node::io::{ClientRequest, WatchId};
+use crate::root::Root;
 use crate::runtime::host::Shared;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
 use crate::znode::Zxid;
@@ -160,13 +161,19 @@ impl Drop for Watch {
 #[derive(Debug)]
 pub(crate) struct WatchSender {
     path: String,
+    root: Root,
     events: EventSender<WatchEvent, Zxid>,
 }
 
 /// The two ends of a new watch.
-pub(crate) fn watch(id: WatchId, path: &str, shared: &Arc<Shared>) -> (WatchSender, Watch) {
+pub(crate) fn watch(
+    id: WatchId,
+    path: &str,
+    root: &Root,
+    shared: &Arc<Shared>,
+) -> (WatchSender, Watch) {
     let (sender, events) = channel(WATCH_CAPACITY);
-    let sender = WatchSender { path: path.to_owned(), events: sender };
+    let sender = WatchSender { path: path.to_owned(), root: root.clone(), events: sender };
     (sender, Watch { id, events, shared: Arc::clone(shared) })
 }
 
@@ -175,6 +182,7 @@ impl WatchSender {
     /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
         let zxid = event.zxid;
+        let event = WatchEvent { path: self.root.relative(event.path), ..event };
         self.events.deliver(event, zxid)
     }
 

@@ -93,6 +93,15 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    pub(crate) fn path_mut(&mut self) -> &mut String {
+        match self {
+            Op::Create { path, .. }
+            | Op::Set { path, .. }
+            | Op::Delete { path, .. }
+            | Op::Check { path, .. } => path,
+        }
+    }
+
     pub(crate) fn path(&self) -> &str {
         match self {
             Op::Create { path, .. }

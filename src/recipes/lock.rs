@@ -274,7 +274,8 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if let Some(created) = self.created.take() {
-            self.session.discarding()(created.path);
+            let path = self.session.root.full(&created.path).into_owned();
+            self.session.discarding()(path);
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet. It is deleted as soon as it is.
@@ -400,7 +401,8 @@ impl LockGuard {
             return Some(LockLost::SessionOver);
         }
         let tree = self.session.shared().tree();
-        let ours = tree.get(&self.path).map(|znode| znode.stat().czxid);
+        let path = self.session.root.full(&self.path);
+        let ours = tree.get(&path).map(|znode| znode.stat().czxid);
         (ours != Some(self.fencing_token)).then_some(LockLost::Deleted)
     }
 
@@ -422,7 +424,8 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.released {
-            self.session.discarding()(std::mem::take(&mut self.path));
+            let path = self.session.root.full(&self.path).into_owned();
+            self.session.discarding()(path);
         }
     }
 }

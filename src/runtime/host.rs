@@ -55,7 +55,7 @@ pub(crate) struct Request {
     /// Who waits for the answer, if anybody.
     slot: Option<(RequestId, Arc<Slot>)>,
     /// The watch that comes with it.
-    watch: Option<(WatchId, WatchSender)>,
+    watch: Option<Box<(WatchId, WatchSender)>>,
     asker: Option<Asker>,
 }
 
@@ -140,7 +140,12 @@ impl Shared {
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
         let slot = Some((id, slot));
-        let request = Request { request: Some(request(id)), slot, watch, asker: Some(asker) };
+        let request = Request {
+            request: Some(request(id)),
+            slot,
+            watch: watch.map(Box::new),
+            asker: Some(asker),
+        };
         // If the host is gone, the dropped request answers itself.
         let _ = self.calls.send(Call::Request(request));
         pending
@@ -349,13 +354,13 @@ impl Host {
             }
             return;
         }
-        if let (Some((request, _)), Some((watch, _))) = (&call.slot, &call.watch) {
-            self.watching.insert(*request, *watch);
+        if let (Some((request, _)), Some(watch)) = (&call.slot, &call.watch) {
+            self.watching.insert(*request, watch.0);
         }
         if let Some((id, slot)) = call.slot.take() {
             self.slots.insert(id, slot);
         }
-        if let Some((id, sender)) = call.watch.take() {
+        if let Some((id, sender)) = call.watch.take().map(|watch| *watch) {
             self.watches.insert(id, sender);
         }
         if let ClientRequest::Unwatch { watch } = request {

@@ -272,6 +272,7 @@ mod tests {
     use super::*;
     use crate::node::io::{ClientRequest, WatchId};
     use crate::pending::Pending;
+    use crate::root::Root;
     use crate::runtime::expect;
     use crate::runtime::host::Asker;
     use crate::runtime::session::SessionShared;
@@ -283,7 +284,7 @@ mod tests {
 
     fn ask_watch(shared: &Arc<Shared>, session: &Arc<SessionShared>) -> Pending<Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
-        let (sender, watch) = watch(id, path, shared);
+        let (sender, watch) = watch(id, path, &Root::default(), shared);
         let (session_id, mode) = (session.id, WatchMode::Persistent);
         shared.ask(
             Asker::Holder(Arc::clone(session)),

@@ -1,0 +1,144 @@
+//! Handles that see a part of the tree as if it were all of it.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{Condition, CreateMode, Error, EventKind, OpResult, Session, WatchMode};
+
+const P: CreateMode = CreateMode::Persistent;
+
+/// A session, and the same one confined to `/app`.
+fn sessions() -> (Cluster, Session, Session) {
+    let cluster = Cluster::new(1);
+    let all = cluster.node(0).session();
+    all.create("/app", b"", P).unwrap();
+    let app = all.chroot("/app").unwrap();
+    (cluster, all, app)
+}
+
+fn no_node(path: &str) -> Error {
+    Error::NoNode { path: path.to_owned() }
+}
+
+#[test]
+fn paths_go_in_and_come_out_relative_to_the_root() {
+    let (_cluster, all, app) = sessions();
+    assert_eq!(app.create("/a", b"1", P).unwrap().path, "/a");
+    let numbered = app.create("/a/n-", b"", CreateMode::EphemeralSequential).unwrap();
+    assert_eq!(numbered.path, "/a/n-0000000000");
+    assert_eq!(&all.get("/app/a").unwrap().0[..], b"1");
+    assert_eq!(app.set("/a", b"2").unwrap().version, 1);
+    assert_eq!(app.children("/").unwrap(), ["a"]);
+    assert_eq!(app.children_with_stat("/a").unwrap().0, ["n-0000000000"]);
+    all.create("/outside", b"", CreateMode::Ephemeral).unwrap();
+    assert_eq!(app.ephemerals().unwrap(), ["/a/n-0000000000"]);
+    assert_eq!(all.ephemerals().unwrap(), ["/app/a/n-0000000000", "/outside"]);
+    app.delete(&numbered.path).unwrap();
+    app.delete_if("/a", 1).unwrap();
+    assert_eq!(app.exists("/a").unwrap(), None);
+    // The root itself, and a number appended to it: below, not beside.
+    app.set("/", b"root").unwrap();
+    assert_eq!(&all.get("/app").unwrap().0[..], b"root");
+    assert_eq!(app.create("/", b"", CreateMode::PersistentSequential).unwrap().path, "/0000000001");
+    assert!(all.exists("/app/0000000001").unwrap().is_some());
+    assert!(app.exists("/zookeeper").unwrap().is_none());
+    assert_eq!((app.id(), app.root(), all.root()), (all.id(), "/app", "/"));
+}
+
+#[test]
+fn errors_name_what_the_caller_named() {
+    let (_cluster, all, app) = sessions();
+    assert_eq!(app.get("/x"), Err(no_node("/x")));
+    assert_eq!(app.set("/x", b""), Err(no_node("/x")));
+    assert_eq!(app.create("/x/y", b"", P), Err(no_node("/x")));
+    app.create("/x", b"", P).unwrap();
+    assert_eq!(app.create("/x", b"", P), Err(Error::NodeExists { path: "/x".to_owned() }));
+    let failed = app.multi().set("/x", b"1").require("/x", Condition::Czxid(1)).commit();
+    let unmet = Error::Unmet { path: "/x".to_owned(), condition: Condition::Czxid(1) };
+    assert_eq!(failed, Err(Error::Multi { index: 1, error: Box::new(unmet) }));
+    assert!(matches!(app.get("x"), Err(Error::InvalidPath { path, .. }) if path == "x"));
+    assert!(matches!(all.chroot("app/"), Err(Error::InvalidPath { .. })));
+    // As long as it may be by itself, and too long below its root.
+    let long = format!("/{}", "l".repeat(4095));
+    assert!(all.create(&long, b"", P).is_ok());
+    for result in [app.set(&long, b"").map(drop), app.create(&long, b"", P).map(drop)] {
+        assert!(matches!(result, Err(Error::InvalidPath { .. })), "{result:?}");
+    }
+    // A root that is not there.
+    let nowhere = all.chroot("/nowhere").unwrap();
+    assert_eq!(nowhere.create("/a", b"", P), Err(no_node("/")));
+}
+
+#[test]
+fn watches_multis_and_snapshots_see_the_root_as_all_there_is() {
+    let (_cluster, all, app) = sessions();
+    let recursive = app.watch("/", WatchMode::PersistentRecursive).unwrap();
+    let (_, once) = app.exists_and_watch("/a").unwrap();
+    let results =
+        app.multi().create("/a", b"", P).create("/a/", b"", CreateMode::PersistentSequential);
+    let results = results.commit().unwrap();
+    let paths: Vec<&str> = results
+        .iter()
+        .map(|result| match result {
+            OpResult::Created(created) => created.path.as_str(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(paths, ["/a", "/a/0000000000"]);
+    all.create("/apple", b"", P).unwrap();
+    all.set("/app", b"1").unwrap();
+    let events: Vec<_> =
+        recursive.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let event = |kind, path: &str| (kind, path.to_owned());
+    assert_eq!(
+        events,
+        [
+            event(EventKind::Created, "/a"),
+            event(EventKind::Created, "/a/0000000000"),
+            event(EventKind::DataChanged, "/"),
+        ]
+    );
+    assert_eq!(once.recv().map(|event| event.path), Some("/a".to_owned()));
+
+    let snapshot = app.snapshot().unwrap();
+    let walk = |path: &str| -> Vec<String> {
+        snapshot.walk(path).unwrap().map(|(path, _, _)| path.to_owned()).collect()
+    };
+    assert_eq!(walk("/"), ["/", "/a", "/a/0000000000"]);
+    assert_eq!(walk("/a"), ["/a", "/a/0000000000"]);
+    assert_eq!(snapshot.children("/").unwrap(), ["a"]);
+    assert_eq!(snapshot.get("/apple"), Err(no_node("/apple")));
+
+    app.transact(|txn| {
+        let (data, _) = txn.get("/")?;
+        txn.set("/a", data);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(&all.get("/app/a").unwrap().0[..], b"1");
+}
+
+#[test]
+fn recipes_work_inside_and_roots_nest() {
+    let (_cluster, all, app) = sessions();
+    let team = app.chroot("/teams").unwrap().chroot("/red").unwrap().chroot("/").unwrap();
+    assert_eq!(team.root(), "/app/teams/red");
+    app.create("/teams", b"", P).unwrap();
+    app.create("/teams/red", b"", P).unwrap();
+    let lock = team.lock("/lock").unwrap();
+    let guard = lock.acquire().unwrap();
+    assert!(guard.is_held());
+    assert_eq!(lock.contenders().unwrap().len(), 1);
+    // One and the same lock by another path.
+    let same = all.lock("/app/teams/red/lock").unwrap();
+    assert!(same.try_acquire().unwrap().is_none());
+    guard.release().unwrap();
+    assert!(all.children("/app/teams/red/lock").unwrap().is_empty());
+    // Given up by a drop, of the guard and of whoever waits.
+    let guard = lock.acquire().unwrap();
+    assert!(same.acquire_timeout(Duration::ZERO).unwrap().is_none());
+    drop(guard);
+    let guard = same.acquire().unwrap();
+    assert_eq!(lock.contenders().unwrap().len(), 1);
+    drop(guard);
+}

@@ -50,6 +50,8 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
 pub mod fuzzing;
+#[cfg(test)]
+mod golden;
 mod machine;
 mod multi;
 mod node;

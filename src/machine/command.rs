@@ -263,3 +263,61 @@ pub(crate) struct Applied {
     pub(crate) changes: Vec<Change>,
     pub(crate) sessions: Vec<SessionChange>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::Golden;
+
+    fn commands() -> Vec<(&'static str, Command)> {
+        let create = |mode| Op::Create { path: "/a".to_owned(), data: "data".into(), mode };
+        let check = |condition| Op::Check { path: "/a".to_owned(), condition };
+        let ttl = Duration::from_millis(1500);
+        vec![
+            ("open", Command::Open { secret: [7; 16], timeout_ms: 30_000, owner: 3, base: 99 }),
+            ("resume", Command::Resume { secret: [7; 16], timeout_ms: 30_000, owner: 3 }),
+            ("close", Command::Close),
+            ("expire", Command::Expire { term: 5 }),
+            ("create", Command::Op(create(CreateMode::Persistent))),
+            (
+                "set",
+                Command::Op(Op::Set { path: "/a".to_owned(), data: "".into(), version: Some(300) }),
+            ),
+            ("delete", Command::Op(Op::Delete { path: "/a".to_owned(), version: None })),
+            (
+                "multi",
+                Command::Multi(vec![
+                    create(CreateMode::PersistentSequential),
+                    create(CreateMode::Ephemeral),
+                    create(CreateMode::EphemeralSequential),
+                    create(CreateMode::Container),
+                    create(CreateMode::PersistentWithTtl(ttl)),
+                    create(CreateMode::PersistentSequentialWithTtl(ttl)),
+                    check(Condition::Exists),
+                    check(Condition::Absent),
+                    check(Condition::Version(1)),
+                    check(Condition::Czxid(2)),
+                    check(Condition::Mzxid(3)),
+                    check(Condition::Pzxid(4)),
+                    check(Condition::Cversion(5)),
+                    check(Condition::Aversion(6)),
+                ]),
+            ),
+            ("reap", Command::Reap { path: "/a".to_owned() }),
+        ]
+    }
+
+    #[test]
+    fn golden_commands() {
+        let mut golden = Golden::new("commands");
+        for (name, command) in commands() {
+            let (session, holder) = (SessionId(0x0123_4567_89ab_cdef), 42);
+            let request = Request { session, holder, seq: 9, acked: 8, command };
+            let batch = Batch { time: 1_700_000_000_000, requests: vec![request] };
+            let bytes = batch.encode();
+            golden.sample(name, &bytes);
+            assert_eq!(Batch::decode(&bytes), Ok(batch));
+        }
+        golden.check();
+    }
+}

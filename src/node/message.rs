@@ -333,3 +333,103 @@ impl RaftBody {
         message
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::Golden;
+    use crate::machine::command::Command;
+
+    fn messages() -> Vec<(&'static str, PeerMessage)> {
+        let raft = |body| PeerMessage::Raft { term: 7, body };
+        let entry = |kind| LogEntry { index: 300, term: 6, kind, data: "entry".into() };
+        let voting = Voting {
+            voters: vec![1, 2, 3],
+            learners: vec![4],
+            voters_outgoing: vec![5],
+            learners_next: vec![6],
+            auto_leave: true,
+        };
+        let meta = SnapshotMeta { index: 400, term: 6, zxid: 350, hash: u64::MAX, voting };
+        let session = SessionId(0x0123_4567_89ab_cdef);
+        let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
+        vec![
+            (
+                "append",
+                raft(RaftBody::Append {
+                    index: 299,
+                    log_term: 6,
+                    commit: 298,
+                    entries: vec![entry(EntryKind::Normal), entry(EntryKind::Membership)],
+                }),
+            ),
+            (
+                "append response",
+                raft(RaftBody::AppendResponse {
+                    index: 300,
+                    log_term: 6,
+                    commit: 298,
+                    reject: true,
+                    reject_hint: 250,
+                    request_snapshot: 1,
+                }),
+            ),
+            ("heartbeat", raft(RaftBody::Heartbeat { commit: 298, context: "round".into() })),
+            (
+                "heartbeat response",
+                raft(RaftBody::HeartbeatResponse { commit: 298, context: "round".into() }),
+            ),
+            (
+                "vote",
+                raft(RaftBody::Vote {
+                    pre: true,
+                    index: 300,
+                    log_term: 6,
+                    commit: 298,
+                    commit_term: 5,
+                    transfer: false,
+                }),
+            ),
+            (
+                "vote response",
+                raft(RaftBody::VoteResponse {
+                    pre: true,
+                    reject: false,
+                    commit: 1,
+                    commit_term: 2,
+                }),
+            ),
+            ("snapshot", raft(RaftBody::Snapshot { transfer: 3, chunks: 2, meta })),
+            ("timeout now", raft(RaftBody::TimeoutNow)),
+            ("forward", PeerMessage::Forward { requests: vec![request] }),
+            ("round", PeerMessage::Round { boot: 1, round: 2, sessions: vec![session] }),
+            (
+                "round confirmed",
+                PeerMessage::RoundConfirmed {
+                    boot: 1,
+                    round: 2,
+                    index: 300,
+                    refused: vec![session],
+                },
+            ),
+            ("state hash", PeerMessage::StateHash { index: 300, hash: 1 << 63 }),
+            (
+                "snapshot chunk",
+                PeerMessage::SnapshotChunk { transfer: 3, number: 1, bytes: "chunk".into() },
+            ),
+            ("snapshot ack", PeerMessage::SnapshotAck { transfer: 3, next: 2 }),
+            ("snapshot abort", PeerMessage::SnapshotAbort { transfer: 3 }),
+        ]
+    }
+
+    #[test]
+    fn golden_peer_messages() {
+        let mut golden = Golden::new("peer_messages");
+        for (name, message) in messages() {
+            let bytes = message.encode(Vec::new());
+            golden.sample(name, &bytes);
+            assert_eq!(PeerMessage::decode(&bytes), Ok(message));
+        }
+        golden.check();
+    }
+}

@@ -383,6 +383,45 @@ mod tests {
     }
 
     #[test]
+    fn golden_records() {
+        let hard_state = HardState { term: 3, vote: 2, commit: 300 };
+        let kind = crate::node::message::EntryKind::Normal;
+        let entry = LogEntry { index: 301, term: 3, kind, data: "entry".into() };
+        let log = encode_body(&LogBody { hard_state, entries: vec![entry] });
+        let meta = SnapshotMeta {
+            index: 250,
+            term: 2,
+            zxid: 200,
+            hash: 1 << 63,
+            voting: crate::node::message::Voting { voters: vec![1, 2, 3], ..Default::default() },
+        };
+        let manifest = encode_body(&Manifest {
+            full: true,
+            checkpoint: 4,
+            chunks: 1,
+            bytes: 5,
+            chunk_chain: 6,
+            meta,
+            hard_state,
+            log_from: 240,
+            kept_from: 17,
+            previous: Some((3, 9)),
+        });
+        let mut golden = crate::golden::Golden::new("records");
+        for (name, id, body) in [
+            ("log", RecordId::log(18), log),
+            ("manifest", RecordId::manifest(19), manifest),
+            ("chunk", RecordId::chunk(4, 0), b"chunk".to_vec()),
+        ] {
+            for (key, value) in encode(id, 99, &body).parts {
+                golden.sample(&format!("{name}, key"), &key);
+                golden.sample(&format!("{name}, value"), &value);
+            }
+        }
+        golden.check();
+    }
+
+    #[test]
     fn record_round_trip_in_parts() {
         for length in [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 3 * BODY_BYTES_MAX + 7] {
             let body: Vec<u8> = (0..length).map(|i| i as u8).collect();

@@ -183,6 +183,13 @@ mod tests {
     }
 
     #[test]
+    fn golden_witness() {
+        let mut golden = crate::golden::Golden::new("witness");
+        golden.sample("slot", &encode(&testimony(7)));
+        golden.check();
+    }
+
+    #[test]
     fn witness_keeps_the_last_testimony() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(Witness::FILE);

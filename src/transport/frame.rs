@@ -159,6 +159,13 @@ mod tests {
     }
 
     #[test]
+    fn golden_frame() {
+        let mut golden = crate::golden::Golden::new("frame");
+        golden.sample("abc", &frame(b"abc"));
+        golden.check();
+    }
+
+    #[test]
     fn frame_layout_is_fixed() {
         let bytes = frame(b"abc");
         assert_eq!(bytes[..4], [3, 0, 0, 0]);

@@ -267,6 +267,16 @@ mod tests {
     const HELLO: Hello = Hello { protocol: 1, cluster: 77, from: 2, to: 1, incarnation: 6 };
 
     #[test]
+    fn golden_handshake() {
+        let mut golden = crate::golden::Golden::new("handshake");
+        golden.sample("hello", &HELLO.encode(Vec::new()));
+        golden.sample("welcome", &Answer::Welcome.encode(1, Vec::new()));
+        let refusal = Refusal::new(RefusalCode::Cluster, "another cluster".to_owned());
+        golden.sample("refusal", &Answer::Refused(refusal).encode(1, Vec::new()));
+        golden.check();
+    }
+
+    #[test]
     fn hello_and_answers_survive_encoding() {
         let bytes = HELLO.encode(Vec::new());
         assert_eq!(&bytes[..10], b"quorate\n\x01\x00");

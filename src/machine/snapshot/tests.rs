@@ -274,3 +274,79 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
     assert!(error.contains("is not there"), "{error}");
 }
+
+/// A state with everything in it: each kind of znode, a session with results, one that has ended.
+fn rich() -> Machine {
+    let mut machine = Machine::new();
+    let mut seqs = [0, 0];
+    let mut run = |who: u64, command: Command| {
+        let seq = &mut seqs[who as usize - 1];
+        let request =
+            Request { session: SessionId(who), holder: who * 10, seq: *seq, acked: 1, command };
+        *seq += 1;
+        let applied = machine.apply(1, &Batch { time: 1000 + *seq, requests: vec![request] });
+        assert!(!matches!(applied.outcomes[0].result, Err(OpError::OutOfOrder)));
+    };
+    let open = || Command::Open { secret: [9; 16], timeout_ms: 4000, owner: 1, base: 0 };
+    let create = |path: &str, mode| {
+        Command::Op(Op::Create { path: path.to_owned(), data: path.to_owned().into(), mode })
+    };
+    run(1, open());
+    run(2, open());
+    run(1, create("/p", CreateMode::Persistent));
+    run(1, create("/p/s-", CreateMode::PersistentSequential));
+    run(1, create("/p/e", CreateMode::Ephemeral));
+    run(1, create("/c", CreateMode::Container));
+    run(1, create("/t", CreateMode::PersistentWithTtl(std::time::Duration::from_secs(60))));
+    run(1, create("/t", CreateMode::Persistent));
+    let missing = Op::Delete { path: "/missing".to_owned(), version: Some(3) };
+    run(1, Command::Multi(vec![missing]));
+    run(2, Command::Close);
+    machine
+}
+
+#[test]
+fn golden_snapshot() {
+    let machine = rich();
+    let chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
+    let mut golden = crate::golden::Golden::new("snapshot");
+    let mut reader = ChunkReader::new();
+    for chunk in &chunks {
+        golden.sample("chunk", chunk);
+        reader.push(chunk).unwrap();
+    }
+    golden.check();
+    let read = reader.finish(machine.zxid(), machine.hash()).unwrap();
+    assert_eq!(read.hash(), machine.hash());
+}
+
+#[test]
+fn golden_results() {
+    let path = || "/a".to_owned();
+    let errors = [
+        OpError::NoNode { path: path() },
+        OpError::NodeExists { path: path() },
+        OpError::NotEmpty { path: path() },
+        OpError::BadVersion { path: path(), expected: 1, actual: 300 },
+        OpError::NoChildrenForEphemerals { path: path() },
+        OpError::InvalidPath { path: path(), reason: "why".to_owned() },
+        OpError::Reserved { path: path() },
+        OpError::TooLarge { path: path(), size: 2, limit: 1 },
+        OpError::SessionExpired,
+        OpError::SessionMoved,
+        OpError::WrongSecret,
+        OpError::Multi { index: 1, error: Box::new(OpError::NoNode { path: path() }) },
+        OpError::OutOfOrder,
+        OpError::StaleExpiry,
+        OpError::StaleOpen,
+        OpError::Unmet { path: path(), condition: crate::znode::Condition::Absent },
+        OpError::InvalidTtl { path: path(), ttl: std::time::Duration::ZERO },
+        OpError::StaleReap,
+    ];
+    let mut golden = crate::golden::Golden::new("results");
+    for error in errors {
+        let name = format!("{error:?}");
+        golden.sample(&name, &encode_result(&Err(error)));
+    }
+    golden.check();
+}

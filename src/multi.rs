@@ -131,6 +131,11 @@ impl<'a> Multi<'a> {
         all
     }
 
+    /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
+    pub fn delete_recursive(self, path: &str) -> Multi<'a> {
+        self.push(path::validate(path), 0, || Op::DeleteTree { path: path.to_owned() })
+    }
+
     /// Does all of them, or none. Blocks as [`Session::create`].
     ///
     /// # Errors

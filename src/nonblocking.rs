@@ -127,6 +127,12 @@ impl<'a> NonBlocking<'a> {
         self.write(self.validate(path), op, expect::done)
     }
 
+    /// See [`Session::delete_recursive`].
+    pub fn delete_recursive(&self, path: &str) -> Pending<()> {
+        let op = || Op::DeleteTree { path: path.to_owned() };
+        self.write(self.validate(path), op, expect::done)
+    }
+
     pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
         let session = self.session.id();
         let request =

@@ -344,6 +344,27 @@ impl Session {
         self.settle("delete", path, self.nonblocking().delete_if(path, version))
     }
 
+    /// Deletes a znode and everything below it, whatever the versions and whoever's the ephemerals,
+    /// as one write with one zxid; watches hear of each znode, of children before their parents.
+    /// All replicas are busy with it for a time that grows with their number.
+    /// Blocks and fails as [`Session::create`], with [`Error::NoNode`] if it is missing.
+    ///
+    /// (ZooKeeper's `deleteall` reads and deletes one by one.)
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/jobs", b"", CreateMode::Persistent)?;
+    /// session.create("/jobs/1", b"", CreateMode::Persistent)?;
+    /// session.delete_recursive("/jobs")?;
+    /// assert!(session.exists("/jobs/1")?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn delete_recursive(&self, path: &str) -> Result<()> {
+        self.settle("delete", path, self.nonblocking().delete_recursive(path))
+    }
+
     fn read<T>(&self, path: &str, read: impl FnOnce(Option<&Znode>) -> Result<T>) -> Result<T> {
         self.check_alive()?;
         path::validate(path)?;

@@ -84,11 +84,7 @@ impl Snapshot {
         path: &str,
     ) -> Result<impl Iterator<Item = (&'a str, &'a [u8], Stat)> + use<'a>> {
         self.znode(path)?;
-        let start = self.root.full(path);
-        // What comes after everything below is a sibling's subtree, or an uncle's.
-        let below = Root::default().below(&start);
-        let all = self.tree.iter_from(&start);
-        let below = all.take_while(move |(at, _)| below.strip(at).is_some());
+        let below = self.tree.below(&self.root.full(path));
         Ok(below.map(|(at, znode)| {
             // Nothing below the root is outside of it.
             (self.root.strip(at).unwrap_or(at), &znode.data()[..], znode.stat())

@@ -260,6 +260,7 @@ impl<'a> World<'a> {
         match self.choices.below(5) {
             0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(3))] },
             2 => Op::Set { path, data, version: None },
+            3 if self.choices.below(4) == 0 => Op::DeleteTree { path },
             3 => Op::Delete { path, version: None },
             _ => Op::Check { path, condition: crate::znode::Condition::Exists },
         }

@@ -86,10 +86,28 @@ pub(crate) enum Command {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
-    Create { path: String, data: Bytes, mode: CreateMode },
-    Set { path: String, data: Bytes, version: Option<u64> },
-    Delete { path: String, version: Option<u64> },
-    Check { path: String, condition: Condition },
+    Create {
+        path: String,
+        data: Bytes,
+        mode: CreateMode,
+    },
+    Set {
+        path: String,
+        data: Bytes,
+        version: Option<u64>,
+    },
+    Delete {
+        path: String,
+        version: Option<u64>,
+    },
+    Check {
+        path: String,
+        condition: Condition,
+    },
+    /// The znode and everything below it.
+    DeleteTree {
+        path: String,
+    },
 }
 
 impl Op {
@@ -98,7 +116,8 @@ impl Op {
             Op::Create { path, .. }
             | Op::Set { path, .. }
             | Op::Delete { path, .. }
-            | Op::Check { path, .. } => path,
+            | Op::Check { path, .. }
+            | Op::DeleteTree { path } => path,
         }
     }
 
@@ -107,7 +126,8 @@ impl Op {
             Op::Create { path, .. }
             | Op::Set { path, .. }
             | Op::Delete { path, .. }
-            | Op::Check { path, .. } => path,
+            | Op::Check { path, .. }
+            | Op::DeleteTree { path } => path,
         }
     }
 }
@@ -303,6 +323,7 @@ mod tests {
                     check(Condition::Aversion(6)),
                 ]),
             ),
+            ("delete tree", Command::Op(Op::DeleteTree { path: "/a".to_owned() })),
             ("reap", Command::Reap { path: "/a".to_owned() }),
         ]
     }

@@ -323,6 +323,17 @@ impl Model {
                 self.delete(zxid, &path);
                 Ok(OpResult::Deleted)
             }
+            Op::DeleteTree { .. } => {
+                if Model::new().znodes.contains_key(&path) {
+                    return Err(OpError::Reserved { path });
+                }
+                if !self.znodes.contains_key(&path) {
+                    return Err(OpError::NoNode { path });
+                }
+                self.zxid = zxid;
+                self.delete_tree(zxid, &path);
+                Ok(OpResult::Deleted)
+            }
             Op::Check { condition, .. } => {
                 let stat = self.znodes.contains_key(&path).then(|| self.stat(&path));
                 let is = |number: Option<u64>, expected: u64| number == Some(expected);
@@ -349,6 +360,15 @@ impl Model {
                 }
             }
         }
+    }
+
+    fn delete_tree(&mut self, zxid: u64, path: &str) {
+        let mut children = self.children(path);
+        children.sort();
+        for child in children.iter().rev() {
+            self.delete_tree(zxid, &format!("{path}/{child}"));
+        }
+        self.delete(zxid, path);
     }
 
     fn check(&self, path: &str, version: Option<u64>) -> Result<(), OpError> {

@@ -8,6 +8,7 @@
 //! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `NoNode` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
 //! | set | `InvalidPath`, `TooLarge`, `NoNode`, `BadVersion` |
 //! | delete | `InvalidPath`, `Reserved`, `NoNode`, `BadVersion`, `NotEmpty` |
+//! | delete the tree | `InvalidPath`, `Reserved`, `NoNode` |
 //! | check | `InvalidPath`, `NoNode`, `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! The path comes first as it does with ZooKeeper's client, which checks it
@@ -119,6 +120,22 @@ impl Write {
                 self.delete(tree, path);
                 Ok(OpResult::Deleted)
             }
+            Op::DeleteTree { path } => {
+                path::validate(path).map_err(invalid_path)?;
+                if RESERVED.contains(&path.as_str()) {
+                    return Err(OpError::Reserved { path: path.clone() });
+                }
+                if tree.get(path).is_none() {
+                    return Err(no_node(path));
+                }
+                let below: Vec<String> =
+                    tree.below(path).map(|(path, _)| path.to_owned()).collect();
+                // Each after its children.
+                for path in below.iter().rev() {
+                    self.delete(tree, path);
+                }
+                Ok(OpResult::Deleted)
+            }
             Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
                 check(tree, path, *condition)?;
@@ -206,7 +223,7 @@ impl Write {
 fn data_bytes(op: &Op) -> u64 {
     match op {
         Op::Create { data, .. } | Op::Set { data, .. } => data.len() as u64,
-        Op::Delete { .. } | Op::Check { .. } => 0,
+        Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
     }
 }
 

@@ -716,3 +716,29 @@ fn a_time_to_live_counts_from_the_last_set_and_not_while_there_are_children() {
     s.make("/long", CreateMode::PersistentWithTtl(TTL_MAX));
     assert_eq!(s.stat("/long").ttl, Some(TTL_MAX));
 }
+
+#[test]
+fn a_tree_is_deleted_at_once_children_before_their_parents() {
+    let mut s = Script::new();
+    for path in ["/a", "/a/b", "/a/b/c", "/a/b-", "/a-", "/ab"] {
+        s.make(path, Persistent);
+    }
+    s.make("/a/e", Ephemeral);
+    let zxid = s.machine.zxid() + 1;
+    let tree = |path: &str| Op::DeleteTree { path: path.to_owned() };
+    assert_eq!(s.op(tree("/a")), Ok(Reply::Done));
+    let expected = ["/a/e", "/a/b-", "/a/b/c", "/a/b", "/a"].map(|path| (zxid, Deleted, path));
+    assert_eq!(s.changes(), expected);
+    assert_eq!(s.machine.zxid(), zxid);
+    assert!(s.exists("/a-") && s.exists("/ab"));
+    assert_eq!(s.op(tree("/a")), Err(no_node("/a")));
+    for path in ["/", "/zookeeper", "/zookeeper/quota"] {
+        let path = path.to_owned();
+        assert_eq!(s.op(tree(&path)), Err(OpError::Reserved { path }));
+    }
+    // In a multi it is undone with the rest.
+    s.make("/a", Persistent);
+    s.make("/a/b", Persistent);
+    assert_eq!(s.multi(vec![tree("/a"), check("/a/b", None)]), Err(no_node("/a/b")));
+    assert!(s.exists("/a/b"));
+}

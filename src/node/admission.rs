@@ -121,7 +121,7 @@ pub(crate) fn size(command: &Command) -> usize {
         op.path().len()
             + match op {
                 Op::Create { data, .. } | Op::Set { data, .. } => data.len() + 16,
-                Op::Delete { .. } | Op::Check { .. } => 16,
+                Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 16,
             }
     };
     OVERHEAD

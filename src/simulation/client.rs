@@ -303,6 +303,11 @@ impl Handle {
         self.write(what, path, pending, expect::done, |()| true)
     }
 
+    pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> Answering<Result<()>> {
+        let pending = self.session.nonblocking().delete_recursive(path);
+        self.write("delete all", path, pending, expect::done, |()| true)
+    }
+
     pub(crate) fn multi(
         self: &Rc<Self>,
         build: impl FnOnce(Multi<'_>) -> Multi<'_>,

@@ -275,7 +275,7 @@ fn request_weight(request: &Request) -> usize {
             + op.path().len()
             + match op {
                 Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
-                Op::Delete { .. } | Op::Check { .. } => 0,
+                Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
             }
     };
     size_of::<Request>()

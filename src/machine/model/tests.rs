@@ -86,6 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (paths(), data(), version())
             .prop_map(|(path, data, version)| Op::Set { path, data, version }),
         3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
+        1 => paths().prop_map(|path| Op::DeleteTree { path }),
         2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
     ]
 }

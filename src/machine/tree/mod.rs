@@ -271,6 +271,19 @@ impl Tree {
         walk
     }
 
+    /// The znode at `path`, if there is one, and all below it, each before its children.
+    pub(crate) fn below<'a>(
+        &'a self,
+        path: &str,
+    ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
+        let root = if path == "/" { String::new() } else { path.to_owned() };
+        // What comes after is a sibling's subtree, or an uncle's.
+        self.iter_from(path).take_while(move |(at, _)| {
+            let rest = at.strip_prefix(root.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
+
     pub(super) fn set_zxid(&mut self, zxid: Zxid) {
         self.zxid = zxid;
     }

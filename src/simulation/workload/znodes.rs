@@ -91,6 +91,10 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             Box::pin(async { drop(set.await) })
         }
         9..11 => Box::pin(thin_out(Rc::clone(handle), path)),
+        11 if version == 0 => {
+            let delete = handle.delete_recursive(&path);
+            Box::pin(async { drop(delete.await) })
+        }
         11 => {
             let delete = handle.delete(&path, Some(version));
             Box::pin(async { drop(delete.await) })

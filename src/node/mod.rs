@@ -13,7 +13,7 @@
 //! a node by a node, so no answer can be lost.
 //!
 //! [`users`] is what the node does for its own users, [`lead`] what it does as the
-//! leader, [`ready`] what Raft wants done.
+//! leader, [`receive`] what its peers say, [`ready`] what Raft wants done.
 //!
 //! What Raft wants sent only after something is durable waits in
 //! `Node::undurable` for [`io::Input::Written`]; the shell cannot get that order wrong.
@@ -41,9 +41,11 @@ pub(crate) mod message;
 mod observe;
 mod raft_log;
 mod ready;
+mod receive;
 mod rounds;
 #[cfg(test)]
 mod session_tests;
+mod start;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -60,17 +62,14 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
-use crate::planted::{Bug, planted};
-use crate::storage::Boot;
 use crate::znode::SessionId;
 use admission::Admission;
 use expiry::ExpiryTable;
-use guard::{View, Violation};
 use hashes::Hashes;
 use io::{Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
-use message::{HardState, PeerMessage, RaftBody, SnapshotMeta};
+use message::{HardState, SnapshotMeta};
 use rounds::{Confirmations, Rounds};
 use transfer::{Incoming, Outgoing};
 use watches::WatchTable;
@@ -218,101 +217,6 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// The node `id` as its disk left it: `machine` is what the checkpoint held.
-    ///
-    /// # Errors
-    /// Says what on disk contradicts itself; raft-rs must not be started from that.
-    pub(crate) fn new(
-        config: NodeConfig,
-        id: NodeId,
-        boot: Boot,
-        machine: Machine,
-        now: Now,
-    ) -> Result<Node, String> {
-        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
-        let log = boot_log(&boot, checkpoint)?;
-        let raft_config = raft::Config {
-            id,
-            election_tick: ELECTION_TICKS,
-            min_election_tick: ELECTION_TICKS,
-            max_election_tick: 2 * ELECTION_TICKS,
-            heartbeat_tick: 1,
-            applied: checkpoint.index,
-            max_size_per_msg: 1 << 20,
-            max_inflight_msgs: 256,
-            check_quorum: true,
-            pre_vote: true,
-            max_uncommitted_size: 64 << 20,
-            max_committed_size_per_ready: 4 << 20,
-            ..raft::Config::default()
-        };
-        let raw = RawNode::new(&raft_config, log, &raft_log::logger())
-            .map_err(|error| format!("Raft does not start: {error}"))?;
-        let members: BTreeSet<NodeId> = boot
-            .checkpoint
-            .voting
-            .voters
-            .iter()
-            .chain(&boot.checkpoint.voting.learners)
-            .copied()
-            .collect();
-        let unreachable = members.into_iter().filter(|member| *member != id).map(|member| {
-            (member, Some(Problem { reason: "not connected yet".to_owned(), refused: false }))
-        });
-        let mut node = Node {
-            id,
-            random: config.seed.rotate_left(32) ^ id,
-            election_timeout: ELECTION_TICKS,
-            timeout_grounds: (0, StateRole::Leader, 0),
-            leaderless_ticks: 0,
-            leadership: Leadership { term: raw.raft.term, leader: 0 },
-            next_tick: now.mono + config.heartbeat,
-            disk_number: 0,
-            written: 0,
-            undurable: VecDeque::new(),
-            installing: None,
-            checkpoint,
-            checkpoint_at: now.mono,
-            checkpointing: None,
-            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
-            watches: WatchTable::default(),
-            rounds: Rounds::new(config.seed),
-            fresh_soon: Vec::new(),
-            fresh_at: None,
-            serving: false,
-            admission: Admission::default(),
-            early: VecDeque::new(),
-            early_bytes: 0,
-            early_rounds: Vec::new(),
-            confirmations: Confirmations::default(),
-            expiry: ExpiryTable::new(config.heartbeat),
-            expiring: BTreeSet::new(),
-            next_reap: Time::ZERO,
-            next_container_check: Time::ZERO,
-            reaped: 0,
-            outgoing: Outgoing::default(),
-            incoming: Incoming::default(),
-            staged: None,
-            failed_transfers: Vec::new(),
-            hashes: Hashes::default(),
-            unreachable: unreachable.collect(),
-            tree_changed: true,
-            effects: Effects::default(),
-            stopped: None,
-            #[cfg(any(test, feature = "simulator"))]
-            late_events: Vec::new(),
-            config,
-            raw,
-            machine,
-            now,
-        };
-        if boot.checkpoint.voting.voters == [id] {
-            // Nobody else could lead or be asked.
-            node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
-        }
-        Ok(node)
-    }
-
     /// Takes in what has happened by `now`, in order (possibly nothing), and says what to do.
     ///
     /// It wants to be called when `Effects::wake_at` comes, and may be called at any time before.
@@ -505,102 +409,6 @@ impl Node {
         }
     }
 
-    fn take_message(&mut self, from: NodeId, message: PeerMessage) -> Result<(), String> {
-        match message {
-            PeerMessage::Raft { term, body } => self.take_raft(from, term, &body)?,
-            PeerMessage::Forward { requests } => {
-                if self.raw.raft.state == StateRole::Leader {
-                    for request in requests {
-                        self.take_forwarded(from, request);
-                    }
-                }
-            }
-            PeerMessage::Round { boot, round, sessions } => {
-                if self.serving {
-                    self.take_round(from, boot, round, &sessions);
-                } else if raft_leads(&self.raw) && self.early_rounds.len() < EARLY_ROUNDS_MAX {
-                    self.early_rounds.push((from, boot, round, sessions));
-                }
-            }
-            PeerMessage::RoundConfirmed { boot, round, index, refused } => {
-                self.round_confirmed(boot, round, index, &refused);
-            }
-            PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
-            PeerMessage::SnapshotChunk { transfer, number, bytes } => {
-                let answer = self.incoming.chunk(from, transfer, number, &bytes);
-                self.effects.messages.push((from, answer));
-            }
-            PeerMessage::SnapshotAck { transfer, next } => {
-                let (more, done) = self.outgoing.acked(from, transfer, next, self.now.mono);
-                self.effects.messages.extend(more.into_iter().map(|message| (from, message)));
-                if done {
-                    self.raw.report_snapshot(from, SnapshotStatus::Finish);
-                }
-            }
-            PeerMessage::SnapshotAbort { transfer } => {
-                self.incoming.abort(from, transfer);
-                if self.outgoing.abort(from, Some(transfer)) {
-                    self.raw.report_snapshot(from, SnapshotStatus::Failure);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take_raft(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Result<(), String> {
-        let raft = &self.raw.raft;
-        let view = View {
-            id: self.id,
-            term: raft.term,
-            leader: raft.leader_id,
-            is_leader: raft.state == StateRole::Leader,
-            last_index: raft.raft_log.last_index(),
-            committed: raft.raft_log.committed,
-            durable: raft.raft_log.persisted == raft.raft_log.last_index(),
-            term_at: &|index| raft.raft_log.term(index).ok(),
-        };
-        match guard::check(&view, from, term, body) {
-            Ok(()) => {}
-            Err(Violation::Refused(reason)) => {
-                tracing::warn!(from, term, reason, "refused a message");
-                return Ok(());
-            }
-            Err(Violation::DataLost { known, have }) => {
-                return Err(format!(
-                    "the leader knows this node to have had entry {known}, but its log ends at \
-                     {have}: acknowledged data was lost here (a wiped or rolled back disk?)"
-                ));
-            }
-        }
-        if self.installing.is_some() && *body == RaftBody::TimeoutNow {
-            return Ok(());
-        }
-        let mut received = None;
-        if let RaftBody::Snapshot { transfer, chunks, meta } = body {
-            let Some(machine) = self.incoming.finish(from, *transfer, *chunks, meta) else {
-                let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
-                self.effects.messages.push((from, abort));
-                return Ok(());
-            };
-            received = Some((meta.clone(), machine));
-        }
-        let message = body.to_raft(from, self.id, term);
-        if let Err(error) = self.raw.step(message) {
-            tracing::debug!(from, %error, "raft did not take a message");
-        }
-        if let Some((meta, machine)) = received {
-            // Raft may have refused it, and may have another one that it has taken already.
-            let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();
-            let taken = taken.map(raft::eraftpb::Snapshot::get_metadata);
-            if taken.is_some_and(|taken| taken.index == meta.index && taken.term == meta.term) {
-                self.staged = Some((meta, machine));
-            }
-        }
-        // What follows in the same step may be meant for the leader that this has become.
-        self.observe_leader();
-        Ok(())
-    }
-
     /// What is done once a heartbeat.
     fn pulse(&mut self) {
         let now = self.now.mono;
@@ -689,7 +497,7 @@ impl Node {
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick;
         #[cfg(any(test, feature = "simulator"))]
-        if planted(Bug::EventLate) {
+        if crate::planted::planted(crate::planted::Bug::EventLate) {
             std::mem::swap(&mut self.late_events, &mut self.effects.events);
         }
     }
@@ -726,47 +534,4 @@ fn hard_state(raw: &RawNode<MemLog>) -> HardState {
 
 fn own_hard_state(raft: &eraftpb::HardState) -> HardState {
     HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
-}
-
-/// The log that the disk held, checked so that raft-rs can start from it.
-fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
-    // Entries behind the checkpoint were kept for laggards. The first of them then only says its
-    // term, since that of the one before it is not known.
-    let first = boot.entries.first().map_or(checkpoint.index + 1, |entry| entry.index);
-    let (base, skip) = if first == checkpoint.index + 1 {
-        (checkpoint, 0)
-    } else if first <= checkpoint.index {
-        (Position { index: first, term: boot.entries[0].term }, 1)
-    } else {
-        return Err(format!("the log begins at {first}, after the checkpoint at {checkpoint:?}"));
-    };
-    let mut entries = &boot.entries[skip..];
-    if planted(Bug::LogTailForgotten)
-        && let Some((_, rest)) = entries.split_last()
-    {
-        entries = rest;
-    }
-    let mut before = base;
-    for entry in entries {
-        if entry.index != before.index + 1 || entry.term < before.term {
-            return Err(format!("entry {} does not follow {before:?}", entry.index));
-        }
-        before = Position { index: entry.index, term: entry.term };
-    }
-    if boot.hard_state.term < before.term {
-        return Err(format!("term {} is before that of {before:?}", boot.hard_state.term));
-    }
-    let mut hard_state = eraftpb::HardState::default();
-    hard_state.term = boot.hard_state.term;
-    hard_state.vote = if planted(Bug::VoteForgotten) { 0 } else { boot.hard_state.vote };
-    hard_state.commit = boot.hard_state.commit.max(checkpoint.index);
-    if hard_state.commit > before.index {
-        return Err(format!(
-            "entry {} is committed but the log ends at {}",
-            hard_state.commit, before.index
-        ));
-    }
-    let entries = entries.iter().map(eraftpb::Entry::from);
-    let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
-    Ok(MemLog::new(base, entries, hard_state, conf_state, checkpoint))
 }

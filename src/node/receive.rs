@@ -1,0 +1,110 @@
+//! What a node makes of its peers' messages.
+
+use raft::{SnapshotStatus, StateRole};
+
+use super::guard::{self, View, Violation};
+use super::message::{PeerMessage, RaftBody};
+use super::{EARLY_ROUNDS_MAX, Node, raft_leads};
+use crate::machine::command::NodeId;
+
+impl Node {
+    pub(super) fn take_message(
+        &mut self,
+        from: NodeId,
+        message: PeerMessage,
+    ) -> Result<(), String> {
+        match message {
+            PeerMessage::Raft { term, body } => self.take_raft(from, term, &body)?,
+            PeerMessage::Forward { requests } => {
+                if self.raw.raft.state == StateRole::Leader {
+                    for request in requests {
+                        self.take_forwarded(from, request);
+                    }
+                }
+            }
+            PeerMessage::Round { boot, round, sessions } => {
+                if self.serving {
+                    self.take_round(from, boot, round, &sessions);
+                } else if raft_leads(&self.raw) && self.early_rounds.len() < EARLY_ROUNDS_MAX {
+                    self.early_rounds.push((from, boot, round, sessions));
+                }
+            }
+            PeerMessage::RoundConfirmed { boot, round, index, refused } => {
+                self.round_confirmed(boot, round, index, &refused);
+            }
+            PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
+            PeerMessage::SnapshotChunk { transfer, number, bytes } => {
+                let answer = self.incoming.chunk(from, transfer, number, &bytes);
+                self.effects.messages.push((from, answer));
+            }
+            PeerMessage::SnapshotAck { transfer, next } => {
+                let (more, done) = self.outgoing.acked(from, transfer, next, self.now.mono);
+                self.effects.messages.extend(more.into_iter().map(|message| (from, message)));
+                if done {
+                    self.raw.report_snapshot(from, SnapshotStatus::Finish);
+                }
+            }
+            PeerMessage::SnapshotAbort { transfer } => {
+                self.incoming.abort(from, transfer);
+                if self.outgoing.abort(from, Some(transfer)) {
+                    self.raw.report_snapshot(from, SnapshotStatus::Failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_raft(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Result<(), String> {
+        let raft = &self.raw.raft;
+        let view = View {
+            id: self.id,
+            term: raft.term,
+            leader: raft.leader_id,
+            is_leader: raft.state == StateRole::Leader,
+            last_index: raft.raft_log.last_index(),
+            committed: raft.raft_log.committed,
+            durable: raft.raft_log.persisted == raft.raft_log.last_index(),
+            term_at: &|index| raft.raft_log.term(index).ok(),
+        };
+        match guard::check(&view, from, term, body) {
+            Ok(()) => {}
+            Err(Violation::Refused(reason)) => {
+                tracing::warn!(from, term, reason, "refused a message");
+                return Ok(());
+            }
+            Err(Violation::DataLost { known, have }) => {
+                return Err(format!(
+                    "the leader knows this node to have had entry {known}, but its log ends at \
+                     {have}: acknowledged data was lost here (a wiped or rolled back disk?)"
+                ));
+            }
+        }
+        if self.installing.is_some() && *body == RaftBody::TimeoutNow {
+            return Ok(());
+        }
+        let mut received = None;
+        if let RaftBody::Snapshot { transfer, chunks, meta } = body {
+            let Some(machine) = self.incoming.finish(from, *transfer, *chunks, meta) else {
+                let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
+                self.effects.messages.push((from, abort));
+                return Ok(());
+            };
+            received = Some((meta.clone(), machine));
+        }
+        let message = body.to_raft(from, self.id, term);
+        if let Err(error) = self.raw.step(message) {
+            tracing::debug!(from, %error, "raft did not take a message");
+        }
+        if let Some((meta, machine)) = received {
+            // Raft may have refused it, and may have another one that it has taken already.
+            let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();
+            let taken = taken.map(raft::eraftpb::Snapshot::get_metadata);
+            if taken.is_some_and(|taken| taken.index == meta.index && taken.term == meta.term) {
+                self.staged = Some((meta, machine));
+            }
+        }
+        // What follows in the same step may be meant for the leader that this has become.
+        self.observe_leader();
+        Ok(())
+    }
+}

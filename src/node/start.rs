@@ -1,0 +1,160 @@
+//! How a node starts from what its disk held.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use raft::{RawNode, StateRole, eraftpb};
+
+use super::admission::Admission;
+use super::expiry::ExpiryTable;
+use super::hashes::Hashes;
+use super::io::{Effects, Now, Problem, Time};
+use super::local::LocalSessions;
+use super::log::{MemLog, Position};
+use super::rounds::{Confirmations, Rounds};
+use super::transfer::{Incoming, Outgoing};
+use super::watches::WatchTable;
+use super::{ELECTION_TICKS, Leadership, Node, NodeConfig, raft_log};
+use crate::machine::Machine;
+use crate::machine::command::NodeId;
+use crate::planted::{Bug, planted};
+use crate::storage::Boot;
+
+impl Node {
+    /// The node `id` as its disk left it: `machine` is what the checkpoint held.
+    ///
+    /// # Errors
+    /// Says what on disk contradicts itself; raft-rs must not be started from that.
+    pub(crate) fn new(
+        config: NodeConfig,
+        id: NodeId,
+        boot: Boot,
+        machine: Machine,
+        now: Now,
+    ) -> Result<Node, String> {
+        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
+        let log = boot_log(&boot, checkpoint)?;
+        let raft_config = raft::Config {
+            id,
+            election_tick: ELECTION_TICKS,
+            min_election_tick: ELECTION_TICKS,
+            max_election_tick: 2 * ELECTION_TICKS,
+            heartbeat_tick: 1,
+            applied: checkpoint.index,
+            max_size_per_msg: 1 << 20,
+            max_inflight_msgs: 256,
+            check_quorum: true,
+            pre_vote: true,
+            max_uncommitted_size: 64 << 20,
+            max_committed_size_per_ready: 4 << 20,
+            ..raft::Config::default()
+        };
+        let raw = RawNode::new(&raft_config, log, &raft_log::logger())
+            .map_err(|error| format!("Raft does not start: {error}"))?;
+        let members: BTreeSet<NodeId> = boot
+            .checkpoint
+            .voting
+            .voters
+            .iter()
+            .chain(&boot.checkpoint.voting.learners)
+            .copied()
+            .collect();
+        let unreachable = members.into_iter().filter(|member| *member != id).map(|member| {
+            (member, Some(Problem { reason: "not connected yet".to_owned(), refused: false }))
+        });
+        let mut node = Node {
+            id,
+            random: config.seed.rotate_left(32) ^ id,
+            election_timeout: ELECTION_TICKS,
+            timeout_grounds: (0, StateRole::Leader, 0),
+            leaderless_ticks: 0,
+            leadership: Leadership { term: raw.raft.term, leader: 0 },
+            next_tick: now.mono + config.heartbeat,
+            disk_number: 0,
+            written: 0,
+            undurable: VecDeque::new(),
+            installing: None,
+            checkpoint,
+            checkpoint_at: now.mono,
+            checkpointing: None,
+            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
+            watches: WatchTable::default(),
+            rounds: Rounds::new(config.seed),
+            fresh_soon: Vec::new(),
+            fresh_at: None,
+            serving: false,
+            admission: Admission::default(),
+            early: VecDeque::new(),
+            early_bytes: 0,
+            early_rounds: Vec::new(),
+            confirmations: Confirmations::default(),
+            expiry: ExpiryTable::new(config.heartbeat),
+            expiring: BTreeSet::new(),
+            next_reap: Time::ZERO,
+            next_container_check: Time::ZERO,
+            reaped: 0,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::default(),
+            staged: None,
+            failed_transfers: Vec::new(),
+            hashes: Hashes::default(),
+            unreachable: unreachable.collect(),
+            tree_changed: true,
+            effects: Effects::default(),
+            stopped: None,
+            #[cfg(any(test, feature = "simulator"))]
+            late_events: Vec::new(),
+            config,
+            raw,
+            machine,
+            now,
+        };
+        if boot.checkpoint.voting.voters == [id] {
+            // Nobody else could lead or be asked.
+            node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
+        }
+        Ok(node)
+    }
+}
+
+/// The log that the disk held, checked so that raft-rs can start from it.
+fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
+    // Entries behind the checkpoint were kept for laggards. The first of them then only says its
+    // term, since that of the one before it is not known.
+    let first = boot.entries.first().map_or(checkpoint.index + 1, |entry| entry.index);
+    let (base, skip) = if first == checkpoint.index + 1 {
+        (checkpoint, 0)
+    } else if first <= checkpoint.index {
+        (Position { index: first, term: boot.entries[0].term }, 1)
+    } else {
+        return Err(format!("the log begins at {first}, after the checkpoint at {checkpoint:?}"));
+    };
+    let mut entries = &boot.entries[skip..];
+    if planted(Bug::LogTailForgotten)
+        && let Some((_, rest)) = entries.split_last()
+    {
+        entries = rest;
+    }
+    let mut before = base;
+    for entry in entries {
+        if entry.index != before.index + 1 || entry.term < before.term {
+            return Err(format!("entry {} does not follow {before:?}", entry.index));
+        }
+        before = Position { index: entry.index, term: entry.term };
+    }
+    if boot.hard_state.term < before.term {
+        return Err(format!("term {} is before that of {before:?}", boot.hard_state.term));
+    }
+    let mut hard_state = eraftpb::HardState::default();
+    hard_state.term = boot.hard_state.term;
+    hard_state.vote = if planted(Bug::VoteForgotten) { 0 } else { boot.hard_state.vote };
+    hard_state.commit = boot.hard_state.commit.max(checkpoint.index);
+    if hard_state.commit > before.index {
+        return Err(format!(
+            "entry {} is committed but the log ends at {}",
+            hard_state.commit, before.index
+        ));
+    }
+    let entries = entries.iter().map(eraftpb::Entry::from);
+    let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
+    Ok(MemLog::new(base, entries, hard_state, conf_state, checkpoint))
+}

@@ -238,6 +238,9 @@ impl Session {
     /// Whether the session is surely alive now: the cluster has not given away what belongs to it,
     /// and will not before this turns false. It does not block and asks nobody.
     ///
+    /// It is false until the session is open and, if that took more than a third of its timeout,
+    /// until it has been confirmed once more. Once it has been true and is false, it stays false.
+    ///
     /// Clocks of different machines may run at rates that differ by up to a tenth. The time in which
     /// this machine is suspended counts on Linux, Android and Windows, and not on macOS; that for
     /// which a hypervisor stops a virtual machine counts nowhere. After such a pause this may be

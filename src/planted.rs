@@ -39,6 +39,8 @@ pub enum Bug {
     ContainerWithChildReaped,
     TtlIgnoresTouch,
     NothingReaped,
+    ContainersStay,
+    DueForgottenAtSnapshot,
     SecretIgnored,
     ExpiryEarly,
     NewLeaderForgetsSessions,
@@ -57,7 +59,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 40] = [
+    pub const ALL: [Bug; 42] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -85,6 +87,8 @@ impl Bug {
         Bug::ContainerWithChildReaped,
         Bug::TtlIgnoresTouch,
         Bug::NothingReaped,
+        Bug::ContainersStay,
+        Bug::DueForgottenAtSnapshot,
         Bug::SecretIgnored,
         Bug::ExpiryEarly,
         Bug::NewLeaderForgetsSessions,
@@ -132,6 +136,8 @@ impl Bug {
                 "a time to live counts from the creation, whatever was set since"
             }
             Bug::NothingReaped => "no time to live ever ends",
+            Bug::ContainersStay => "a container that is not used any more stays",
+            Bug::DueForgottenAtSnapshot => "who starts from a snapshot does not know what is due",
             Bug::SecretIgnored => "a session is resumed with any password",
             Bug::ExpiryEarly => "a session is expired before its time",
             Bug::NewLeaderForgetsSessions => "a new leader does not expire the sessions it finds",

@@ -65,11 +65,41 @@ pub enum CreateMode {
     /// Goes with its session; its name ends in the parent's next number.
     EphemeralSequential,
     /// Stays until it has had children and has none any more: the leader then deletes it, within
-    /// about a minute. Whoever creates a child in one must expect [`Error::NoNode`](crate::Error).
+    /// about a minute. One that never had a child stays. Whoever creates a child in a container must
+    /// expect [`Error::NoNode`](crate::Error) and create the container again; one that got a child
+    /// in time is not deleted.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.create("/queue", b"", CreateMode::Container)?;
+    /// session.create("/queue/1", b"", CreateMode::Persistent)?;
+    /// session.delete("/queue/1")?;
+    /// cluster.advance(Duration::from_secs(120));
+    /// assert_eq!(session.exists("/queue")?, None);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     Container,
     /// Stays until it has no children and its data was not set for so long: the leader then deletes
     /// it, within seconds, by its own clock. From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
-    /// count.
+    /// count. A set counts though it changes nothing; reads do not, nor do children that come and go.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// let mode = CreateMode::PersistentWithTtl(Duration::from_secs(60));
+    /// let stat = session.create("/token", b"7f3a", mode)?.stat;
+    /// assert_eq!(stat.expires_at(), Some(stat.mtime + 60_000));
+    /// cluster.advance(Duration::from_secs(90));
+    /// assert_eq!(session.exists("/token")?, None);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     PersistentWithTtl(Duration),
     /// The same; its name ends in the parent's next number.
     PersistentSequentialWithTtl(Duration),
@@ -152,7 +182,8 @@ pub struct Stat {
 
 impl Stat {
     /// When a znode with a time to live may be deleted if it is left alone: milliseconds since the
-    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now.
+    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now. What remains of
+    /// the time is this less the present time; a moment after it, the znode may still be there.
     pub fn expires_at(&self) -> Option<u64> {
         let ttl = u64::try_from(self.ttl?.as_millis()).unwrap_or(u64::MAX);
         (self.num_children == 0).then(|| self.mtime.saturating_add(ttl))

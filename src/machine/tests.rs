@@ -658,10 +658,10 @@ fn a_container_goes_once_it_has_had_children_and_has_none() {
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap), "it was never used");
     s.make("/c/x", Persistent);
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap), "it has a child");
-    assert_eq!(s.machine.tree().due(u64::MAX, true).count(), 0);
+    assert_eq!(s.machine.tree().unused_containers().count(), 0);
     s.op(delete("/c/x", None)).unwrap();
-    assert_eq!(s.machine.tree().due(0, true).collect::<Vec<_>>(), ["/c"]);
-    assert_eq!(s.machine.tree().due(u64::MAX, false).count(), 0);
+    assert_eq!(s.machine.tree().unused_containers().collect::<Vec<_>>(), ["/c"]);
+    assert_eq!(s.machine.tree().overdue(u64::MAX).count(), 0);
     // Used again before its end is applied.
     s.make("/c/y", Ephemeral);
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap));
@@ -689,7 +689,7 @@ fn a_time_to_live_counts_from_the_last_set_and_not_while_there_are_children() {
     assert_eq!(name, "/s-0000000001");
     assert_eq!((s.stat("/t").ttl, s.stat("/t").expires_at()), (Some(ttl), Some(1500)));
     let due = |s: &Script, time| -> Vec<String> {
-        s.machine.tree().due(time, true).map(str::to_owned).collect()
+        s.machine.tree().overdue(time).map(str::to_owned).collect()
     };
     assert_eq!(
         (due(&s, 1499).len(), due(&s, 1500), due(&s, 2000).len()),

@@ -35,6 +35,7 @@ pub enum Bug {
     ConditionIgnored,
     VersionStands,
     SequenceFromChildren,
+    SequenceTwice,
     EphemeralsStay,
     ContainerWithChildReaped,
     TtlIgnoresTouch,
@@ -59,7 +60,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 42] = [
+    pub const ALL: [Bug; 43] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -83,6 +84,7 @@ impl Bug {
         Bug::ConditionIgnored,
         Bug::VersionStands,
         Bug::SequenceFromChildren,
+        Bug::SequenceTwice,
         Bug::EphemeralsStay,
         Bug::ContainerWithChildReaped,
         Bug::TtlIgnoresTouch,
@@ -130,6 +132,9 @@ impl Bug {
             Bug::ConditionIgnored => "a multi is done although a znode is not as it asks",
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
+            Bug::SequenceTwice => {
+                "the number of a sequential znode that was deleted is given again"
+            }
             Bug::EphemeralsStay => "an ephemeral outlives its session",
             Bug::ContainerWithChildReaped => "a container is deleted though it has a child by then",
             Bug::TtlIgnoresTouch => {

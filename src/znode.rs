@@ -43,6 +43,14 @@ impl fmt::Display for SessionId {
 
 /// What becomes of a new znode, and of its name.
 ///
+/// **Sequential** modes append a number to the name: how many children, of any mode, were ever
+/// created under the parent, so that it is never given twice, whatever was deleted. A parent that is
+/// deleted and created again starts anew at 0. The number is written in decimal, with zeros in front
+/// up to ten digits, as ZooKeeper's. Unlike that, it has 64 bits and does not end at 2147483647: after
+/// `9999999999` comes `10000000000`, so whoever sorts names that may be so many sorts by the number.
+/// If a znode of that name was created before by its plain name, the create fails with
+/// [`Error::NodeExists`](crate::Error::NodeExists), until another child has moved the number on.
+///
 /// Source: ZooKeeper Programmer's Guide, "Ephemeral Nodes" and "Sequence Nodes".
 ///
 /// ```
@@ -51,6 +59,10 @@ impl fmt::Display for SessionId {
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let created = session.create("/job-", b"", CreateMode::PersistentSequential)?;
 /// assert_eq!(created.path, "/job-0000000000");
+/// session.create("/config", b"", CreateMode::Persistent)?;
+/// session.delete(&created.path)?;
+/// let created = session.create("/job-", b"", CreateMode::EphemeralSequential)?;
+/// assert_eq!(created.path, "/job-0000000002");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

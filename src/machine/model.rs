@@ -278,6 +278,9 @@ impl Model {
                 let Some(znode) = self.znodes.get(&parent) else {
                     return Err(OpError::NoNode { path: parent });
                 };
+                if parent == "/zookeeper/config" {
+                    return Err(OpError::Reserved { path: parent });
+                }
                 let path = if mode.is_sequential() {
                     format!("{path}{:010}", znode.creates)
                 } else {
@@ -310,6 +313,7 @@ impl Model {
                 let stat = self.stat(&path);
                 Ok(OpResult::Created(Created { path, stat }))
             }
+            Op::Set { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
             Op::Set { data, version, .. } => {
                 self.check(&path, *version)?;
                 let znode = self.znodes.get_mut(&path).expect("it was there just now");

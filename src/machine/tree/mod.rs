@@ -42,7 +42,10 @@ use crate::planted::{Bug, planted};
 use crate::znode::{SessionId, Stat, Zxid};
 
 /// The znodes that always exist.
-pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", CONFIG, "/zookeeper/quota"];
+
+/// The znode that only the system writes: where ZooKeeper shows the members of the cluster.
+pub(crate) const CONFIG: &str = "/zookeeper/config";
 
 /// The width of the map's nodes: a write copies one node of at most so many
 /// pointers on each level, of which a million znodes make five.

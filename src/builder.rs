@@ -8,7 +8,7 @@ use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Now;
-use crate::node::{LogLimits, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::peers::{Founding, Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
@@ -174,6 +174,7 @@ impl Builder {
         let config = NodeConfig {
             heartbeat: self.heartbeat,
             tick: self.tick,
+            container_period: CONTAINER_PERIOD,
             seed: entropy::number()?,
             log: LogLimits::default(),
         };

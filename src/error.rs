@@ -95,8 +95,10 @@ pub enum Error {
         /// The rule.
         reason: Cow<'static, str>,
     },
-    /// The znode is one that the system keeps.
-    #[error("znode {path} is kept by the system and cannot be created or deleted")]
+    /// The znode is one that the system keeps: `/`, `/zookeeper`, `/zookeeper/quota` and
+    /// `/zookeeper/config`, which are never deleted; the last has no data or children of users'
+    /// either.
+    #[error("znode {path} is kept by the system; it can be read, and not be deleted or written")]
     Reserved {
         /// The znode.
         path: String,

@@ -35,10 +35,13 @@ pub enum Bug {
     ConditionIgnored,
     VersionStands,
     SequenceFromChildren,
+    SequenceTwice,
     EphemeralsStay,
     ContainerWithChildReaped,
     TtlIgnoresTouch,
     NothingReaped,
+    ContainersStay,
+    DueForgottenAtSnapshot,
     SecretIgnored,
     ExpiryEarly,
     NewLeaderForgetsSessions,
@@ -57,7 +60,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 40] = [
+    pub const ALL: [Bug; 43] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -81,10 +84,13 @@ impl Bug {
         Bug::ConditionIgnored,
         Bug::VersionStands,
         Bug::SequenceFromChildren,
+        Bug::SequenceTwice,
         Bug::EphemeralsStay,
         Bug::ContainerWithChildReaped,
         Bug::TtlIgnoresTouch,
         Bug::NothingReaped,
+        Bug::ContainersStay,
+        Bug::DueForgottenAtSnapshot,
         Bug::SecretIgnored,
         Bug::ExpiryEarly,
         Bug::NewLeaderForgetsSessions,
@@ -126,12 +132,17 @@ impl Bug {
             Bug::ConditionIgnored => "a multi is done although a znode is not as it asks",
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
+            Bug::SequenceTwice => {
+                "the number of a sequential znode that was deleted is given again"
+            }
             Bug::EphemeralsStay => "an ephemeral outlives its session",
             Bug::ContainerWithChildReaped => "a container is deleted though it has a child by then",
             Bug::TtlIgnoresTouch => {
                 "a time to live counts from the creation, whatever was set since"
             }
             Bug::NothingReaped => "no time to live ever ends",
+            Bug::ContainersStay => "a container that is not used any more stays",
+            Bug::DueForgottenAtSnapshot => "who starts from a snapshot does not know what is due",
             Bug::SecretIgnored => "a session is resumed with any password",
             Bug::ExpiryEarly => "a session is expired before its time",
             Bug::NewLeaderForgetsSessions => "a new leader does not expire the sessions it finds",

@@ -43,6 +43,14 @@ impl fmt::Display for SessionId {
 
 /// What becomes of a new znode, and of its name.
 ///
+/// **Sequential** modes append a number to the name: how many children, of any mode, were ever
+/// created under the parent, so that it is never given twice, whatever was deleted. A parent that is
+/// deleted and created again starts anew at 0. The number is written in decimal, with zeros in front
+/// up to ten digits, as ZooKeeper's. Unlike that, it has 64 bits and does not end at 2147483647: after
+/// `9999999999` comes `10000000000`, so whoever sorts names that may be so many sorts by the number.
+/// If a znode of that name was created before by its plain name, the create fails with
+/// [`Error::NodeExists`](crate::Error::NodeExists), until another child has moved the number on.
+///
 /// Source: ZooKeeper Programmer's Guide, "Ephemeral Nodes" and "Sequence Nodes".
 ///
 /// ```
@@ -51,6 +59,10 @@ impl fmt::Display for SessionId {
 /// let session = quorate::testing::Cluster::new(1).node(0).session();
 /// let created = session.create("/job-", b"", CreateMode::PersistentSequential)?;
 /// assert_eq!(created.path, "/job-0000000000");
+/// session.create("/config", b"", CreateMode::Persistent)?;
+/// session.delete(&created.path)?;
+/// let created = session.create("/job-", b"", CreateMode::EphemeralSequential)?;
+/// assert_eq!(created.path, "/job-0000000002");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,11 +77,41 @@ pub enum CreateMode {
     /// Goes with its session; its name ends in the parent's next number.
     EphemeralSequential,
     /// Stays until it has had children and has none any more: the leader then deletes it, within
-    /// about a minute. Whoever creates a child in one must expect [`Error::NoNode`](crate::Error).
+    /// about a minute. One that never had a child stays. Whoever creates a child in a container must
+    /// expect [`Error::NoNode`](crate::Error) and create the container again; one that got a child
+    /// in time is not deleted.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.create("/queue", b"", CreateMode::Container)?;
+    /// session.create("/queue/1", b"", CreateMode::Persistent)?;
+    /// session.delete("/queue/1")?;
+    /// cluster.advance(Duration::from_secs(120));
+    /// assert_eq!(session.exists("/queue")?, None);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     Container,
     /// Stays until it has no children and its data was not set for so long: the leader then deletes
     /// it, within seconds, by its own clock. From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
-    /// count.
+    /// count. A set counts though it changes nothing; reads do not, nor do children that come and go.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// let mode = CreateMode::PersistentWithTtl(Duration::from_secs(60));
+    /// let stat = session.create("/token", b"7f3a", mode)?.stat;
+    /// assert_eq!(stat.expires_at(), Some(stat.mtime + 60_000));
+    /// cluster.advance(Duration::from_secs(90));
+    /// assert_eq!(session.exists("/token")?, None);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     PersistentWithTtl(Duration),
     /// The same; its name ends in the parent's next number.
     PersistentSequentialWithTtl(Duration),
@@ -152,7 +194,8 @@ pub struct Stat {
 
 impl Stat {
     /// When a znode with a time to live may be deleted if it is left alone: milliseconds since the
-    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now.
+    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now. What remains of
+    /// the time is this less the present time; a moment after it, the znode may still be there.
     pub fn expires_at(&self) -> Option<u64> {
         let ttl = u64::try_from(self.ttl?.as_millis()).unwrap_or(u64::MAX);
         (self.num_children == 0).then(|| self.mtime.saturating_add(ttl))

@@ -43,6 +43,7 @@ fn errors_name_what_is_wrong_and_change_nothing() {
     session.create("/a/b", b"", CreateMode::Persistent).unwrap();
     assert_eq!(session.delete("/a"), Err(Error::NotEmpty { path: path() }));
     assert!(matches!(session.delete("/zookeeper"), Err(Error::Reserved { .. })));
+    assert!(matches!(session.set("/zookeeper/config", b""), Err(Error::Reserved { .. })));
     for bad in ["", "a", "/a/", "/a//b", "/a/../b", "/a\0"] {
         assert!(matches!(session.get(bad), Err(Error::InvalidPath { .. })), "{bad:?}");
         assert!(matches!(session.set(bad, b""), Err(Error::InvalidPath { .. })), "{bad:?}");

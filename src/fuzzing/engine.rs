@@ -476,7 +476,8 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let mut store = disk.open();
     // Few entries make a checkpoint, and few are kept behind it.
     let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
-    let config = NodeConfig { heartbeat: HEARTBEAT, tick: Time::from_secs(2), seed, log };
+    let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
+    let config = NodeConfig { heartbeat: HEARTBEAT, tick, container_period, seed, log };
     let node = boot(&mut store, config, now).expect("what was durable is sound");
     (store, node)
 }

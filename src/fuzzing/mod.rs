@@ -13,7 +13,7 @@ use crate::node::io::{Input, Now, Time};
 use crate::node::message::{
     HardState, MESSAGE_BYTES_MAX, PROTOCOL_VERSION, PeerMessage, SnapshotMeta, Voting,
 };
-use crate::node::{LogLimits, Node, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
 use crate::path;
 use crate::storage::Boot;
 use crate::transport::frame::FrameReader;
@@ -112,7 +112,8 @@ fn fresh_node() -> Node {
     let hard_state = HardState { term: 1, vote: 0, commit: 1 };
     let boot = Boot { hard_state, checkpoint, entries: Vec::new() };
     let (heartbeat, tick) = (Time::from_millis(50), Time::from_secs(2));
-    let config = NodeConfig { heartbeat, tick, seed: 1, log: LogLimits::default() };
+    let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
+    let config = NodeConfig { heartbeat, tick, container_period, seed: 1, log };
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     Node::new(config, 1, boot, machine, now).expect("this boot is sound")
 }

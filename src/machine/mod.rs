@@ -17,6 +17,7 @@
 //! | `Resume` | the session has a new holder, whose requests start at 1; sent again: the same answer | one |
 //! | `Close` | the session's ephemerals are deleted, in the order of their paths, then the session | one |
 //! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
+//! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
 //! | `Op` create, set, delete | one change of the tree | one |
 //! | `Op` check | nothing | none |
 //! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
@@ -156,6 +157,11 @@ impl Machine {
     /// The last zxid taken.
     pub(crate) fn zxid(&self) -> Zxid {
         self.state.zxid()
+    }
+
+    /// The log's time, which is the greatest of all leaders' clocks: milliseconds since the Unix epoch.
+    pub(crate) fn time(&self) -> u64 {
+        self.state.time
     }
 
     #[cfg(any(test, feature = "simulator"))]

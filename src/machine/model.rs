@@ -77,6 +77,19 @@ impl Model {
         }
     }
 
+    /// Whether it is a container that has had children and has none.
+    pub(crate) fn is_unused_container(&self, path: &str) -> bool {
+        let znode = &self.znodes[path];
+        znode.stat.is_container && znode.creates > 0 && self.children(path).is_empty()
+    }
+
+    /// When its time to live is over, if it has one and no children.
+    pub(crate) fn end(&self, path: &str) -> Option<u64> {
+        let stat = &self.znodes[path].stat;
+        let end = stat.mtime + stat.ttl?.as_millis() as u64;
+        self.children(path).is_empty().then_some(end)
+    }
+
     fn change(&mut self, zxid: u64, kind: ChangeKind, path: &str) {
         let path = path.to_owned();
         self.changes.push(Change { zxid, kind, path });
@@ -127,12 +140,9 @@ impl Model {
                 Ok(Reply::Session { timeout_ms: *timeout_ms })
             }
             Command::Reap { path } => {
-                let reaped = self.znodes.get(path).is_some_and(|znode| {
-                    let stat = &znode.stat;
-                    let over = |ttl: Duration| stat.mtime + ttl.as_millis() as u64 <= self.time;
-                    self.children(path).is_empty()
-                        && (stat.ttl.is_some_and(over) || stat.is_container && znode.creates > 0)
-                });
+                let over = |at: u64| at <= self.time;
+                let reaped = self.znodes.contains_key(path)
+                    && (self.is_unused_container(path) || self.end(path).is_some_and(over));
                 if !reaped {
                     return Err(OpError::StaleReap);
                 }
@@ -268,6 +278,9 @@ impl Model {
                 let Some(znode) = self.znodes.get(&parent) else {
                     return Err(OpError::NoNode { path: parent });
                 };
+                if parent == "/zookeeper/config" {
+                    return Err(OpError::Reserved { path: parent });
+                }
                 let path = if mode.is_sequential() {
                     format!("{path}{:010}", znode.creates)
                 } else {
@@ -300,6 +313,7 @@ impl Model {
                 let stat = self.stat(&path);
                 Ok(OpResult::Created(Created { path, stat }))
             }
+            Op::Set { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
             Op::Set { data, version, .. } => {
                 self.check(&path, *version)?;
                 let znode = self.znodes.get_mut(&path).expect("it was there just now");

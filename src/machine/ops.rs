@@ -5,11 +5,14 @@
 //!
 //! | operation | refused with |
 //! | --- | --- |
-//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `NoNode` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
-//! | set | `InvalidPath`, `TooLarge`, `NoNode`, `BadVersion` |
+//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `NoNode` (the parent), `Reserved` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
+//! | set | `InvalidPath`, `TooLarge`, `Reserved`, `NoNode`, `BadVersion` |
 //! | delete | `InvalidPath`, `Reserved`, `NoNode`, `BadVersion`, `NotEmpty` |
 //! | delete the tree | `InvalidPath`, `Reserved`, `NoNode` |
 //! | check | `InvalidPath`, `NoNode`, `NodeExists`, `BadVersion`, `Unmet` |
+//!
+//! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read
+//! `/zookeeper/config`, and `BadArguments` for the deletion of what always exists.
 //!
 //! The path comes first as it does with ZooKeeper's client, which checks it
 //! before it sends anything.
@@ -21,7 +24,7 @@
 use std::sync::Arc;
 
 use super::command::{Change, ChangeKind, Op, OpError};
-use super::tree::{Kind, RESERVED, Tree, Znode};
+use super::tree::{CONFIG, Kind, RESERVED, Tree, Znode};
 use crate::error::Error;
 use crate::path;
 use crate::planted::{Bug, planted};
@@ -91,6 +94,11 @@ impl Write {
                 if planted(Bug::SequenceFromChildren) {
                     number = znode.children().count() as u64;
                 }
+                if planted(Bug::SequenceTwice) {
+                    let last = number.saturating_sub(1);
+                    let is_gone = tree.get(&format!("{path}{last:010}")).is_none();
+                    number = if is_gone { last } else { number };
+                }
                 let path = format!("{path}{number:010}");
                 // Past ten digits it may have become too long.
                 path::validate(&path).map_err(invalid_path)?;
@@ -99,6 +107,9 @@ impl Write {
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
+                if path == CONFIG {
+                    return Err(reserved(path));
+                }
                 check_version(tree, path, *version)?;
                 match tree.set(path, data, self.zxid, self.time) {
                     Some(stat) => {
@@ -111,7 +122,7 @@ impl Write {
             Op::Delete { path, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 if RESERVED.contains(&path.as_str()) {
-                    return Err(OpError::Reserved { path: path.clone() });
+                    return Err(reserved(path));
                 }
                 check_version(tree, path, *version)?;
                 if tree.get(path).is_some_and(|znode| znode.has_children()) {
@@ -175,6 +186,9 @@ impl Write {
         let Some(znode) = tree.get(parent) else {
             return Err(no_node(parent));
         };
+        if parent == CONFIG {
+            return Err(reserved(parent));
+        }
         let parent_owner = znode.fields().owner();
         if tree.get(path).is_some() {
             return Err(exists());
@@ -267,6 +281,10 @@ fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
 
 fn no_node(path: &str) -> OpError {
     OpError::NoNode { path: path.to_owned() }
+}
+
+fn reserved(path: &str) -> OpError {
+    OpError::Reserved { path: path.to_owned() }
 }
 
 fn invalid_path(error: Error) -> OpError {

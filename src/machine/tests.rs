@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange,
 };
+use super::tree::Fields;
 use super::{DATA_BYTES_MAX, Machine};
 use crate::path::PATH_BYTES_MAX;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX};
@@ -305,9 +306,80 @@ fn delete_set_and_check_are_refused_in_zookeepers_order() {
         let result = s.op(op);
         assert!(matches!(result, Err(OpError::InvalidPath { .. })));
     }
-    // The data of the system's znodes may be set, and they may have children.
-    s.op(set("/zookeeper/config", b"x", Some(0))).unwrap();
+}
+
+#[test]
+fn what_the_system_keeps_is_written_by_users_as_far_as_zookeeper_lets_them() {
+    let mut s = Script::new();
+    for path in ["/", "/zookeeper", "/zookeeper/quota"] {
+        s.op(set(path, b"x", Some(0))).unwrap();
+    }
     s.make("/zookeeper/quota/a", Persistent);
+    s.make("/zookeeper/n-", PersistentSequential);
+    s.op(delete("/zookeeper/quota/a", None)).unwrap();
+    // Whatever the version, and whether or not there is such a child.
+    let path = "/zookeeper/config";
+    let reserved = OpError::Reserved { path: path.to_owned() };
+    assert_eq!(s.op(set(path, b"x", None)), Err(reserved.clone()));
+    assert_eq!(s.op(set(path, b"x", Some(9))), Err(reserved.clone()));
+    for mode in [Persistent, Ephemeral, PersistentSequential] {
+        assert_eq!(s.op(create("/zookeeper/config/x", mode)), Err(reserved.clone()));
+    }
+    assert_eq!(s.op(create(path, Persistent)), Err(exists(path)));
+    assert_eq!(
+        s.op(create("/zookeeper/config/x/y", Persistent)),
+        Err(no_node("/zookeeper/config/x"))
+    );
+    s.multi(vec![check(path, Some(0))]).unwrap();
+    assert_eq!(s.stat(path), Stat::default());
+}
+
+#[test]
+fn sequence_numbers_go_on_past_thirty_two_bits_and_past_ten_digits() {
+    // ZooKeeper's stop at 2147483647: every sequential create is a NodeExists from then on.
+    for (number, names) in [
+        (2_147_483_647, ["2147483647", "2147483648"]),
+        (9_999_999_999, ["9999999999", "10000000000"]),
+        (u64::MAX, ["18446744073709551615", "0000000000"]),
+    ] {
+        let mut s = Script::new();
+        let mode = PersistentSequential;
+        let fields =
+            Fields { creates: number, cversion: number.wrapping_mul(2), ..Fields::default() };
+        s.make("/q", Persistent);
+        s.machine.state.tree.put("/q".into(), b"", fields);
+        for name in names {
+            assert_eq!(s.make("/q/n-", mode), format!("/q/n-{name}"));
+        }
+        let children = s.machine.tree().get("/q").unwrap().children().count();
+        assert_eq!(children, 2);
+    }
+    // The name is as long as its number, and so may become too long for a path.
+    let mut s = Script::new();
+    let fields = Fields { creates: 9_999_999_999, cversion: 19_999_999_998, ..Fields::default() };
+    s.make("/q", Persistent);
+    s.machine.state.tree.put("/q".into(), b"", fields);
+    let longest = format!("/q/{}", "x".repeat(PATH_BYTES_MAX - 13));
+    assert_eq!(s.make(&longest, PersistentSequential).len(), PATH_BYTES_MAX);
+    let result = s.op(create(&longest, PersistentSequential));
+    assert!(matches!(result, Err(OpError::InvalidPath { .. })));
+}
+
+#[test]
+fn a_sequential_name_is_not_given_twice() {
+    let mut s = Script::new();
+    s.make("/q", Persistent);
+    s.make("/q/n-", PersistentSequential);
+    let last = s.make("/q/n-", EphemeralSequential);
+    s.op(delete(&last, None)).unwrap();
+    assert_eq!(s.make("/q/n-", PersistentSequential), "/q/n-0000000002");
+    // Nor within a multi, nor by one that failed.
+    let next = || create("/q/n-", PersistentSequential);
+    assert!(s.multi(vec![next(), delete("/none", None)]).is_err());
+    s.multi(vec![next(), delete("/q/n-0000000003", None), next()]).unwrap();
+    let tree = s.machine.tree();
+    let names: Vec<&str> = tree.get("/q").unwrap().children().collect();
+    assert_eq!(names, ["n-0000000000", "n-0000000002", "n-0000000004"]);
 }
 
 #[test]
@@ -658,10 +730,10 @@ fn a_container_goes_once_it_has_had_children_and_has_none() {
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap), "it was never used");
     s.make("/c/x", Persistent);
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap), "it has a child");
-    assert_eq!(s.machine.tree().due(u64::MAX, true).count(), 0);
+    assert_eq!(s.machine.tree().unused_containers().count(), 0);
     s.op(delete("/c/x", None)).unwrap();
-    assert_eq!(s.machine.tree().due(0, true).collect::<Vec<_>>(), ["/c"]);
-    assert_eq!(s.machine.tree().due(u64::MAX, false).count(), 0);
+    assert_eq!(s.machine.tree().unused_containers().collect::<Vec<_>>(), ["/c"]);
+    assert_eq!(s.machine.tree().overdue(u64::MAX).count(), 0);
     // Used again before its end is applied.
     s.make("/c/y", Ephemeral);
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap));
@@ -689,7 +761,7 @@ fn a_time_to_live_counts_from_the_last_set_and_not_while_there_are_children() {
     assert_eq!(name, "/s-0000000001");
     assert_eq!((s.stat("/t").ttl, s.stat("/t").expires_at()), (Some(ttl), Some(1500)));
     let due = |s: &Script, time| -> Vec<String> {
-        s.machine.tree().due(time, true).map(str::to_owned).collect()
+        s.machine.tree().overdue(time).map(str::to_owned).collect()
     };
     assert_eq!(
         (due(&s, 1499).len(), due(&s, 1500), due(&s, 2000).len()),

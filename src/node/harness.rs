@@ -12,7 +12,7 @@ use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::{HardState, LogEntry, PeerMessage, SnapshotMeta, Voting};
-use crate::node::{LogLimits, Node, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
 use crate::session::SessionState;
 use crate::storage::Boot;
 use crate::watch::{WatchEvent, WatchMode};
@@ -166,8 +166,13 @@ impl Cluster {
             checkpoint: disk.meta.clone(),
             entries: disk.entries.clone(),
         };
-        let config =
-            NodeConfig { heartbeat: HEARTBEAT, tick: TICK, seed, log: LogLimits::default() };
+        let config = NodeConfig {
+            heartbeat: HEARTBEAT,
+            tick: TICK,
+            container_period: CONTAINER_PERIOD,
+            seed,
+            log: LogLimits::default(),
+        };
         host.node = Some(Node::new(config, id, boot, machine, now).unwrap());
         host.inputs.clear();
         host.held.clear();

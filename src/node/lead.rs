@@ -12,12 +12,6 @@ use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
 
-/// How often znodes whose time to live is over are looked for, and how many are taken at once.
-const REAP_PERIOD: Duration = Duration::from_secs(1);
-const REAPED_MAX: usize = 1000;
-/// How often containers are: ZooKeeper's `znode.container.checkIntervalMs`.
-pub(super) const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
-
 impl Node {
     pub(super) fn take_forwarded(&mut self, from: NodeId, request: Request) {
         // Only a leader decides that a session has expired, and a node opens sessions for itself.
@@ -59,27 +53,17 @@ impl Node {
         self.admission.admit(request, &self.machine);
     }
 
-    /// Asks for the end of the znodes whose time to live is over and, now and then, of the
-    /// containers that are not used any more.
+    /// Asks for the end of the znodes that are due, see `reap`.
     pub(super) fn reap(&mut self) {
-        let now = self.now.mono;
-        // Not those again whose end is in the log already.
-        if now < self.next_reap || self.raw.store().applied().index < self.reaped {
+        let applied = self.raw.store().applied().index;
+        if !self.reaper.is_time(self.now.mono, applied) {
             return;
         }
-        self.next_reap = now + REAP_PERIOD;
-        let containers = now >= self.next_container_check;
-        if containers {
-            self.next_container_check = now + CONTAINER_PERIOD;
-        }
-        let tree = self.machine.tree();
-        let mut due = tree.due(self.now.wall_ms, containers).take(REAPED_MAX).peekable();
-        if due.peek().is_none() || planted(Bug::NothingReaped) {
-            return;
-        }
-        self.reaped = self.raw.raft.raft_log.last_index() + 1;
-        for path in due {
-            let command = Command::Reap { path: path.to_owned() };
+        // The log's time stands still while this clock is behind it, and what is due by it is due.
+        let time = self.now.wall_ms.max(self.machine.time());
+        let last = self.raw.raft.raft_log.last_index();
+        for path in self.reaper.take_due(self.now.mono, last, &self.machine.tree(), time) {
+            let command = Command::Reap { path };
             let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
             self.admission.admit(request, &self.machine);
         }

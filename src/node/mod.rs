@@ -13,7 +13,8 @@
 //! a node by a node, so no answer can be lost.
 //!
 //! [`users`] is what the node does for its own users, [`lead`] what it does as the
-//! leader, [`receive`] what its peers say, [`ready`] what Raft wants done.
+//! leader ([`expiry`] of sessions, [`reap`] of znodes), [`receive`] what its peers say, [`ready`]
+//! what Raft wants done.
 //!
 //! What Raft wants sent only after something is durable waits in
 //! `Node::undurable` for [`io::Input::Written`]; the shell cannot get that order wrong.
@@ -41,6 +42,7 @@ pub(crate) mod message;
 mod observe;
 mod raft_log;
 mod ready;
+mod reap;
 mod receive;
 mod rounds;
 #[cfg(test)]
@@ -70,9 +72,12 @@ use io::{Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
 use message::{HardState, SnapshotMeta};
+use reap::Reaper;
 use rounds::{Confirmations, Rounds};
 use transfer::{Incoming, Outgoing};
 use watches::WatchTable;
+
+pub(crate) use reap::CONTAINER_PERIOD;
 
 /// An election starts after this many heartbeats of silence, and up to twice as many.
 const ELECTION_TICKS: usize = 10;
@@ -93,6 +98,8 @@ pub(crate) struct NodeConfig {
     pub(crate) heartbeat: Duration,
     /// ZooKeeper's tick: session timeouts lie between 2 and 20 of them.
     pub(crate) tick: Duration,
+    /// How often a leader looks for containers that are not used any more.
+    pub(crate) container_period: Duration,
     /// Seeds the node's own choices (election timeouts) and tells this start from earlier ones.
     /// Random, drawn anew for each start.
     pub(crate) seed: u64,
@@ -184,11 +191,7 @@ pub(crate) struct Node {
     expiry: ExpiryTable,
     /// Sessions whose expiry is proposed: no longer renewed.
     expiring: BTreeSet<SessionId>,
-    /// As the leader: when to look for znodes that are due, and for containers among them; and up to
-    /// which entry their ends are in the log already.
-    next_reap: Time,
-    next_container_check: Time,
-    reaped: u64,
+    reaper: Reaper,
     outgoing: Outgoing,
 
     incoming: Incoming,
@@ -472,7 +475,7 @@ impl Node {
         }
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
-            (self.reaped, self.next_container_check) = (0, self.now.mono + lead::CONTAINER_PERIOD);
+            self.reaper.lead(self.now.mono);
             self.renew_all();
             self.early_bytes = 0;
             for (from, request) in std::mem::take(&mut self.early) {

@@ -7,9 +7,10 @@ use raft::{RawNode, StateRole, eraftpb};
 use super::admission::Admission;
 use super::expiry::ExpiryTable;
 use super::hashes::Hashes;
-use super::io::{Effects, Now, Problem, Time};
+use super::io::{Effects, Now, Problem};
 use super::local::LocalSessions;
 use super::log::{MemLog, Position};
+use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
 use super::transfer::{Incoming, Outgoing};
 use super::watches::WatchTable;
@@ -89,9 +90,7 @@ impl Node {
             confirmations: Confirmations::default(),
             expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
-            next_reap: Time::ZERO,
-            next_container_check: Time::ZERO,
-            reaped: 0,
+            reaper: Reaper::new(config.container_period),
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             staged: None,

@@ -233,7 +233,7 @@ mod tests {
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
-    use crate::node::{LogLimits, NodeConfig};
+    use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
     use crate::peers::Founding;
     use crate::runtime::expect;
     use crate::runtime::host::{Asker, CLOSE_TIME, Shared};
@@ -260,6 +260,7 @@ mod tests {
         let config = NodeConfig {
             heartbeat: builder.heartbeat,
             tick: builder.tick,
+            container_period: CONTAINER_PERIOD,
             seed: node,
             log: LogLimits::default(),
         };

@@ -174,6 +174,9 @@ fn live(world: &mut World) {
     enter(world, Phase::Settle);
     pass(world, 2 * timeout);
     await_until(world, recovery, "I31 replicas come together", World::is_settled);
+    // One container after the other: each may have been the only child of the next.
+    let tidied = recovery + 3 * u64::try_from(kernel.plan.container_period.as_nanos()).unwrap_or(0);
+    await_until(world, tidied, "I31 what is not used any more is deleted", World::is_tidy);
     if !kernel.has_failed() {
         let audit = world.audit();
         kernel.check(audit);

@@ -279,12 +279,18 @@ impl Oracle {
             .map_err(|reason| Violation::new("I7 machine invariants", reason))
     }
 
-    /// A znode whose time to live was over before `time`, if there is any.
-    pub(crate) fn overdue(&self, time: u64) -> Option<String> {
-        let paths = self.model.znodes.keys();
-        let overdue =
-            |path: &&String| self.model.stat(path).expires_at().is_some_and(|at| at < time);
-        paths.into_iter().find(overdue).cloned()
+    /// A znode whose time to live was over `allowed` before `time`, or before the log's own time,
+    /// if there is any.
+    pub(crate) fn overdue(&self, time: u64, allowed: u64) -> Option<String> {
+        let time = self.model.time.max(time).saturating_sub(allowed);
+        let overdue = |path: &&String| self.model.end(path).is_some_and(|at| at < time);
+        self.model.znodes.keys().find(overdue).cloned()
+    }
+
+    /// A container that has had children and has none, if there is any.
+    pub(crate) fn unused_container(&self) -> Option<String> {
+        let unused = |path: &&String| self.model.is_unused_container(path);
+        self.model.znodes.keys().find(unused).cloned()
     }
 
     /// The sessions that are open.

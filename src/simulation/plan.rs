@@ -14,6 +14,7 @@ pub(crate) struct Plan {
     pub(crate) heartbeat: Duration,
     pub(crate) tick: Duration,
     pub(crate) session_timeout: Duration,
+    pub(crate) container_period: Duration,
     pub(crate) log: LogLimits,
     pub(crate) rates: Rates,
     /// How long the faults go on.
@@ -65,6 +66,8 @@ impl Plan {
             heartbeat,
             tick,
             session_timeout,
+            // Often so short that containers go while clients use them.
+            container_period: Duration::from_secs(*random.pick(&[1, 2, 5, 20, 60])),
             log,
             rates: Rates::draw(random),
             length,

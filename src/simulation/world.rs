@@ -315,6 +315,7 @@ impl World {
         let config = NodeConfig {
             heartbeat: plan.heartbeat,
             tick: plan.tick,
+            container_period: plan.container_period,
             seed: self.random.next(),
             log: plan.log,
         };
@@ -582,6 +583,11 @@ impl World {
         })
     }
 
+    /// Whether all is settled and no container is left that is not used any more.
+    pub(crate) fn is_tidy(&self) -> bool {
+        self.is_settled() && self.kernel.checks.borrow().oracle.unused_container().is_none()
+    }
+
     /// Whether there is a leader that all who can run follow.
     pub(crate) fn has_leader(&self) -> bool {
         let mut running = self.processes.iter().filter(|process| process.out.is_none());
@@ -618,8 +624,8 @@ impl World {
         if let Some(leader) = self.leader() {
             // One that is due is looked for every second, or every heartbeat if that is longer.
             let allowed = 5_000 + 4 * self.kernel.plan.heartbeat.as_millis() as u64;
-            let time = self.processes[leader].clock.wall_ms().saturating_sub(allowed);
-            let overdue = checks.oracle.overdue(time);
+            let time = self.processes[leader].clock.wall_ms();
+            let overdue = checks.oracle.overdue(time, allowed);
             require(overdue.is_none(), "I31 what is due is deleted", || {
                 format!("{overdue:?} should have gone")
             })?;

@@ -10,7 +10,7 @@ use super::Control;
 use crate::builder::Builder;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{Input, Now, Problem, Time};
-use crate::node::{LogLimits, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::peers::{Founding, Member};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
@@ -70,6 +70,7 @@ impl Seats {
         let config = NodeConfig {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
+            container_period: CONTAINER_PERIOD,
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
         };

@@ -37,7 +37,7 @@ fn paths() -> impl Strategy<Value = String> {
         ]),
         2 => prop::sample::select(vec![
             "/", "/zookeeper", "/zookeeper/config", "/a/", "/q/", "bad", "", "/a//b", "/a/..",
-            "/none/x", "/a0000000000", "/b/0000000001",
+            "/none/x", "/a0000000000", "/b/0000000001", "/zookeeper/config/x",
         ]),
     ]
     .prop_map(str::to_owned)

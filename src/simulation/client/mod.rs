@@ -1,6 +1,8 @@
 //! A client's handles: the library's own, each call of which is noted, and
 //! whose every answer is compared with the oracle's.
 
+mod reads;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -23,7 +25,6 @@ use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::session::Session;
-use crate::snapshot::Snapshot;
 use crate::watch::{Watch, WatchMode};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -334,142 +335,6 @@ impl Handle {
         })
     }
 
-    /// A read that has just been asked for.
-    fn read<T: Debug + 'static>(
-        self: &Rc<Self>,
-        what: &'static str,
-        path: &str,
-        pending: Pending<T>,
-        fits: Fits<T>,
-    ) -> Answering<Result<T>> {
-        let from = self.shown();
-        let waits = self.kernel.wait(what, self.place);
-        let number = self.ask(false);
-        // Behind a sync, a read is answered late, and the writes after it do not wait for it.
-        let behind = (self.syncs.get() == 0).then(|| self.issued.get());
-        let installs = self.installs();
-        let (path, handle) = (path.to_owned(), Rc::clone(self));
-        Box::pin(async move {
-            let _waits = waits;
-            let result = pending.await;
-            handle.answered(number, what, &result);
-            handle.note(what, &path, &result);
-            // A snapshot may bring several of the session's writes at once, and no state between.
-            let behind = behind.filter(|_| installs == handle.installs());
-            handle.check_read(what, &path, (from, behind), &result, fits);
-            result
-        })
-    }
-
-    fn check_read<T: Debug>(
-        &self,
-        what: &'static str,
-        path: &str,
-        (from, behind): (Zxid, Option<u64>),
-        result: &Result<T>,
-        fits: Fits<T>,
-    ) {
-        if !matches!(result, Ok(_) | Err(Error::NoNode { .. })) {
-            return;
-        }
-        // The session's earlier writes have been answered by now, and so are in its floor.
-        let checks = self.kernel.checks.borrow();
-        // What the session has asked for later is not to be seen.
-        let next =
-            behind.and_then(|seq| checks.oracle.outcome(self.session.id(), self.holder, seq + 1));
-        let before_next =
-            next.filter(|next| next.is_done() && next.changes).map(|next| next.zxid - 1);
-        let from = from.max(self.floor.get());
-        let to = self.shown().min(before_next.unwrap_or(Zxid::MAX));
-        let shows = || format!("{what} {path} by {} gave {result:?}", self.session.id());
-        let fits = |known: Option<&Known>| fits(result, known);
-        let read = order::read(&checks.oracle, path, (from, to), fits, shows);
-        drop(checks);
-        match read {
-            Ok(zxid) => self.raise(zxid),
-            Err(violation) => self.kernel.fail(violation),
-        }
-    }
-
-    /// A read that is queued behind the session's earlier requests.
-    pub(crate) fn get(self: &Rc<Self>, path: &str) -> Answering<Result<(Arc<[u8]>, Stat)>> {
-        self.read("get", path, self.session.nonblocking().get(path), data_fits)
-    }
-
-    /// As [`Handle::get`].
-    pub(crate) fn exists(self: &Rc<Self>, path: &str) -> Answering<Result<Option<Stat>>> {
-        self.read("exists", path, self.session.nonblocking().exists(path), exists_fits)
-    }
-
-    /// As [`Handle::get`].
-    pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
-        self.read("children", path, self.session.nonblocking().children(path), children_fits)
-    }
-
-    /// The three reads that do not wait, one after the other: they show one state.
-    pub(crate) fn look(&self, path: &str) {
-        let shown = self.shown();
-        // A session that is connecting anew may find its replica behind: only `sync` helps that.
-        let get = self.session.get(path);
-        self.note("get now", path, &get);
-        self.check_now("get now", path, shown, &get, data_fits);
-        let exists = self.session.exists(path);
-        self.check_now("exists now", path, shown, &exists, exists_fits);
-        let children = self.session.children(path);
-        self.check_now("children now", path, shown, &children, children_fits);
-        if let Ok(snapshot) = self.session.snapshot() {
-            self.check_snapshot(path, &snapshot);
-        }
-    }
-
-    /// A snapshot shows all that was there at its zxid, and nothing else.
-    fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
-        self.kernel.count("snapshot");
-        let checks = self.kernel.checks.borrow();
-        let mut there: BTreeMap<&str, Stat> = checks
-            .oracle
-            .paths_below(path)
-            .filter_map(|path| Some((path, checks.oracle.at(path, snapshot.zxid())?.stat)))
-            .collect();
-        let odd = match snapshot.walk(path) {
-            Ok(mut walk) => walk.find(|(path, _, stat)| there.remove(path) != Some(*stat)),
-            Err(_) => None,
-        };
-        let checked =
-            require(odd.is_none() && there.is_empty(), "I3 snapshots show what was", || {
-                format!("below {path} at zxid {}: {odd:?}, and not {there:?}", snapshot.zxid())
-            });
-        drop(checks);
-        self.kernel.check(checked);
-    }
-
-    fn check_now<T: Debug>(
-        &self,
-        what: &'static str,
-        path: &str,
-        shown: Zxid,
-        result: &Result<T>,
-        fits: Fits<T>,
-    ) {
-        self.kernel.count(what);
-        if result.as_ref().is_err_and(Error::is_session_lost) {
-            return;
-        }
-        let floor = self.floor.get();
-        let checks = self.kernel.checks.borrow();
-        let checked = require(shown >= floor, "I3 reads do not go back", || {
-            format!("{what} {path} shows zxid {shown} after {floor}")
-        })
-        .and_then(|()| {
-            require(fits(result, checks.oracle.at(path, shown)), "I3 reads show what was", || {
-                format!("{what} {path} gave {result:?} at zxid {shown}")
-            })
-        });
-        drop(checks);
-        self.kernel.check(checked);
-        self.raise(shown);
-    }
-
     /// I2: what is read after it shows every write that was answered, to anybody, before it.
     pub(crate) fn sync(self: &Rc<Self>) -> Answering<Result<Zxid>> {
         let asked = self.kernel.checks.borrow().order.floor();
@@ -555,29 +420,6 @@ impl Handle {
         };
         let (from, pending) = (self.shown(), self.session.nonblocking().watch(path, mode));
         self.watching("watch", (path, kind), pending, from, |watch| (None, watch)).await
-    }
-}
-
-/// Whether a read's result is what the znode was.
-type Fits<T> = fn(&Result<T>, Option<&Known>) -> bool;
-
-fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool {
-    match (result, known) {
-        (Ok((data, stat)), Some(known)) => *data == known.data && *stat == known.stat,
-        (Err(Error::NoNode { .. }), None) => true,
-        _ => false,
-    }
-}
-
-fn exists_fits(result: &Result<Option<Stat>>, known: Option<&Known>) -> bool {
-    matches!(result, Ok(stat) if *stat == known.map(|known| known.stat))
-}
-
-fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
-    match (result, known) {
-        (Ok(children), Some(known)) => *children == known.children,
-        (Err(Error::NoNode { .. }), None) => true,
-        _ => false,
     }
 }
 

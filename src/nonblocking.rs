@@ -12,6 +12,7 @@ use crate::path;
 use crate::pending::Pending;
 use crate::runtime::expect;
 use crate::session::Session;
+use crate::snapshot::Snapshot;
 use crate::watch::{Watch, WatchMode, watch};
 use crate::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
 
@@ -168,6 +169,15 @@ impl<'a> NonBlocking<'a> {
     /// See [`Session::children`]; this one sees the session's earlier writes.
     pub fn children(&self, path: &str) -> Pending<Vec<String>> {
         self.read(path, |path| Read::Children { path }, expect::children)
+    }
+
+    /// See [`Session::snapshot`]; this one shows the session's earlier writes, and none made later
+    /// but as all reads do. What else is to be read is read from it: any number of znodes, in one
+    /// state.
+    pub fn snapshot(&self) -> Pending<Snapshot> {
+        let root = self.session.root.clone();
+        let convert = |answer| Ok(Snapshot::new(expect::tree(answer)?, root));
+        self.read("/", |_| Read::Tree, convert)
     }
 
     /// See [`Session::ephemerals`].

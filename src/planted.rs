@@ -31,6 +31,7 @@ pub enum Bug {
     ReadWithoutQuorum,
     SyncWithoutCatchingUp,
     ReadBeforeOwnWrites,
+    EphemeralForgotten,
     MultiPartial,
     ConditionIgnored,
     VersionStands,
@@ -60,7 +61,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 43] = [
+    pub const ALL: [Bug; 44] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -80,6 +81,7 @@ impl Bug {
         Bug::ReadWithoutQuorum,
         Bug::SyncWithoutCatchingUp,
         Bug::ReadBeforeOwnWrites,
+        Bug::EphemeralForgotten,
         Bug::MultiPartial,
         Bug::ConditionIgnored,
         Bug::VersionStands,
@@ -128,6 +130,7 @@ impl Bug {
             Bug::ReadWithoutQuorum => "a leader confirms reads without asking whether it leads",
             Bug::SyncWithoutCatchingUp => "a sync is answered before the replica has caught up",
             Bug::ReadBeforeOwnWrites => "a read overtakes the writes before it",
+            Bug::EphemeralForgotten => "a session is not told of its first ephemeral",
             Bug::MultiPartial => "a multi that fails leaves its first operations done",
             Bug::ConditionIgnored => "a multi is done although a znode is not as it asks",
             Bug::VersionStands => "setting data does not change the version",

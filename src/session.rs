@@ -408,10 +408,42 @@ impl Session {
         })
     }
 
-    /// The paths of the ephemeral znodes of this session, sorted. Blocks until the session's earlier
-    /// calls have their answers.
+    /// How many znodes are below a path, as this replica has them, the znode itself not counted. Does
+    /// not block, and counts them one by one.
     ///
-    /// Source: ZooKeeper, `getEphemerals`.
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// for path in ["/a", "/a/b", "/a/b/c", "/ab"] {
+    ///     session.create(path, b"", CreateMode::Persistent)?;
+    /// }
+    /// assert_eq!(session.all_children_number("/a")?, 2);
+    /// assert_eq!(session.children_with_stat("/a")?.1.num_children, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: ZooKeeper, `getAllChildrenNumber`.
+    pub fn all_children_number(&self, path: &str) -> Result<usize> {
+        self.snapshot()?.all_children_number(path)
+    }
+
+    /// The paths of the ephemeral znodes of this session, sorted, as this replica has them: those that
+    /// another holder of the session created too. Blocks until the session's earlier calls have their
+    /// answers.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/b", b"", CreateMode::Ephemeral)?;
+    /// session.create("/a-", b"", CreateMode::EphemeralSequential)?;
+    /// session.create("/stays", b"", CreateMode::Persistent)?;
+    /// assert_eq!(session.ephemerals()?, ["/a-0000000001", "/b"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: ZooKeeper, `getEphemerals`; its prefix is left to the caller.
     pub fn ephemerals(&self) -> Result<Vec<String>> {
         self.settle("ephemerals", "/", self.nonblocking().ephemerals())
     }
@@ -505,7 +537,28 @@ impl Session {
     /// before this call. Blocks for a round trip to a majority, as [`Session::create`] does, and
     /// returns the replica's last zxid.
     ///
-    /// A read after it is linearizable. (ZooKeeper's `sync` asks its leader alone and is not.)
+    /// **Any read after it is linearizable**, a [`Session::snapshot`] included. (ZooKeeper's `sync`
+    /// asks its leader alone and is not.) Without blocking, a read of [`NonBlocking`] that is made
+    /// behind its `sync` is linearizable in the same way.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    /// here.create("/a", b"1", CreateMode::Persistent)?;
+    /// // A read over there may be a little behind; not so after this.
+    /// there.sync()?;
+    /// assert_eq!(&there.get("/a")?.0[..], b"1");
+    ///
+    /// here.set("/a", b"2")?;
+    /// let calls = there.nonblocking();
+    /// let (synced, snapshot) = (calls.sync(), calls.snapshot());
+    /// assert_eq!(&snapshot.wait()?.get("/a")?.0[..], b"2");
+    /// synced.wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
     /// Source: Raft thesis, section 6.4.
     pub fn sync(&self) -> Result<Zxid> {
         self.settle("sync", "/", self.nonblocking().sync())

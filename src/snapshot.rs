@@ -33,7 +33,8 @@ use crate::znode::{Stat, Zxid};
 /// // Everything below, and how many that are.
 /// let paths: Vec<&str> = snapshot.walk("/shop")?.map(|(path, _, _)| path).collect();
 /// assert_eq!(paths, ["/shop", "/shop/apples", "/shop/pears"]);
-/// assert_eq!(snapshot.walk("/shop")?.count() - 1, 2);
+/// assert_eq!(snapshot.all_children_number("/shop")?, 2);
+/// assert_eq!(session.all_children_number("/shop")?, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ impl Snapshot {
         Snapshot { tree, root }
     }
 
-    /// The last write that it shows.
+    /// The last write that it shows: a znode's stat has no greater zxid.
     pub fn zxid(&self) -> Zxid {
         self.tree.zxid()
     }
@@ -75,6 +76,19 @@ impl Snapshot {
     /// The names of a znode's children, sorted by their bytes.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         Ok(self.znode(path)?.children().map(str::to_owned).collect())
+    }
+
+    /// The names of a znode's children, sorted by their bytes, and its stat.
+    pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        let znode = self.znode(path)?;
+        Ok((znode.children().map(str::to_owned).collect(), znode.stat()))
+    }
+
+    /// How many znodes are below a path, the znode itself not counted. They are counted one by one.
+    ///
+    /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` are the system's own three too.
+    pub fn all_children_number(&self, path: &str) -> Result<usize> {
+        Ok(self.walk(path)?.count() - 1)
     }
 
     /// A znode and everything below it, with data and stat: each before its children, and siblings

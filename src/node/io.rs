@@ -135,6 +135,8 @@ pub(crate) enum Read {
     },
     /// Answered by [`Answer::Children`] with whole paths.
     Ephemerals,
+    /// All of it.
+    Tree,
 }
 
 /// The answer to a [`ClientRequest`] that succeeded.
@@ -144,6 +146,7 @@ pub(crate) enum Answer {
     Data(Arc<[u8]>, Stat),
     Exists(Option<Stat>),
     Children(Vec<String>),
+    Tree(Tree),
     Watching,
     Synced(Zxid),
 }

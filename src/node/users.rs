@@ -204,7 +204,8 @@ impl Node {
     }
 
     pub(super) fn take_applied(&mut self, applied: Applied) {
-        self.tree_changed |= !applied.changes.is_empty();
+        // Opening a session changes no znode, and yet takes a zxid, which a sync may have told.
+        self.tree_changed |= !applied.changes.is_empty() || !applied.sessions.is_empty();
         let mut fired = Fired::default();
         for change in &applied.changes {
             self.watches.fire(change, &mut fired);

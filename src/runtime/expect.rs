@@ -1,6 +1,9 @@
 //! The answers of the node, for those who asked.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
+use crate::machine::Tree;
 use crate::machine::command::Reply;
 use crate::node::io::Answer;
 use crate::znode::{Created, OpResult, Stat};
@@ -38,7 +41,7 @@ pub(crate) fn multi(answer: Answer) -> Result<Vec<OpResult>> {
     }
 }
 
-pub(crate) fn data(answer: Answer) -> Result<(std::sync::Arc<[u8]>, Stat)> {
+pub(crate) fn data(answer: Answer) -> Result<(Arc<[u8]>, Stat)> {
     match answer {
         Answer::Data(data, stat) => Ok((data, stat)),
         other => unexpected(&other),
@@ -55,6 +58,13 @@ pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
 pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
     match answer {
         Answer::Children(children) => Ok(children),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn tree(answer: Answer) -> Result<Arc<Tree>> {
+    match answer {
+        Answer::Tree(tree) => Ok(Arc::new(tree)),
         other => unexpected(&other),
     }
 }

@@ -146,6 +146,12 @@ impl Oracle {
         past[..later].last()?.1.as_ref()
     }
 
+    /// The paths of a session's ephemerals as of a zxid.
+    pub(crate) fn ephemerals(&self, session: SessionId, zxid: Zxid) -> Vec<&str> {
+        let owner = |path| self.at(path, zxid).and_then(|known| known.stat.ephemeral_owner);
+        self.paths_below("/").filter(|path| owner(path) == Some(session)).collect()
+    }
+
     /// The zxids within a range at which a path's znode was any different from the zxid before,
     /// and the range's first one.
     pub(crate) fn versions(&self, path: &str, from: Zxid, to: Zxid) -> Vec<Zxid> {

@@ -187,11 +187,12 @@ fn answer(
             (Answer::Children(children), path, WatchKind::Children)
         }
         Read::Ephemerals => {
-            let record = machine.session(session);
-            let paths =
-                record.map(|record| record.ephemerals.iter().map(|path| (**path).to_owned()));
-            return Ok(Answer::Children(paths.into_iter().flatten().collect()));
+            let paths = machine.session(session).map(|record| record.ephemerals.iter());
+            let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());
+            let forgotten = usize::from(planted(Bug::EphemeralForgotten));
+            return Ok(Answer::Children(paths.skip(forgotten).collect()));
         }
+        Read::Tree => return Ok(Answer::Tree(tree.clone())),
     };
     if let Some(watch) = watch {
         watches.add(watch, path, kind, session);

@@ -87,3 +87,26 @@ pub(crate) fn read(
         )),
     }
 }
+
+/// The same for the ephemerals of a session.
+pub(crate) fn read_ephemerals(
+    oracle: &Oracle,
+    session: SessionId,
+    (from, to): (Zxid, Zxid),
+    paths: &[String],
+) -> Result<Zxid, Violation> {
+    let changes = oracle.changes()[oracle.first_after(from)..].iter();
+    let later = changes.map(|change| change.zxid).take_while(|zxid| *zxid <= to);
+    let mut zxids = std::iter::once(from).chain(later);
+    match zxids.find(|zxid| oracle.ephemerals(session, *zxid) == paths) {
+        Some(zxid) => Ok(zxid),
+        None => Err(Violation::new(
+            "I3 reads show what was",
+            format!(
+                "the ephemerals of {session} were {paths:?} at no zxid from {from} to {to}; at {to} \
+                 they are {:?}",
+                oracle.ephemerals(session, to)
+            ),
+        )),
+    }
+}

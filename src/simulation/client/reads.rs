@@ -9,19 +9,35 @@ use std::sync::Arc;
 use super::{Answering, Handle};
 use crate::error::{Error, Result};
 use crate::pending::Pending;
-use crate::simulation::checks::{order, require};
+use crate::simulation::checks::{Checks, Violation, order, require};
 use crate::simulation::oracle::Known;
 use crate::snapshot::Snapshot;
 use crate::znode::{Stat, Zxid};
 
 impl Handle {
-    /// A read that has just been asked for.
+    /// A read of a path's znode that has just been asked for.
     fn read<T: Debug + 'static>(
         self: &Rc<Self>,
         what: &'static str,
         path: &str,
         pending: Pending<T>,
         fits: Fits<T>,
+    ) -> Answering<Result<T>> {
+        let at = path.to_owned();
+        self.read_state(what, path, pending, move |checks, range, result| {
+            let fits = |known: Option<&Known>| fits(result, known);
+            order::read(&checks.oracle, &at, range, fits, || format!("{what} {at} gave {result:?}"))
+        })
+    }
+
+    /// A read that has just been asked for. `find` is given the zxids between which is the state that
+    /// it shows, and gives the earliest that it can be.
+    fn read_state<T: Debug + 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        path: &str,
+        pending: Pending<T>,
+        find: impl FnOnce(&Checks, (Zxid, Zxid), &Result<T>) -> Result<Zxid, Violation> + 'static,
     ) -> Answering<Result<T>> {
         let from = self.shown();
         let waits = self.kernel.wait(what, self.place);
@@ -37,22 +53,18 @@ impl Handle {
             handle.note(what, &path, &result);
             // A snapshot may bring several of the session's writes at once, and no state between.
             let behind = behind.filter(|_| installs == handle.installs());
-            handle.check_read(what, &path, (from, behind), &result, fits);
+            if matches!(result, Ok(_) | Err(Error::NoNode { .. })) {
+                handle.check_read((from, behind), |checks, range| find(checks, range, &result));
+            }
             result
         })
     }
 
-    fn check_read<T: Debug>(
+    fn check_read(
         &self,
-        what: &'static str,
-        path: &str,
         (from, behind): (Zxid, Option<u64>),
-        result: &Result<T>,
-        fits: Fits<T>,
+        find: impl FnOnce(&Checks, (Zxid, Zxid)) -> Result<Zxid, Violation>,
     ) {
-        if !matches!(result, Ok(_) | Err(Error::NoNode { .. })) {
-            return;
-        }
         // The session's earlier writes have been answered by now, and so are in its floor.
         let checks = self.kernel.checks.borrow();
         // What the session has asked for later is not to be seen.
@@ -62,9 +74,7 @@ impl Handle {
             next.filter(|next| next.is_done() && next.changes).map(|next| next.zxid - 1);
         let from = from.max(self.floor.get());
         let to = self.shown().min(before_next.unwrap_or(Zxid::MAX));
-        let shows = || format!("{what} {path} by {} gave {result:?}", self.session.id());
-        let fits = |known: Option<&Known>| fits(result, known);
-        let read = order::read(&checks.oracle, path, (from, to), fits, shows);
+        let read = find(&checks, (from, to));
         drop(checks);
         match read {
             Ok(zxid) => self.raise(zxid),
@@ -87,7 +97,28 @@ impl Handle {
         self.read("children", path, self.session.nonblocking().children(path), children_fits)
     }
 
-    /// The three reads that do not wait, one after the other: they show one state.
+    /// The session's ephemerals, as [`Handle::get`].
+    pub(crate) fn ephemerals(self: &Rc<Self>) -> Answering<Result<Vec<String>>> {
+        let id = self.session.id();
+        let pending = self.session.nonblocking().ephemerals();
+        self.read_state("ephemerals", "", pending, move |checks, range, result| {
+            order::read_ephemerals(&checks.oracle, id, range, result.as_deref().unwrap_or_default())
+        })
+    }
+
+    /// A snapshot, as [`Handle::get`]. What it shows is for [`Handle::check_snapshot`].
+    pub(crate) fn snapshot(self: &Rc<Self>) -> Answering<Result<Snapshot>> {
+        let pending = self.session.nonblocking().snapshot();
+        self.read_state("snapshot", "", pending, |_, (from, to), result| {
+            let zxid = result.as_ref().map_or(0, Snapshot::zxid);
+            require((from..=to).contains(&zxid), "I3 reads show what was", || {
+                format!("a snapshot of zxid {zxid}, not from {from} to {to}")
+            })?;
+            Ok(zxid)
+        })
+    }
+
+    /// The reads that do not wait, one after the other: they show one state.
     pub(crate) fn look(&self, path: &str) {
         let shown = self.shown();
         // A session that is connecting anew may find its replica behind: only `sync` helps that.
@@ -98,28 +129,35 @@ impl Handle {
         self.check_now("exists now", path, shown, &exists, exists_fits);
         let children = self.session.children(path);
         self.check_now("children now", path, shown, &children, children_fits);
+        let children = self.session.children_with_stat(path);
+        self.check_now("children, stat now", path, shown, &children, children_with_stat_fit);
         if let Ok(snapshot) = self.session.snapshot() {
+            self.kernel.count("snapshot now");
             self.check_snapshot(path, &snapshot);
         }
     }
 
     /// A snapshot shows all that was there at its zxid, and nothing else.
-    fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
-        self.kernel.count("snapshot");
+    pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
         let checks = self.kernel.checks.borrow();
-        let mut there: BTreeMap<&str, Stat> = checks
-            .oracle
-            .paths_below(path)
-            .filter_map(|path| Some((path, checks.oracle.at(path, snapshot.zxid())?.stat)))
-            .collect();
+        let at = |path: &str| checks.oracle.at(path, snapshot.zxid());
+        let paths = checks.oracle.paths_below(path);
+        let mut there: BTreeMap<&str, Stat> =
+            paths.filter_map(|path| Some((path, at(path)?.stat))).collect();
+        let counted = match snapshot.all_children_number(path) {
+            Ok(below) => below + 1 == there.len(),
+            Err(_) => there.is_empty(),
+        };
+        let listed = children_with_stat_fit(&snapshot.children_with_stat(path), at(path));
         let odd = match snapshot.walk(path) {
             Ok(mut walk) => walk.find(|(path, _, stat)| there.remove(path) != Some(*stat)),
             Err(_) => None,
         };
-        let checked =
-            require(odd.is_none() && there.is_empty(), "I3 snapshots show what was", || {
-                format!("below {path} at zxid {}: {odd:?}, and not {there:?}", snapshot.zxid())
-            });
+        let holds = counted && listed && odd.is_none() && there.is_empty();
+        let checked = require(holds, "I3 snapshots show what was", || {
+            let zxid = snapshot.zxid();
+            format!("below {path} at zxid {zxid}: {odd:?}, not {there:?}; {counted} {listed}")
+        });
         drop(checks);
         self.kernel.check(checked);
     }
@@ -170,6 +208,14 @@ fn exists_fits(result: &Result<Option<Stat>>, known: Option<&Known>) -> bool {
 fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
     match (result, known) {
         (Ok(children), Some(known)) => *children == known.children,
+        (Err(Error::NoNode { .. }), None) => true,
+        _ => false,
+    }
+}
+
+fn children_with_stat_fit(result: &Result<(Vec<String>, Stat)>, known: Option<&Known>) -> bool {
+    match (result, known) {
+        (Ok((children, stat)), Some(known)) => *children == known.children && *stat == known.stat,
         (Err(Error::NoNode { .. }), None) => true,
         _ => false,
     }

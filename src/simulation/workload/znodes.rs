@@ -111,6 +111,11 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let exists = handle.exists(&path);
             Box::pin(async { drop(exists.await) })
         }
+        16 if version == 0 => {
+            let ephemerals = handle.ephemerals();
+            Box::pin(async { drop(ephemerals.await) })
+        }
+        16 if version == 1 => Box::pin(keep_snapshot(client.clone(), Rc::clone(handle), path)),
         16 => {
             let children = handle.children(&path);
             Box::pin(async { drop(children.await) })
@@ -134,6 +139,17 @@ fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     let path = below.map_or(path.clone(), |child| crate::path::join(&path, &child));
     let delete = handle.delete(&path, None);
     async { drop(delete.await) }
+}
+
+/// Takes a snapshot, and looks at it then and later: it stays as it is.
+fn keep_snapshot(client: Client, handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
+    let snapshot = handle.snapshot();
+    async move {
+        let Ok(snapshot) = snapshot.await else { return };
+        handle.check_snapshot(&path, &snapshot);
+        client.think().await;
+        handle.check_snapshot(&path, &snapshot);
+    }
 }
 
 fn some_condition(client: &Client) -> Condition {

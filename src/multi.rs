@@ -13,6 +13,15 @@ use crate::znode::{Condition, CreateMode, OpResult};
 /// Each sees what those before it did. Nobody ever sees some of them done and others not. Their data
 /// together may be 1 MiB, and so may their paths.
 ///
+/// **If one fails**, none is done, and [`Error::Multi`] tells which was the first to fail, and its
+/// error, as the call by itself would have. That is all there is to know: of those before it, which
+/// ZooKeeper's list of results calls `Ok`, none was done, and of those behind it, which it calls
+/// `RuntimeInconsistency`, none was tried.
+///
+/// **Any version** is what [`Multi::set`] and [`Multi::delete`] take, where ZooKeeper's callers pass
+/// -1; the check of a znode of any version is [`Condition::Exists`]. A version here has 64 bits and
+/// no number that means another thing.
+///
 /// Source: ZooKeeper, `multi`.
 ///
 /// ```

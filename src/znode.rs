@@ -174,7 +174,8 @@ pub struct Stat {
     pub ctime: u64,
     /// When its data last changed, as `ctime`.
     pub mtime: u64,
-    /// How often its data was changed, even to the same bytes.
+    /// How often its data was changed, even to the same bytes. (ZooKeeper's has 32 bits and
+    /// wraps; once it is -1, whoever compares with it compares with any version.)
     pub version: u64,
     /// How many children were created plus how many were deleted.
     pub cversion: u64,

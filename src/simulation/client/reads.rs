@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::{Answering, Handle};
 use crate::error::{Error, Result};
+use crate::multi_read::{ReadOp, ReadResult};
 use crate::pending::Pending;
 use crate::simulation::checks::{Checks, Violation, order, require};
 use crate::simulation::oracle::Known;
@@ -135,6 +136,48 @@ impl Handle {
             self.kernel.count("snapshot now");
             self.check_snapshot(path, &snapshot);
         }
+    }
+
+    /// Several reads of one state, each with what it would show alone.
+    pub(crate) fn look_together(&self, paths: &[String; 2]) {
+        let shown = self.shown();
+        let ops = paths.iter().flat_map(|path| {
+            [ReadOp::Get(path), ReadOp::Exists(path), ReadOp::Children(path)]
+                .into_iter()
+                .chain([ReadOp::AllChildrenNumber(path)])
+        });
+        let ops: Vec<ReadOp<'_>> = ops.collect();
+        let Ok(results) = self.session.multi_read(ops.iter().copied()) else { return };
+        self.kernel.count("multi read now");
+        let checks = self.kernel.checks.borrow();
+        let at = |path: &str| checks.oracle.at(path, shown);
+        let fits = |(op, result): &(&ReadOp<'_>, &Result<ReadResult>)| match (**op, result) {
+            (ReadOp::Exists(path), Ok(ReadResult::Exists(stat))) => {
+                *stat == at(path).map(|known| known.stat)
+            }
+            (ReadOp::Get(path), Ok(ReadResult::Data(data, stat))) => {
+                at(path).is_some_and(|known| known.data == *data && known.stat == *stat)
+            }
+            (ReadOp::Children(path), Ok(ReadResult::Children(names, stat))) => {
+                at(path).is_some_and(|known| known.children == *names && known.stat == *stat)
+            }
+            (ReadOp::AllChildrenNumber(path), Ok(ReadResult::AllChildrenNumber(number))) => {
+                let below = checks.oracle.paths_below(path).filter(|path| at(path).is_some());
+                below.count() == number + 1
+            }
+            (
+                ReadOp::Get(path) | ReadOp::Children(path) | ReadOp::AllChildrenNumber(path),
+                Err(Error::NoNode { path: missing }),
+            ) => path == missing && at(path).is_none(),
+            _ => false,
+        };
+        let odd = ops.iter().zip(&results).find(|read| !fits(read));
+        let checked =
+            require(results.len() == ops.len() && odd.is_none(), "I3 reads show what was", || {
+                format!("{odd:?} in a multi read at zxid {shown}, of {} reads", ops.len())
+            });
+        drop(checks);
+        self.kernel.check(checked);
     }
 
     /// A snapshot shows all that was there at its zxid, and nothing else.

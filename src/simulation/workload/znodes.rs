@@ -27,7 +27,9 @@ pub(crate) async fn run(client: Client) {
             let asked = (0..together).map(|_| ask(&client, &handle)).collect();
             all(asked).await;
             if client.random.percent(30) && !handle.is_over() {
-                handle.look(&shared_path(&client.kernel, &client.random));
+                let path = || shared_path(&client.kernel, &client.random);
+                handle.look(&path());
+                handle.look_together(&[path(), path()]);
             }
         }
         if client.random.percent(50) {

@@ -60,7 +60,8 @@ fn dependencies_point_downwards() {
         let files =
             if folder.is_dir() { sources(&folder) } else { vec![src.join(format!("{module}.rs"))] };
         assert!(!files.is_empty());
-        for file in files {
+        // Tests may look at whatever they like.
+        for file in files.into_iter().filter(|file| !file.ends_with("tests.rs")) {
             for rest in code(&file).split("crate::").skip(1) {
                 let used: String =
                     rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();

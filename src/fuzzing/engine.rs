@@ -254,11 +254,16 @@ impl<'a> World<'a> {
 
     fn op(&mut self) -> Op {
         let path = self.path();
-        let modes =
-            [CreateMode::Persistent, CreateMode::Ephemeral, CreateMode::EphemeralSequential];
+        let modes = [
+            CreateMode::Persistent,
+            CreateMode::Ephemeral,
+            CreateMode::EphemeralSequential,
+            CreateMode::Container,
+            CreateMode::PersistentWithTtl(Time::from_secs(2)),
+        ];
         let data = Bytes::from(vec![1; usize::from(self.choices.byte())]);
         match self.choices.below(5) {
-            0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(3))] },
+            0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(5))] },
             2 => Op::Set { path, data, version: None },
             3 if self.choices.below(4) == 0 => Op::DeleteTree { path },
             3 => Op::Delete { path, version: None },

@@ -1,5 +1,9 @@
 //! ZooKeeper's rules one by one, and those of sessions.
 
+mod ends;
+mod sequences;
+mod sessions;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +11,6 @@ use bytes::Bytes;
 use super::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange,
 };
-use super::tree::Fields;
 use super::{DATA_BYTES_MAX, Machine};
 use crate::path::PATH_BYTES_MAX;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX};
@@ -136,43 +139,6 @@ fn exists(path: &str) -> OpError {
 
 use ChangeKind::{Created as Made, DataChanged, Deleted};
 use CreateMode::{Ephemeral, EphemeralSequential, Persistent, PersistentSequential};
-
-#[test]
-fn sequence_numbers_count_every_create_under_the_parent() {
-    // Creates of any kind count, deletes do not, and a parent made anew starts at 0.
-    let mut s = Script::new();
-    s.make("/q", Persistent);
-    assert_eq!(s.make("/q/n-", PersistentSequential), "/q/n-0000000000");
-    s.make("/q/plain", Persistent);
-    assert_eq!(s.make("/q/m-", EphemeralSequential), "/q/m-0000000002");
-    s.op(delete("/q/m-0000000002", None)).unwrap();
-    assert_eq!(s.make("/q/", PersistentSequential), "/q/0000000003");
-    assert_eq!(s.make("/q/..", PersistentSequential), "/q/..0000000004");
-    // Under the root too, where the system's own znode does not count.
-    assert_eq!(s.make("/top", PersistentSequential), "/top0000000001");
-    assert_eq!(s.make("/", PersistentSequential), "/0000000002");
-
-    let mut s = Script::new();
-    for _ in 0..2 {
-        s.make("/p", Persistent);
-        assert_eq!(s.make("/p/n", PersistentSequential), "/p/n0000000000");
-        s.op(delete("/p/n0000000000", None)).unwrap();
-        s.op(delete("/p", None)).unwrap();
-    }
-}
-
-#[test]
-fn a_taken_sequential_name_is_an_error_until_the_number_moves_on() {
-    let mut s = Script::new();
-    s.make("/q", Persistent);
-    s.make("/q/n0000000001", Persistent);
-    for _ in 0..2 {
-        let result = s.op(create("/q/n", PersistentSequential));
-        assert_eq!(result, Err(exists("/q/n0000000001")));
-    }
-    s.make("/q/other", Persistent);
-    assert_eq!(s.make("/q/n", PersistentSequential), "/q/n0000000002");
-}
 
 #[test]
 fn the_stat_follows_each_operation() {
@@ -335,54 +301,6 @@ fn what_the_system_keeps_is_written_by_users_as_far_as_zookeeper_lets_them() {
 }
 
 #[test]
-fn sequence_numbers_go_on_past_thirty_two_bits_and_past_ten_digits() {
-    // ZooKeeper's stop at 2147483647: every sequential create is a NodeExists from then on.
-    for (number, names) in [
-        (2_147_483_647, ["2147483647", "2147483648"]),
-        (9_999_999_999, ["9999999999", "10000000000"]),
-        (u64::MAX, ["18446744073709551615", "0000000000"]),
-    ] {
-        let mut s = Script::new();
-        let mode = PersistentSequential;
-        let fields =
-            Fields { creates: number, cversion: number.wrapping_mul(2), ..Fields::default() };
-        s.make("/q", Persistent);
-        s.machine.state.tree.put("/q".into(), b"", fields);
-        for name in names {
-            assert_eq!(s.make("/q/n-", mode), format!("/q/n-{name}"));
-        }
-        let children = s.machine.tree().get("/q").unwrap().children().count();
-        assert_eq!(children, 2);
-    }
-    // The name is as long as its number, and so may become too long for a path.
-    let mut s = Script::new();
-    let fields = Fields { creates: 9_999_999_999, cversion: 19_999_999_998, ..Fields::default() };
-    s.make("/q", Persistent);
-    s.machine.state.tree.put("/q".into(), b"", fields);
-    let longest = format!("/q/{}", "x".repeat(PATH_BYTES_MAX - 13));
-    assert_eq!(s.make(&longest, PersistentSequential).len(), PATH_BYTES_MAX);
-    let result = s.op(create(&longest, PersistentSequential));
-    assert!(matches!(result, Err(OpError::InvalidPath { .. })));
-}
-
-#[test]
-fn a_sequential_name_is_not_given_twice() {
-    let mut s = Script::new();
-    s.make("/q", Persistent);
-    s.make("/q/n-", PersistentSequential);
-    let last = s.make("/q/n-", EphemeralSequential);
-    s.op(delete(&last, None)).unwrap();
-    assert_eq!(s.make("/q/n-", PersistentSequential), "/q/n-0000000002");
-    // Nor within a multi, nor by one that failed.
-    let next = || create("/q/n-", PersistentSequential);
-    assert!(s.multi(vec![next(), delete("/none", None)]).is_err());
-    s.multi(vec![next(), delete("/q/n-0000000003", None), next()]).unwrap();
-    let tree = s.machine.tree();
-    let names: Vec<&str> = tree.get("/q").unwrap().children().collect();
-    assert_eq!(names, ["n-0000000000", "n-0000000002", "n-0000000004"]);
-}
-
-#[test]
 fn the_longest_path_and_the_largest_data_fit() {
     let mut s = Script::new();
     let longest = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
@@ -532,156 +450,6 @@ fn the_data_of_a_multi_is_limited_as_a_whole() {
 }
 
 #[test]
-fn ephemerals_go_with_their_session_in_one_zxid() {
-    // In the order of their paths.
-    let mut s = Script::new();
-    for path in ["/c", "/a-", "/b", "/gone"] {
-        s.make(path, Ephemeral);
-    }
-    s.make("/a", Persistent);
-    s.make("/a/x", Ephemeral);
-    let theirs = vec![create("/b-of-b", Ephemeral), delete("/gone", None)];
-    // Anyone may delete an ephemeral, and then it does not go a second time.
-    s.run(B, Command::Multi(theirs)).unwrap();
-    s.make("/gone", Persistent);
-    let zxid = s.machine.zxid() + 1;
-    assert_eq!(s.run(A, Command::Close), Ok(Reply::Done));
-    let expected = ["/a-", "/a/x", "/b", "/c"].map(|path| (zxid, Deleted, path));
-    assert_eq!(s.changes(), expected);
-    assert_eq!(s.last.sessions, [SessionChange::Gone(A, A.0)]);
-    assert_eq!(s.machine.zxid(), zxid);
-    assert_eq!(s.stat("/a").pzxid, zxid);
-    assert!(s.exists("/gone") && s.exists("/b-of-b"));
-    assert!(s.machine.session(A).is_none());
-
-    // The close again, and anything else: the session is not known.
-    let again = s.send(A, A.0, s.next[0] - 1, 0, Command::Close);
-    assert_eq!(again, Err(OpError::SessionExpired));
-    let late = s.op(create("/late", Ephemeral));
-    assert_eq!(late, Err(OpError::SessionExpired));
-    assert_eq!(s.machine.zxid(), zxid);
-}
-
-#[test]
-fn a_session_without_ephemerals_takes_a_zxid_to_close_too() {
-    let mut s = Script::new();
-    s.run(A, Command::Close).unwrap();
-    assert_eq!((s.machine.zxid(), s.changes().len()), (3, 0));
-    assert_eq!(s.machine.sessions().map(|(id, _)| id).collect::<Vec<_>>(), [B]);
-}
-
-#[test]
-fn an_expiry_holds_only_in_its_term_and_against_its_holder() {
-    let mut s = Script::new();
-    s.make("/e", Ephemeral);
-    let expire = |term| Command::Expire { term };
-    for (holder, term) in [(A.0, TERM - 1), (A.0, TERM + 1), (99, TERM)] {
-        let result = s.send(A, holder, 0, 0, expire(term));
-        assert_eq!(result, Err(OpError::StaleExpiry));
-    }
-    assert!(s.exists("/e"));
-    assert_eq!(s.send(A, A.0, 0, 0, expire(TERM)), Ok(Reply::Done));
-    assert!(!s.exists("/e"));
-    assert_eq!(s.last.sessions, [SessionChange::Gone(A, A.0)]);
-    let again = s.send(A, A.0, 0, 0, expire(TERM));
-    assert_eq!(again, Err(OpError::SessionExpired));
-}
-
-#[test]
-fn a_request_that_comes_again_is_answered_and_not_run() {
-    let mut s = Script::new();
-    let command = Command::Op(create("/n-", EphemeralSequential));
-    let first = s.send(A, A.0, 1, 0, command.clone());
-    let zxid = s.machine.zxid();
-    assert_eq!(s.send(A, A.0, 1, 0, command.clone()), first);
-    assert_eq!(s.last.changes, []);
-    // Also an error, though by now it would succeed.
-    let absent = Command::Op(set("/b", b"", None));
-    assert_eq!(s.send(A, A.0, 2, 0, absent.clone()), Err(no_node("/b")));
-    s.run(B, Command::Op(create("/b", Persistent))).unwrap();
-    assert_eq!(s.send(A, A.0, 2, 0, absent), Err(no_node("/b")));
-    assert_eq!(s.machine.zxid(), zxid + 1);
-    // Once its result has arrived it is forgotten.
-    s.send(A, A.0, 3, 2, Command::Op(check("/", None))).unwrap();
-    assert_eq!(s.send(A, A.0, 1, 0, command), Err(OpError::OutOfOrder));
-    assert_eq!(s.machine.zxid(), zxid + 1);
-}
-
-#[test]
-fn a_request_before_its_time_has_no_effect() {
-    let mut s = Script::new();
-    s.send(A, A.0, 1, 0, Command::Op(check("/", None))).unwrap();
-    let hash = s.machine.hash();
-    let early = Command::Op(create("/early", Persistent));
-    for (seq, acked) in [(3, 2), (3, 0), (u64::MAX, u64::MAX)] {
-        let result = s.send(A, A.0, seq, acked, early.clone());
-        assert_eq!(result, Err(OpError::OutOfOrder));
-        assert_eq!(s.machine.hash(), hash);
-    }
-    let close = s.send(A, A.0, 3, 2, Command::Close);
-    assert_eq!(close, Err(OpError::OutOfOrder));
-    assert!(s.machine.session(A).is_some());
-}
-
-#[test]
-fn opening_again_gives_the_same_answer() {
-    let mut s = Script::new();
-    let again = s.send(A, A.0, 0, 0, open());
-    assert_eq!(again, Ok(Reply::Session { timeout_ms: 9000 }));
-    assert_eq!((s.machine.zxid(), s.last.sessions.len()), (2, 0));
-    let other = s.send(A, 77, 0, 0, open());
-    assert_eq!(other, Err(OpError::WrongSecret));
-    let thief = Command::Open { secret: [0; 16], timeout_ms: 1, owner: 1, base: 0 };
-    assert_eq!(s.send(A, A.0, 0, 0, thief), Err(OpError::WrongSecret));
-    assert_eq!(s.machine.session(A).unwrap().timeout_ms, 9000);
-}
-
-#[test]
-fn a_resumed_session_belongs_to_its_new_holder() {
-    let mut s = Script::new();
-    s.make("/e", Ephemeral);
-    let stranger = s.send(SessionId(9), 50, 0, 0, resume(SECRET));
-    assert_eq!(stranger, Err(OpError::SessionExpired));
-    let thief = s.send(A, 50, 0, 0, resume([0; 16]));
-    assert_eq!(thief, Err(OpError::WrongSecret));
-    // Not even the holder itself is told anything without the secret.
-    let thief = s.send(A, A.0, 0, 0, resume([0; 16]));
-    assert_eq!(thief, Err(OpError::WrongSecret));
-
-    let zxid = s.machine.zxid();
-    for sent in 0..2 {
-        let resumed = s.send(A, 50, 0, 0, resume(SECRET));
-        assert_eq!(resumed, Ok(Reply::Session { timeout_ms: 7000 }));
-        let told: &[SessionChange] = [&[SessionChange::Held(A)][..], &[]][sent];
-        assert_eq!(s.last.sessions, told);
-        assert_eq!(s.machine.zxid(), zxid + 1);
-    }
-    let record = s.machine.session(A).unwrap();
-    assert_eq!((record.owner, record.holder, record.last_seq), (2, 50, 0));
-    assert!(s.exists("/e"));
-    // The numbers start anew, and the former holder is refused whatever it sends.
-    let moved = s.op(create("/x", Persistent));
-    assert_eq!(moved, Err(OpError::SessionMoved));
-    let moved = s.send(A, A.0, 2, 0, Command::Close);
-    assert_eq!(moved, Err(OpError::SessionMoved));
-    let expiry = s.send(A, A.0, 0, 0, Command::Expire { term: TERM });
-    assert_eq!(expiry, Err(OpError::StaleExpiry));
-    s.send(A, 50, 1, 0, Command::Op(create("/x", Persistent))).unwrap();
-}
-
-#[test]
-fn a_resumption_that_comes_late_again_does_not_take_the_session_back() {
-    // A leader change can put the same resumption into the log twice, the second time after
-    // another holder's.
-    let mut s = Script::new();
-    s.send(A, 50, 0, 0, resume(SECRET)).unwrap();
-    s.send(A, 51, 0, 0, resume(SECRET)).unwrap();
-    let late = s.send(A, 50, 0, 0, resume(SECRET));
-    assert_eq!(late, Err(OpError::SessionMoved));
-    assert_eq!(s.machine.session(A).unwrap().holder, 51);
-}
-
-#[test]
 fn a_batch_is_applied_in_order() {
     let mut machine = Machine::new();
     let request = |session, seq, command| Request { session, holder: 1, seq, acked: 0, command };
@@ -715,78 +483,6 @@ fn what_leaves_the_machine_may_go_to_any_thread() {
     check::<super::Dirty>();
     check::<super::snapshot::ChunkWriter>();
     check::<super::Machine>();
-}
-
-fn reap(s: &mut Script, path: &str) -> Result<Reply, OpError> {
-    s.send(SessionId(0), 0, 0, 0, Command::Reap { path: path.to_owned() })
-}
-
-#[test]
-fn a_container_goes_once_it_has_had_children_and_has_none() {
-    let mut s = Script::new();
-    s.make("/c", CreateMode::Container);
-    let stat = s.stat("/c");
-    assert_eq!((stat.is_container, stat.ephemeral_owner), (true, None));
-    assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap), "it was never used");
-    s.make("/c/x", Persistent);
-    assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap), "it has a child");
-    assert_eq!(s.machine.tree().unused_containers().count(), 0);
-    s.op(delete("/c/x", None)).unwrap();
-    assert_eq!(s.machine.tree().unused_containers().collect::<Vec<_>>(), ["/c"]);
-    assert_eq!(s.machine.tree().overdue(u64::MAX).count(), 0);
-    // Used again before its end is applied.
-    s.make("/c/y", Ephemeral);
-    assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap));
-    s.op(delete("/c/y", None)).unwrap();
-    let zxid = s.machine.zxid();
-    assert_eq!(reap(&mut s, "/c"), Ok(Reply::Done));
-    assert_eq!(s.changes(), [(zxid + 1, Deleted, "/c")]);
-    assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap));
-    // Nothing else goes that way.
-    s.make("/p", Persistent);
-    s.make("/p/x", Ephemeral);
-    for path in ["/p/x", "/p", "/zookeeper/quota", "/none", "bad"] {
-        assert_eq!(reap(&mut s, path), Err(OpError::StaleReap));
-    }
-    assert_eq!(s.machine.zxid(), zxid + 3);
-}
-
-#[test]
-fn a_time_to_live_counts_from_the_last_set_and_not_while_there_are_children() {
-    let mut s = Script::new();
-    let ttl = Duration::from_millis(500);
-    assert_eq!(s.time, 1000);
-    s.make("/t", CreateMode::PersistentWithTtl(ttl));
-    let name = s.make("/s-", CreateMode::PersistentSequentialWithTtl(ttl + ttl));
-    assert_eq!(name, "/s-0000000001");
-    assert_eq!((s.stat("/t").ttl, s.stat("/t").expires_at()), (Some(ttl), Some(1500)));
-    let due = |s: &Script, time| -> Vec<String> {
-        s.machine.tree().overdue(time).map(str::to_owned).collect()
-    };
-    assert_eq!(
-        (due(&s, 1499).len(), due(&s, 1500), due(&s, 2000).len()),
-        (0, vec!["/t".to_owned()], 2)
-    );
-    s.time = 1499;
-    assert_eq!(reap(&mut s, "/t"), Err(OpError::StaleReap));
-    s.op(set("/t", b"", None)).unwrap();
-    s.time = 1998;
-    // Neither the children nor their coming and going count.
-    s.make("/t/x", Persistent);
-    assert_eq!(s.stat("/t").expires_at(), None);
-    s.time = 1999;
-    assert_eq!(reap(&mut s, "/t"), Err(OpError::StaleReap));
-    s.op(delete("/t/x", None)).unwrap();
-    assert_eq!(due(&s, 1999), ["/t"]);
-    assert_eq!(reap(&mut s, "/t"), Ok(Reply::Done));
-    s.time = 2000;
-    assert_eq!(reap(&mut s, &name), Ok(Reply::Done));
-    for ttl in [Duration::from_micros(999), TTL_MAX + Duration::from_nanos(1)] {
-        let invalid = OpError::InvalidTtl { path: "/bad".to_owned(), ttl };
-        assert_eq!(s.op(create("/bad", CreateMode::PersistentWithTtl(ttl))), Err(invalid));
-    }
-    s.make("/long", CreateMode::PersistentWithTtl(TTL_MAX));
-    assert_eq!(s.stat("/long").ttl, Some(TTL_MAX));
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Joining a cluster: settings, the data directory, and the start of a node.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::acl::Id;
+use crate::auth::{AuthProvider, Schemes};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
@@ -41,6 +43,7 @@ pub struct Builder {
     pub(crate) tick: Duration,
     pub(crate) heartbeat: Duration,
     pub(crate) pending_requests_max: usize,
+    pub(crate) schemes: Schemes,
 }
 
 impl Default for Builder {
@@ -54,6 +57,7 @@ impl Default for Builder {
             tick: Duration::from_secs(2),
             heartbeat: Duration::from_millis(50),
             pending_requests_max: 65_536,
+            schemes: Schemes::default(),
         }
     }
 }
@@ -123,6 +127,38 @@ impl Builder {
         self
     }
 
+    /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`].
+    /// One more of the same scheme takes the place of the first.
+    #[must_use]
+    pub fn auth_provider(mut self, provider: impl AuthProvider) -> Builder {
+        self.schemes.add(provider);
+        self
+    }
+
+    /// Whoever authenticates as this at a session of this instance may do everything, whatever the
+    /// ACLs say. May be called more than once.
+    ///
+    /// Source: ZooKeeper, `DigestAuthenticationProvider.superDigest`, for any scheme.
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode, Id, testing::Cluster};
+    ///
+    /// let cluster = Cluster::builder().super_user(Id::argon2("root", "secret")).start(1);
+    /// let alice = cluster.node(0).session();
+    /// alice.add_auth("digest", "alice:hers")?;
+    /// alice.create_with_acl("/hers", b"", CreateMode::Persistent, &Acl::creator_all())?;
+    /// let session = cluster.node(0).open_session()?;
+    /// assert!(session.get("/hers").is_err());
+    /// session.add_auth("argon2", "root:secret")?;
+    /// assert!(session.get("/hers").is_ok());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn super_user(mut self, id: Id) -> Builder {
+        self.schemes.add_super_user(id);
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let invalid = |setting, reason: &str| {
             Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
@@ -139,6 +175,7 @@ impl Builder {
         if self.request_timeout.is_zero() {
             return invalid("request_timeout", "it must not be zero");
         }
+        self.schemes.validate()?;
         if self.pending_requests_max == 0 {
             return invalid("pending_requests_max", "at least one request must be let in");
         }
@@ -149,10 +186,14 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`Error::CannotListen`].
-    pub fn join<P: AsRef<str>>(self, peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
+    pub fn join<P: AsRef<str>>(
+        mut self,
+        peers: impl IntoIterator<Item = P>,
+    ) -> Result<Coordinator> {
         self.validate()?;
         let peers = Peers::parse(peers)?;
         let (address, listener) = self.bind(&peers)?;
+        self.schemes.own = own_address(&listener, &address).into_iter().collect();
         let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
 
@@ -237,6 +278,16 @@ fn bind(address: &str) -> Result<TcpListener> {
         address: address.to_owned(),
         reason: error.to_string(),
     })
+}
+
+/// What this instance's sessions are known as by scheme `ip`.
+fn own_address(listener: &TcpListener, advertised: &str) -> Option<Id> {
+    let bound = listener.local_addr().ok().map(|address| address.ip());
+    let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
+        let resolved = advertised.to_socket_addrs().ok()?.next()?;
+        Some(resolved.ip())
+    })?;
+    Some(Id::new("ip", ip.to_canonical().to_string()))
 }
 
 fn default_dir(address: &str) -> PathBuf {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::acl::Permissions;
 use crate::znode::{Condition, SessionId};
 
 /// The result of every fallible call.
@@ -63,6 +64,44 @@ pub enum Error {
         path: String,
         /// What was asked.
         condition: Condition,
+    },
+    /// The session may not do this; nothing was changed.
+    ///
+    /// See [`Acl`](crate::Acl).
+    #[error(
+        "no permission to do this: {} is needed on {path}, by its ACL; authenticate with \
+         Session::add_auth as somebody who has it",
+        match *permission {
+            Permissions::READ => "READ",
+            Permissions::WRITE => "WRITE",
+            Permissions::CREATE => "CREATE",
+            Permissions::DELETE => "DELETE",
+            Permissions::ADMIN => "ADMIN",
+            _ => "READ or ADMIN",
+        }
+    )]
+    NoAuth {
+        /// The znode whose ACL forbids it: for a create or a delete, the parent.
+        path: String,
+        /// What its ACL would have to give to the session; any one of them.
+        permission: Permissions,
+    },
+    /// An ACL that cannot be set; nothing was changed.
+    #[error("the ACL for {path} is invalid: {reason}")]
+    InvalidAcl {
+        /// The znode.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// [`Session::add_auth`](crate::Session::add_auth) failed, and the session is closed: nothing is
+    /// done by mistake as somebody else.
+    #[error("authentication by scheme {scheme:?} failed: {reason}; open a new session")]
+    AuthFailed {
+        /// The scheme.
+        scheme: String,
+        /// Why.
+        reason: String,
     },
     /// Other writers changed what a transaction had read, each time that it was tried; nothing was
     /// changed by it.
@@ -302,6 +341,7 @@ impl Error {
             Error::SessionExpired { .. }
             | Error::SessionMoved { .. }
             | Error::SessionClosed { .. }
+            | Error::AuthFailed { .. }
             | Error::OutcomeUnknown { .. }
             | Error::Stopped { .. } => true,
             Error::Multi { error, .. } => error.is_session_lost(),

@@ -24,6 +24,7 @@
 //! - [`Coordinator`] is this instance's membership: join, status, close.
 //! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
 //!   blocking.
+//! - [`Acl`] says who may do what with a znode; [`Session::add_auth`] makes a session somebody.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
 //! - [`recipes`] are built on top: [`recipes::Lock`].
@@ -44,6 +45,9 @@
 
 #![deny(missing_docs)]
 
+mod access;
+mod acl;
+mod auth;
 mod builder;
 mod coordinator;
 mod error;
@@ -81,6 +85,8 @@ mod transport;
 mod watch;
 mod znode;
 
+pub use acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
+pub use auth::AuthProvider;
 pub use builder::Builder;
 pub use coordinator::{Coordinator, MemberStatus, Status};
 pub use error::{Error, Result};
@@ -95,7 +101,8 @@ pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};
 pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
-/// The README's examples are tested with the library's own.
+/// The examples in the README and in `docs` are tested with the library's own.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/acls.md")]
 struct Readme;

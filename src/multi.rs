@@ -1,5 +1,7 @@
 //! Several operations, all or none.
 
+use crate::access::create_with_acl_op;
+use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::machine::command::Op;
 use crate::nonblocking::{check_create, check_data, create_op, set_op};
@@ -44,25 +46,25 @@ use crate::znode::{Condition, CreateMode, OpResult};
 pub struct Multi<'a> {
     session: &'a Session,
     ops: Vec<Op>,
-    data_bytes: usize,
+    content_bytes: usize,
     path_bytes: usize,
     checked: Result<()>,
 }
 
 impl<'a> Multi<'a> {
     pub(crate) fn new(session: &'a Session) -> Multi<'a> {
-        Multi { session, ops: Vec::new(), data_bytes: 0, path_bytes: 0, checked: Ok(()) }
+        Multi { session, ops: Vec::new(), content_bytes: 0, path_bytes: 0, checked: Ok(()) }
     }
 
-    fn push(mut self, checked: Result<()>, bytes: usize, op: impl FnOnce() -> Op) -> Multi<'a> {
-        self.data_bytes += bytes;
+    fn push(mut self, checked: Result<()>, op: impl FnOnce() -> Op) -> Multi<'a> {
         let index = self.ops.len();
         let op = self.session.root.op(op());
+        self.content_bytes += op.content_bytes();
         // What an operation takes besides, about.
         self.path_bytes += op.path().len() + 32;
         if self.checked.is_ok() {
             self.checked = checked
-                .and_then(|()| check_data(op.path(), self.data_bytes.max(self.path_bytes)))
+                .and_then(|()| check_data(op.path(), self.content_bytes.max(self.path_bytes)))
                 .map_err(|error| Error::Multi { index, error: Box::new(error) });
         }
         self.ops.push(op);
@@ -82,37 +84,69 @@ impl<'a> Multi<'a> {
     /// [`Error::NoNode`](crate::Error::NoNode) for all others if there is no such znode.
     pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
         let op = || Op::Check { path: path.to_owned(), condition };
-        self.push(path::validate(path), 0, op)
+        self.push(path::validate(path), op)
     }
 
     /// Creates a znode: see [`Session::create`].
     pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
         let data = data.as_ref();
         let op = || create_op(path, data, mode);
-        self.push(check_create(path, data, mode), data.len(), op)
+        self.push(check_create(path, data, mode), op)
+    }
+
+    /// Creates a znode with an access list: see [`Session::create_with_acl`].
+    pub fn create_with_acl(
+        self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) -> Multi<'a> {
+        let data = data.as_ref();
+        let checked = check_create(path, data, mode).and_then(|()| self.check_acl(path, acl));
+        self.push(checked, || create_with_acl_op(path, data, mode, acl))
+    }
+
+    /// Replaces the access list of a znode: see [`Session::set_acl`]. (ZooKeeper's multi cannot.)
+    pub fn set_acl(self, path: &str, acl: &[Acl]) -> Multi<'a> {
+        self.set_acl_version(path, acl, None)
+    }
+
+    /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    pub fn set_acl_if(self, path: &str, acl: &[Acl], aversion: u64) -> Multi<'a> {
+        self.set_acl_version(path, acl, Some(aversion))
+    }
+
+    fn set_acl_version(self, path: &str, acl: &[Acl], version: Option<u64>) -> Multi<'a> {
+        let checked = path::validate(path).and_then(|()| self.check_acl(path, acl));
+        self.push(checked, || Op::SetAcl { path: path.to_owned(), acl: acl.to_vec(), version })
+    }
+
+    fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
+        self.session.shared().schemes.check(path, acl)
     }
 
     /// Replaces the data of a znode: see [`Session::set`].
     pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(path::validate(path), data.len(), || set_op(path, data, None))
+        self.push(path::validate(path), || set_op(path, data, None))
     }
 
     /// Replaces the data of a znode of this version: see [`Session::set_if`].
     pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(path::validate(path), data.len(), || set_op(path, data, Some(version)))
+        self.push(path::validate(path), || set_op(path, data, Some(version)))
     }
 
     /// Deletes a znode: see [`Session::delete`].
     pub fn delete(self, path: &str) -> Multi<'a> {
-        self.push(path::validate(path), 0, || Op::Delete { path: path.to_owned(), version: None })
+        self.push(path::validate(path), || Op::Delete { path: path.to_owned(), version: None })
     }
 
     /// Deletes a znode of this version: see [`Session::delete_if`].
     pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
         let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
-        self.push(path::validate(path), 0, op)
+        self.push(path::validate(path), op)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -131,10 +165,10 @@ impl<'a> Multi<'a> {
             error => error,
         });
         all.checked = all.checked.and(wrong);
-        all.data_bytes += self.data_bytes;
+        all.content_bytes += self.content_bytes;
         all.path_bytes += self.path_bytes;
         if all.checked.is_ok() {
-            all.checked = check_data("/", all.data_bytes.max(all.path_bytes));
+            all.checked = check_data("/", all.content_bytes.max(all.path_bytes));
         }
         all.ops.extend(self.ops);
         all
@@ -142,7 +176,7 @@ impl<'a> Multi<'a> {
 
     /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
     pub fn delete_recursive(self, path: &str) -> Multi<'a> {
-        self.push(path::validate(path), 0, || Op::DeleteTree { path: path.to_owned() })
+        self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })
     }
 
     /// Does all of them, or none. Blocks as [`Session::create`].

@@ -58,6 +58,18 @@ pub enum ReadResult {
     AllChildrenNumber(usize),
 }
 
+#[cfg(any(test, feature = "simulator"))]
+impl<'a> ReadOp<'a> {
+    pub(crate) fn path(&self) -> &'a str {
+        match self {
+            ReadOp::Get(path)
+            | ReadOp::Exists(path)
+            | ReadOp::Children(path)
+            | ReadOp::AllChildrenNumber(path) => path,
+        }
+    }
+}
+
 impl Snapshot {
     /// Several reads at once, each with its own result: one that fails does not stop the others.
     /// See [`ReadOp`].

@@ -37,7 +37,7 @@ use crate::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NonBlocking<'a> {
-    session: &'a Session,
+    pub(crate) session: &'a Session,
 }
 
 impl<'a> NonBlocking<'a> {
@@ -45,7 +45,7 @@ impl<'a> NonBlocking<'a> {
         NonBlocking { session }
     }
 
-    fn ask<T: 'static>(
+    pub(crate) fn ask<T: 'static>(
         &self,
         checked: Result<()>,
         request: impl FnOnce(RequestId) -> ClientRequest,
@@ -68,13 +68,13 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// Checks a path, and its length in the whole tree.
-    fn validate(&self, path: &str) -> Result<()> {
+    pub(crate) fn validate(&self, path: &str) -> Result<()> {
         path::validate(path)?;
         let root = &self.session.root;
         path::validate(&root.full(path)).map_err(|error| root.error(error))
     }
 
-    fn write<T: 'static>(
+    pub(crate) fn write<T: 'static>(
         &self,
         checked: Result<()>,
         op: impl FnOnce() -> Op,
@@ -143,7 +143,7 @@ impl<'a> NonBlocking<'a> {
         self.ask(checked, request, convert)
     }
 
-    fn read<T: 'static>(
+    pub(crate) fn read<T: 'static>(
         &self,
         path: &str,
         read: impl FnOnce(String) -> Read,
@@ -175,8 +175,8 @@ impl<'a> NonBlocking<'a> {
     /// but as all reads do. What else is to be read is read from it: any number of znodes, in one
     /// state.
     pub fn snapshot(&self) -> Pending<Snapshot> {
-        let root = self.session.root.clone();
-        let convert = |answer| Ok(Snapshot::new(expect::tree(answer)?, root));
+        let (root, session) = (self.session.root.clone(), self.session.clone());
+        let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
         self.read("/", |_| Read::Tree, convert)
     }
 

@@ -69,6 +69,12 @@ fn abridged(path: &str) -> String {
     path.chars().take(SHOWN).chain("...".chars()).collect()
 }
 
+/// Whether a path is below another one, or the same.
+pub(crate) fn is_below(path: &str, root: &str) -> bool {
+    let root = if root == "/" { "" } else { root };
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// The parent of a valid path; `None` for the root.
 pub(crate) fn parent(path: &str) -> Option<&str> {
     if path == "/" {

@@ -34,6 +34,11 @@ pub enum Bug {
     EphemeralForgotten,
     MultiPartial,
     ConditionIgnored,
+    AclOfWrongNode,
+    AclLostAtSnapshot,
+    IdsStay,
+    ReadUnchecked,
+    EventsUnfiltered,
     VersionStands,
     SequenceFromChildren,
     SequenceTwice,
@@ -61,7 +66,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 44] = [
+    pub const ALL: [Bug; 49] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -84,6 +89,11 @@ impl Bug {
         Bug::EphemeralForgotten,
         Bug::MultiPartial,
         Bug::ConditionIgnored,
+        Bug::AclOfWrongNode,
+        Bug::AclLostAtSnapshot,
+        Bug::IdsStay,
+        Bug::ReadUnchecked,
+        Bug::EventsUnfiltered,
         Bug::VersionStands,
         Bug::SequenceFromChildren,
         Bug::SequenceTwice,
@@ -133,6 +143,11 @@ impl Bug {
             Bug::EphemeralForgotten => "a session is not told of its first ephemeral",
             Bug::MultiPartial => "a multi that fails leaves its first operations done",
             Bug::ConditionIgnored => "a multi is done although a znode is not as it asks",
+            Bug::AclOfWrongNode => "a delete asks the ACL of the znode and not of its parent",
+            Bug::AclLostAtSnapshot => "a snapshot does not bring the ACLs",
+            Bug::IdsStay => "a new holder of a session is known as what the former one was",
+            Bug::ReadUnchecked => "data is read without a look at its ACL",
+            Bug::EventsUnfiltered => "events tell of znodes that the session may not read",
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
             Bug::SequenceTwice => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::machine::command::Op;
-use crate::znode::{Created, OpResult};
+use crate::znode::{CreateMode, Created, OpResult};
 
 /// A path that all others are relative to; the whole tree by default.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl Root {
     /// An operation in the whole tree.
     pub(crate) fn op(&self, mut op: Op) -> Op {
         if let Some(root) = &self.0 {
-            let sequential = matches!(&op, Op::Create { mode, .. } if mode.is_sequential());
+            let sequential = op.create_mode().is_some_and(CreateMode::is_sequential);
             let path = op.path_mut();
             // A number is appended to a sequential one's: it goes below the root, not beside it.
             let full = if sequential { format!("{root}{path}") } else { self.full(path).into() };
@@ -91,6 +91,8 @@ impl Root {
             | Error::BadVersion { path, .. }
             | Error::Unmet { path, .. }
             | Error::Conflict { path, .. }
+            | Error::NoAuth { path, .. }
+            | Error::InvalidAcl { path, .. }
             | Error::InvalidTtl { path, .. }
             | Error::NoChildrenForEphemerals { path }
             | Error::InvalidPath { path, .. }

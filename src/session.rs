@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use crate::acl::{self, Id, Permissions};
 use crate::coordinator::Owner;
 use crate::error::{Error, Result};
 use crate::machine::Znode;
@@ -27,7 +28,7 @@ use crate::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 
 /// Where a session stands.
 ///
-/// `Expired`, `Moved` and `Closed` are final.
+/// `Expired`, `Moved`, `Closed` and `AuthFailed` are final.
 ///
 /// ```
 /// use quorate::SessionState;
@@ -56,12 +57,20 @@ pub enum SessionState {
     Moved,
     /// It was closed through a handle.
     Closed,
+    /// [`Session::add_auth`] failed, and it was closed.
+    AuthFailed,
 }
 
 impl SessionState {
     /// Whether the session is over for its handles, for good.
     pub fn is_final(self) -> bool {
-        matches!(self, SessionState::Expired | SessionState::Moved | SessionState::Closed)
+        match self {
+            SessionState::Expired
+            | SessionState::Moved
+            | SessionState::Closed
+            | SessionState::AuthFailed => true,
+            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => false,
+        }
     }
 }
 
@@ -144,6 +153,13 @@ impl Session {
         if pending.has_failed() {
             // Refused at once: nobody will ever open it.
             session.set_state(SessionState::Expired);
+        } else if !shared.schemes.own.is_empty() {
+            // Known as these from the start, whatever its user says.
+            let ids = shared.schemes.own.clone();
+            session.ids.store(Arc::new(ids.clone()));
+            let (request, command) = (RequestId(0), Write::Authenticate(ids));
+            let own = ClientRequest::Write { request, session: id, command };
+            shared.tell(Some(Asker::Holder(Arc::clone(&session))), own);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))
@@ -368,10 +384,37 @@ impl Session {
         self.settle("delete", path, self.nonblocking().delete_recursive(path))
     }
 
-    fn read<T>(&self, path: &str, read: impl FnOnce(Option<&Znode>) -> Result<T>) -> Result<T> {
+    /// As whom the session is known.
+    pub(crate) fn ids(&self) -> Arc<Vec<Id>> {
+        self.inner.session.ids.load_full()
+    }
+
+    /// Who these credentials are. If nobody, the session is over.
+    pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
+        self.check_alive()?;
+        let Inner { session, shared, .. } = &*self.inner;
+        shared.schemes.authenticate(scheme, credentials).inspect_err(|error| {
+            session.fail_auth(error.clone());
+            let (request, session, command) = (RequestId(0), session.id, Write::Close);
+            shared.tell(Some(self.asker()), ClientRequest::Write { request, session, command });
+        })
+    }
+
+    pub(crate) fn read<T>(
+        &self,
+        path: &str,
+        wanted: Permissions,
+        read: impl FnOnce(Option<&Znode>) -> Result<T>,
+    ) -> Result<T> {
         self.check_alive()?;
         path::validate(path)?;
-        read(self.inner.shared.tree().get(&self.root.full(path)))
+        let tree = self.inner.shared.tree();
+        let znode = tree.get(&self.root.full(path));
+        let acl = znode.and_then(|znode| Some(&**znode.acl()?));
+        if acl.is_some() && !acl::permits(acl, &self.inner.session.ids.load(), wanted) {
+            return Err(Error::NoAuth { path: path.to_owned(), permission: wanted });
+        }
+        read(znode)
     }
 
     /// The data and the stat of a znode, as this replica has them. Does not block; see
@@ -380,7 +423,7 @@ impl Session {
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
-        self.read(path, |znode| match znode {
+        self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
             None => Err(Error::NoNode { path: path.to_owned() }),
         })
@@ -388,12 +431,12 @@ impl Session {
 
     /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
-        self.read(path, |znode| Ok(znode.map(Znode::stat)))
+        self.read(path, Permissions::READ, |znode| Ok(znode.map(Znode::stat)))
     }
 
     /// The names of a znode's children, sorted, as this replica has them. Does not block.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
-        self.read(path, |znode| match znode {
+        self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
             None => Err(Error::NoNode { path: path.to_owned() }),
         })
@@ -402,7 +445,7 @@ impl Session {
     /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
     /// block.
     pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
-        self.read(path, |znode| match znode {
+        self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok((znode.children().map(str::to_owned).collect(), znode.stat())),
             None => Err(Error::NoNode { path: path.to_owned() }),
         })
@@ -454,7 +497,8 @@ impl Session {
     /// The errors of a session that is over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.check_alive()?;
-        Ok(Snapshot::new(Arc::clone(&self.inner.shared.tree()), self.root.clone()))
+        let tree = Arc::clone(&self.inner.shared.tree());
+        Ok(Snapshot::new(tree, self.root.clone(), self.ids()))
     }
 
     /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote

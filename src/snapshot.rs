@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::acl::{self, Id, Permissions};
 use crate::error::{Error, Result};
 use crate::machine::{Tree, Znode};
 use crate::path;
@@ -41,11 +42,13 @@ use crate::znode::{Stat, Zxid};
 pub struct Snapshot {
     tree: Arc<Tree>,
     root: Root,
+    /// As whom it is read.
+    ids: Arc<Vec<Id>>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(tree: Arc<Tree>, root: Root) -> Snapshot {
-        Snapshot { tree, root }
+    pub(crate) fn new(tree: Arc<Tree>, root: Root, ids: Arc<Vec<Id>>) -> Snapshot {
+        Snapshot { tree, root, ids }
     }
 
     /// The last write that it shows: a znode's stat has no greater zxid.
@@ -53,15 +56,30 @@ impl Snapshot {
         self.tree.zxid()
     }
 
-    fn znode(&self, path: &str) -> Result<&Znode> {
+    /// The znode at this path, if there is one.
+    fn find(&self, path: &str) -> Result<Option<&Znode>> {
         path::validate(path)?;
-        self.tree.get(&self.root.full(path)).ok_or_else(|| Error::NoNode { path: path.to_owned() })
+        let znode = self.tree.get(&self.root.full(path));
+        if znode.is_some_and(|znode| !self.may_read(znode)) {
+            let permission = Permissions::READ;
+            return Err(Error::NoAuth { path: path.to_owned(), permission });
+        }
+        Ok(znode)
+    }
+
+    fn znode(&self, path: &str) -> Result<&Znode> {
+        self.find(path)?.ok_or_else(|| Error::NoNode { path: path.to_owned() })
+    }
+
+    fn may_read(&self, znode: &Znode) -> bool {
+        acl::permits(znode.acl().map(|acl| &**acl), &self.ids, Permissions::READ)
     }
 
     /// The data and the stat of a znode.
     ///
     /// # Errors
-    /// [`Error::NoNode`]; [`Error::InvalidPath`]. So for all reads of a snapshot.
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]; [`Error::NoAuth`], by the ACL in the snapshot and
+    /// whom the session was known as when it was taken. So for all reads of a snapshot.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         let znode = self.znode(path)?;
         Ok((Arc::clone(znode.data()), znode.stat()))
@@ -69,8 +87,7 @@ impl Snapshot {
 
     /// The stat of a znode, `None` if there is none.
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
-        path::validate(path)?;
-        Ok(self.tree.get(&self.root.full(path)).map(Znode::stat))
+        Ok(self.find(path)?.map(Znode::stat))
     }
 
     /// The names of a znode's children, sorted by their bytes.
@@ -88,17 +105,29 @@ impl Snapshot {
     ///
     /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` are the system's own three too.
     pub fn all_children_number(&self, path: &str) -> Result<usize> {
-        Ok(self.walk(path)?.count() - 1)
+        self.znode(path)?;
+        Ok(self.tree.below(&self.root.full(path)).count() - 1)
     }
 
     /// A znode and everything below it, with data and stat: each before its children, and siblings
-    /// sorted by the bytes of their names. Lazy, so that as much is read as is asked for.
+    /// sorted by the bytes of their names. Lazy, so that as much is read as is asked for. What the
+    /// session may not read is passed over, with all that is below it.
     pub fn walk<'a>(
         &'a self,
         path: &str,
     ) -> Result<impl Iterator<Item = (&'a str, &'a [u8], Stat)> + use<'a>> {
         self.znode(path)?;
-        let below = self.tree.below(&self.root.full(path));
+        let mut hidden: Option<&str> = None;
+        let below = self.tree.below(&self.root.full(path)).filter(move |(at, znode)| {
+            if hidden.is_some_and(|hidden| path::is_below(at, hidden)) {
+                return false;
+            }
+            let readable = self.may_read(znode);
+            if !readable {
+                hidden = Some(at);
+            }
+            readable
+        });
         Ok(below.map(|(at, znode)| {
             // Nothing below the root is outside of it.
             (self.root.strip(at).unwrap_or(at), &znode.data()[..], znode.stat())

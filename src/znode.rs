@@ -245,6 +245,8 @@ pub enum OpResult {
     Deleted,
     /// A version check that held.
     Checked,
+    /// A set of an ACL, with the stat as of that operation.
+    AclSet(Stat),
 }
 
 /// What a [`Multi`](crate::Multi) may require of a znode.

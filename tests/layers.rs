@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 
 /// Each module and the modules of ours that it may name.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("error", &["znode"]),
+    ("acl", &[]),
+    ("error", &["acl", "znode"]),
     ("znode", &[]),
     ("path", &["error"]),
     ("planted", &[]),
-    ("machine", &["machine", "error", "path", "planted", "znode"]),
+    ("machine", &["machine", "acl", "error", "path", "planted", "znode"]),
     (
         "node",
-        &["node", "machine", "error", "path", "planted", "znode", "session", "storage", "watch"],
+        &[
+            "node", "machine", "acl", "error", "path", "planted", "znode", "session", "storage",
+            "watch",
+        ],
     ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),
     ("transport", &["transport", "node", "machine"]),

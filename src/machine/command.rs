@@ -4,11 +4,13 @@
 //! starts with its format number, so that an unknown one is refused by name
 //! and never skipped.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::acl::{AccessList, Acl, Id, Permissions};
 use crate::error::Error;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -82,6 +84,8 @@ pub(crate) enum Command {
     /// Deletes a container that is not used any more, or a znode whose time to live is over, if it
     /// still is so. The leader's wish, and no session's.
     Reap { path: String },
+    /// Adds to whom the session is known as, for as long as it has this holder.
+    Authenticate { ids: Vec<Id> },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +112,17 @@ pub(crate) enum Op {
     DeleteTree {
         path: String,
     },
+    CreateWithAcl {
+        path: String,
+        data: Bytes,
+        mode: CreateMode,
+        acl: Vec<Acl>,
+    },
+    SetAcl {
+        path: String,
+        acl: Vec<Acl>,
+        version: Option<u64>,
+    },
 }
 
 impl Op {
@@ -117,7 +132,9 @@ impl Op {
             | Op::Set { path, .. }
             | Op::Delete { path, .. }
             | Op::Check { path, .. }
-            | Op::DeleteTree { path } => path,
+            | Op::DeleteTree { path }
+            | Op::CreateWithAcl { path, .. }
+            | Op::SetAcl { path, .. } => path,
         }
     }
 
@@ -127,7 +144,28 @@ impl Op {
             | Op::Set { path, .. }
             | Op::Delete { path, .. }
             | Op::Check { path, .. }
-            | Op::DeleteTree { path } => path,
+            | Op::DeleteTree { path }
+            | Op::CreateWithAcl { path, .. }
+            | Op::SetAcl { path, .. } => path,
+        }
+    }
+
+    /// The bytes of data and of access lists in it.
+    pub(crate) fn content_bytes(&self) -> usize {
+        let acl_bytes = |acl: &[Acl]| acl.iter().map(Acl::bytes).sum::<usize>();
+        match self {
+            Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
+            Op::CreateWithAcl { data, acl, .. } => data.len() + acl_bytes(acl),
+            Op::SetAcl { acl, .. } => acl_bytes(acl),
+            Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
+        }
+    }
+
+    /// Of a create, how.
+    pub(crate) fn create_mode(&self) -> Option<CreateMode> {
+        match self {
+            Op::Create { mode, .. } | Op::CreateWithAcl { mode, .. } => Some(*mode),
+            _ => None,
         }
     }
 }
@@ -142,8 +180,11 @@ pub(crate) enum Reply {
     /// To `Close`, `Expire`, a delete and a check.
     Done,
     Created(Created),
+    /// To a set, of data or of an ACL.
     Set(Stat),
     Multi(Vec<OpResult>),
+    /// To `Authenticate`: all that the session is known as now.
+    Ids(Vec<Id>),
 }
 
 /// Why a request was refused. Part of the replicated state (it is the answer
@@ -209,6 +250,19 @@ pub(crate) enum OpError {
     },
     /// It is used again, or was touched, or is gone.
     StaleReap,
+    /// The session may not do any of this with the znode.
+    NoAuth {
+        path: String,
+        permission: Permissions,
+    },
+    InvalidAcl {
+        path: String,
+        reason: String,
+    },
+    AuthFailed {
+        scheme: String,
+        reason: String,
+    },
 }
 
 impl OpError {
@@ -225,6 +279,9 @@ impl OpError {
                 Error::InvalidPath { path, reason: reason.into() }
             }
             OpError::InvalidTtl { path, ttl } => Error::InvalidTtl { path, ttl },
+            OpError::NoAuth { path, permission } => Error::NoAuth { path, permission },
+            OpError::InvalidAcl { path, reason } => Error::InvalidAcl { path, reason },
+            OpError::AuthFailed { scheme, reason } => Error::AuthFailed { scheme, reason },
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },
             OpError::Reserved { path } => Error::Reserved { path },
             OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
@@ -258,6 +315,9 @@ pub(crate) struct Change {
     pub(crate) zxid: Zxid,
     pub(crate) kind: ChangeKind,
     pub(crate) path: String,
+    /// Who may hear of it: the znode's access list, and its parent's for the change of its children.
+    pub(crate) acl: Option<Arc<AccessList>>,
+    pub(crate) parent_acl: Option<Arc<AccessList>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +385,19 @@ mod tests {
             ),
             ("delete tree", Command::Op(Op::DeleteTree { path: "/a".to_owned() })),
             ("reap", Command::Reap { path: "/a".to_owned() }),
+            ("authenticate", Command::Authenticate { ids: vec![Id::digest("alice", "secret")] }),
+            (
+                "acls",
+                Command::Multi(vec![
+                    Op::CreateWithAcl {
+                        path: "/a".to_owned(),
+                        data: "data".into(),
+                        mode: CreateMode::Persistent,
+                        acl: Acl::creator_all(),
+                    },
+                    Op::SetAcl { path: "/a".to_owned(), acl: Acl::read_only(), version: Some(7) },
+                ]),
+            ),
         ]
     }
 

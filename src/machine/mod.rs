@@ -18,8 +18,9 @@
 //! | `Close` | the session's ephemerals are deleted, in the order of their paths, then the session | one |
 //! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
 //! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
-//! | `Op` create, set, delete | one change of the tree | one |
+//! | `Op` create, set, delete, set the ACL | one change of the tree | one |
 //! | `Op` check | nothing | none |
+//! | `Authenticate` | the session is known as somebody more, for as long as it has this holder | none |
 //! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
 //!
 //! A request that fails, and one that is answered from memory, takes no zxid.
@@ -253,9 +254,9 @@ impl Machine {
                 return Ok(self.close(id, applied));
             }
             Command::Reap { path } => return self.reap(path, applied),
-            Command::Close => None,
-            Command::Op(op) => Some(std::slice::from_ref(op)),
-            Command::Multi(ops) => Some(ops.as_slice()),
+            Command::Close | Command::Authenticate { .. } => &[],
+            Command::Op(op) => std::slice::from_ref(op),
+            Command::Multi(ops) => ops.as_slice(),
         };
 
         let record = self.session(id).ok_or(OpError::SessionExpired)?;
@@ -268,16 +269,22 @@ impl Machine {
             .update(id, |record| record.admit(request.seq, request.acked))
             .ok_or(OpError::SessionExpired)?;
         self.dirty.sessions.insert(id);
-        match (admission, ops) {
+        match (admission, &request.command) {
             (Admission::OutOfOrder, _) => Err(OpError::OutOfOrder),
-            (Admission::Known(_), Some(ops)) if planted(Bug::RunAgain) => {
+            (Admission::Known(_), Command::Op(_) | Command::Multi(_)) if planted(Bug::RunAgain) => {
                 self.execute(id, ops, false, applied)
             }
             (Admission::Known(result), _) => result,
-            (Admission::Run, None) => Ok(self.close(id, applied)),
-            (Admission::Run, Some(ops)) => {
-                let is_multi = matches!(request.command, Command::Multi(_));
-                let result = self.execute(id, ops, is_multi, applied);
+            (Admission::Run, Command::Close) => Ok(self.close(id, applied)),
+            (Admission::Run, command) => {
+                let result = match command {
+                    Command::Authenticate { ids } => self
+                        .state
+                        .sessions
+                        .update(id, |record| record.authenticate(ids))
+                        .unwrap_or(Err(OpError::SessionExpired)),
+                    command => self.execute(id, ops, matches!(command, Command::Multi(_)), applied),
+                };
                 self.state.sessions.update(id, |record| record.remember(result.clone()));
                 result
             }
@@ -381,12 +388,15 @@ impl Machine {
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, ops);
+        if let Some(record) = self.session(id) {
+            write.ids = Arc::clone(&record.ids);
+        }
         let tree = &mut self.state.tree;
         let reply = match ops {
             // A refused operation has changed nothing, so a single one needs no way back.
             [op] if !is_multi => match write.execute(tree, op)? {
                 OpResult::Created(created) => Reply::Created(created),
-                OpResult::Set(stat) => Reply::Set(stat),
+                OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
                 OpResult::Deleted | OpResult::Checked => Reply::Done,
             },
             ops => {
@@ -409,7 +419,7 @@ impl Machine {
                 Reply::Multi(results)
             }
         };
-        if !write.changes.is_empty() {
+        if !write.changes.is_empty() || !write.unwatched.is_empty() {
             self.commit(write, applied);
         }
         Ok(reply)
@@ -426,6 +436,9 @@ impl Machine {
         for change in &write.ephemerals {
             let sessions = &mut self.state.sessions;
             sessions.set_ephemeral(change.owner, &change.path, change.exists);
+        }
+        for path in &write.unwatched {
+            self.dirty.add_path(path);
         }
         for change in &write.changes {
             self.dirty.add_path(&change.path);

@@ -6,10 +6,12 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
+use crate::acl::{AccessList, Acl, Id, Permissions};
 use crate::path;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
@@ -20,6 +22,8 @@ pub(crate) struct ModelZnode {
     pub(crate) stat: Stat,
     creates: u64,
     deletes: u64,
+    /// Whoever may do something; `None`: everybody everything.
+    pub(crate) acl: Option<Vec<Acl>>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,6 +33,7 @@ pub(crate) struct ModelSession {
     pub(crate) holders: Vec<u64>,
     results: Vec<Result<Reply, OpError>>,
     acked: u64,
+    pub(crate) ids: Vec<Id>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,8 +96,68 @@ impl Model {
     }
 
     fn change(&mut self, zxid: u64, kind: ChangeKind, path: &str) {
-        let path = path.to_owned();
-        self.changes.push(Change { zxid, kind, path });
+        let acl = |path: &str| {
+            let acl = self.znodes.get(path).and_then(|znode| znode.acl.clone());
+            acl.map(|acl| Arc::new(AccessList::stored(acl)))
+        };
+        let parent_acl = path::parent(path).and_then(acl);
+        let (acl, path) = (acl(path), path.to_owned());
+        self.changes.push(Change { zxid, kind, path, acl, parent_acl });
+    }
+
+    /// Whether a session may do any of this with a znode, if that is there.
+    pub(crate) fn may(&self, id: SessionId, path: &str, wanted: Permissions) -> bool {
+        let Some(acl) = self.znodes.get(path).and_then(|znode| znode.acl.as_ref()) else {
+            return true;
+        };
+        let ids = self.sessions.get(&id).map_or(&[][..], |session| &session.ids);
+        acl.iter().any(|entry| {
+            let gives = entry.permissions.bits() & wanted.bits() != 0;
+            gives && (entry.id == Id::anyone() || ids.contains(&entry.id))
+        })
+    }
+
+    fn need(&self, id: SessionId, path: &str, permission: Permissions) -> Result<(), OpError> {
+        if self.may(id, path, permission) {
+            return Ok(());
+        }
+        Err(OpError::NoAuth { path: path.to_owned(), permission })
+    }
+
+    /// The list that a znode gets; `None`: everybody may do everything.
+    fn asked(&self, id: SessionId, path: &str, acl: &[Acl]) -> Result<Option<Vec<Acl>>, OpError> {
+        let ids = &self.sessions[&id].ids;
+        let mut list: Vec<Acl> = Vec::new();
+        let mut add = |permissions, id: &Id| {
+            let entry = Acl::new(permissions, id.clone());
+            if !list.contains(&entry) {
+                list.push(entry);
+            }
+        };
+        let mut valid = !acl.is_empty();
+        for entry in acl {
+            match entry.id.scheme.as_str() {
+                "auth" => {
+                    ids.iter().for_each(|id| add(entry.permissions, id));
+                    valid &= !ids.is_empty();
+                }
+                "world" => {
+                    add(entry.permissions, &entry.id);
+                    valid &= entry.id.id == "anyone";
+                }
+                "digest" => {
+                    add(entry.permissions, &entry.id);
+                    valid &= entry.id.id.split(':').count() == 2;
+                }
+                scheme => unreachable!("the model knows nothing of {scheme}"),
+            }
+        }
+        if !valid {
+            // The reason is for people, and not the model's to say.
+            let reason = AccessList::asked(acl, ids).err().unwrap_or_default();
+            return Err(OpError::InvalidAcl { path: path.to_owned(), reason });
+        }
+        Ok(Some(list).filter(|list| *list != Acl::open()))
     }
 
     pub(crate) fn apply(&mut self, term: u64, request: &Request) -> Result<Reply, OpError> {
@@ -113,6 +178,7 @@ impl Model {
                         holders: vec![request.holder],
                         results: Vec::new(),
                         acked: 0,
+                        ids: Vec::new(),
                     };
                     self.sessions.insert(id, session);
                     self.zxid += 1;
@@ -134,6 +200,7 @@ impl Model {
                 session.holders.push(request.holder);
                 session.timeout_ms = *timeout_ms;
                 session.results.clear();
+                session.ids.clear();
                 session.acked = 0;
                 self.zxid += 1;
                 self.session_changes.push(SessionChange::Held(id));
@@ -180,11 +247,19 @@ impl Model {
                         let zxid = self.zxid + 1;
                         self.op(id, zxid, op, std::slice::from_ref(op)).map(|result| match result {
                             OpResult::Created(created) => Reply::Created(created),
-                            OpResult::Set(stat) => Reply::Set(stat),
+                            OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
                             OpResult::Deleted | OpResult::Checked => Reply::Done,
                         })
                     }
                     Command::Multi(ops) => self.multi(id, ops),
+                    Command::Authenticate { ids } => {
+                        for id in ids {
+                            if !session.ids.contains(id) {
+                                session.ids.push(id.clone());
+                            }
+                        }
+                        Ok(Reply::Ids(session.ids.clone()))
+                    }
                     _ => unreachable!(),
                 };
                 let session = self.sessions.get_mut(&id).expect("it was there just now");
@@ -230,12 +305,12 @@ impl Model {
     }
 
     fn delete(&mut self, zxid: u64, path: &str) {
+        self.change(zxid, ChangeKind::Deleted, path);
         self.znodes.remove(path);
         let parent = path::parent(path).expect("the root is never deleted");
         let parent = self.znodes.get_mut(parent).expect("a parent exists");
         parent.deletes += 1;
         parent.stat.pzxid = zxid;
-        self.change(zxid, ChangeKind::Deleted, path);
     }
 
     fn op(
@@ -247,7 +322,9 @@ impl Model {
     ) -> Result<OpResult, OpError> {
         let path = op.path().to_owned();
         let valid = match op {
-            Op::Create { mode, .. } if mode.is_sequential() => path::validate_sequential(&path),
+            op if op.create_mode().is_some_and(CreateMode::is_sequential) => {
+                path::validate_sequential(&path)
+            }
             _ => path::validate(&path),
         };
         if let Err(crate::error::Error::InvalidPath { path, reason }) = valid {
@@ -255,19 +332,26 @@ impl Model {
             return Err(OpError::InvalidPath { path, reason });
         }
         let size = data_bytes(so_far);
-        let has_data = matches!(op, Op::Create { .. } | Op::Set { .. });
+        let has_data = matches!(
+            op,
+            Op::Create { .. } | Op::Set { .. } | Op::CreateWithAcl { .. } | Op::SetAcl { .. }
+        );
         if has_data && size > DATA_BYTES_MAX as u64 {
             let limit = DATA_BYTES_MAX as u64;
             return Err(OpError::TooLarge { path, size, limit });
         }
         match op {
-            Op::Create { data, mode, .. } => {
+            Op::Create { data, mode, .. } | Op::CreateWithAcl { data, mode, .. } => {
                 let ttl = mode.ttl().map(|ttl| Duration::from_millis(ttl.as_millis() as u64));
                 if let (Some(given), Some(ttl)) = (mode.ttl(), ttl)
                     && (ttl.is_zero() || given > Duration::from_millis(1_099_511_627_775))
                 {
                     return Err(OpError::InvalidTtl { path, ttl: given });
                 }
+                let acl = match op {
+                    Op::CreateWithAcl { acl, .. } => self.asked(id, &path, acl)?,
+                    _ => None,
+                };
                 let parent = match path.rsplit_once('/') {
                     _ if path == "/" && !mode.is_sequential() => {
                         return Err(OpError::NodeExists { path });
@@ -286,6 +370,7 @@ impl Model {
                 } else {
                     path
                 };
+                self.need(id, &parent, Permissions::CREATE)?;
                 if self.znodes.contains_key(&path) {
                     return Err(OpError::NodeExists { path });
                 }
@@ -306,7 +391,7 @@ impl Model {
                     ttl,
                     ..Stat::default()
                 };
-                let znode = ModelZnode { data: data.to_vec(), stat, ..ModelZnode::default() };
+                let znode = ModelZnode { data: data.to_vec(), stat, acl, ..ModelZnode::default() };
                 self.znodes.insert(path.clone(), znode);
                 self.zxid = zxid;
                 self.change(zxid, ChangeKind::Created, &path);
@@ -314,7 +399,26 @@ impl Model {
                 Ok(OpResult::Created(Created { path, stat }))
             }
             Op::Set { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
+            Op::SetAcl { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
+            Op::SetAcl { acl, version, .. } => {
+                let acl = self.asked(id, &path, acl)?;
+                self.need(id, &path, Permissions::ADMIN)?;
+                let Some(znode) = self.znodes.get_mut(&path) else {
+                    return Err(OpError::NoNode { path });
+                };
+                let actual = znode.stat.aversion;
+                if let Some(expected) = *version
+                    && expected != actual
+                {
+                    return Err(OpError::BadVersion { path, expected, actual });
+                }
+                znode.stat.aversion += 1;
+                znode.acl = acl;
+                self.zxid = zxid;
+                Ok(OpResult::AclSet(self.stat(&path)))
+            }
             Op::Set { data, version, .. } => {
+                self.need(id, &path, Permissions::WRITE)?;
                 self.check(&path, *version)?;
                 let znode = self.znodes.get_mut(&path).expect("it was there just now");
                 znode.data = data.to_vec();
@@ -329,6 +433,8 @@ impl Model {
                 if Model::new().znodes.contains_key(&path) {
                     return Err(OpError::Reserved { path });
                 }
+                let parent = path::parent(&path).unwrap_or("/");
+                self.need(id, parent, Permissions::DELETE)?;
                 self.check(&path, *version)?;
                 if !self.children(&path).is_empty() {
                     return Err(OpError::NotEmpty { path });
@@ -341,6 +447,13 @@ impl Model {
                 if Model::new().znodes.contains_key(&path) {
                     return Err(OpError::Reserved { path });
                 }
+                let parent = path::parent(&path).unwrap_or("/");
+                self.need(id, parent, Permissions::DELETE)?;
+                for below in self.znodes.keys().filter(|below| path::is_below(below, &path)) {
+                    if !self.children(below).is_empty() {
+                        self.need(id, below, Permissions::DELETE)?;
+                    }
+                }
                 if !self.znodes.contains_key(&path) {
                     return Err(OpError::NoNode { path });
                 }
@@ -349,6 +462,7 @@ impl Model {
                 Ok(OpResult::Deleted)
             }
             Op::Check { condition, .. } => {
+                self.need(id, &path, Permissions::READ)?;
                 let stat = self.znodes.contains_key(&path).then(|| self.stat(&path));
                 let is = |number: Option<u64>, expected: u64| number == Some(expected);
                 let holds = match *condition {
@@ -398,9 +512,13 @@ impl Model {
 }
 
 fn data_bytes(ops: &[Op]) -> u64 {
+    let acl_bytes =
+        |acl: &[Acl]| acl.iter().map(|entry| entry.id.to_string().len() as u64).sum::<u64>();
     ops.iter()
         .map(|op| match op {
             Op::Create { data, .. } | Op::Set { data, .. } => data.len() as u64,
+            Op::CreateWithAcl { data, acl, .. } => data.len() as u64 + acl_bytes(acl),
+            Op::SetAcl { acl, .. } => acl_bytes(acl),
             _ => 0,
         })
         .sum()

@@ -1,15 +1,16 @@
 //! What the operations on znodes do, and in which order they are refused.
 //!
-//! ZooKeeper's semantics, less ACLs and quotas. The errors in the order in
+//! ZooKeeper's semantics, less quotas. The errors in the order in
 //! which they are looked for:
 //!
 //! | operation | refused with |
 //! | --- | --- |
-//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `NoNode` (the parent), `Reserved` (the parent), `NodeExists`, `NoChildrenForEphemerals` |
-//! | set | `InvalidPath`, `TooLarge`, `Reserved`, `NoNode`, `BadVersion` |
-//! | delete | `InvalidPath`, `Reserved`, `NoNode`, `BadVersion`, `NotEmpty` |
-//! | delete the tree | `InvalidPath`, `Reserved`, `NoNode` |
-//! | check | `InvalidPath`, `NoNode`, `NodeExists`, `BadVersion`, `Unmet` |
+//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `InvalidAcl`, `NoNode` (the parent), `Reserved` (the parent), `NoAuth` (CREATE on the parent), `NodeExists`, `NoChildrenForEphemerals` |
+//! | set | `InvalidPath`, `TooLarge`, `Reserved`, `NoNode`, `NoAuth` (WRITE), `BadVersion` |
+//! | set the ACL | `InvalidPath`, `Reserved`, `TooLarge`, `InvalidAcl`, `NoNode`, `NoAuth` (ADMIN), `BadVersion` |
+//! | delete | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `BadVersion`, `NotEmpty` |
+//! | delete the tree | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `NoAuth` (DELETE on all that have children) |
+//! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read
 //! `/zookeeper/config`, and `BadArguments` for the deletion of what always exists.
@@ -24,13 +25,15 @@
 use std::sync::Arc;
 
 use super::command::{Change, ChangeKind, Op, OpError};
-use super::tree::{CONFIG, Kind, RESERVED, Tree, Znode};
+use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
+use crate::acl::{self, AccessList, Acl, Id, Permissions};
 use crate::error::Error;
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
 
-/// The most bytes of data that one request may carry, all operations of a `multi` together.
+/// The most bytes of data and of access lists that one request may carry, all operations of a
+/// `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
 
 /// A write under way: who and when, and what has come of it so far.
@@ -39,11 +42,15 @@ pub(super) struct Write {
     pub(super) session: SessionId,
     pub(super) zxid: Zxid,
     pub(super) time: u64,
+    /// As whom its session has authenticated.
+    pub(super) ids: Arc<Vec<Id>>,
     pub(super) changes: Vec<Change>,
+    /// The znodes that changed in a way that no watch tells of: in their access lists.
+    pub(super) unwatched: Vec<String>,
     pub(super) ephemerals: Vec<EphemeralChange>,
-    /// The bytes of data of the whole request, and of its operations so far.
-    data_bytes: u64,
-    data_bytes_so_far: u64,
+    /// See [`Op::content_bytes`]: of the whole request, and of its operations so far.
+    content_bytes: u64,
+    content_bytes_so_far: u64,
 }
 
 /// An ephemeral that its owner now has (or has no longer).
@@ -60,17 +67,19 @@ impl Write {
             session,
             zxid,
             time,
+            ids: Arc::default(),
             changes: Vec::new(),
+            unwatched: Vec::new(),
             ephemerals: Vec::new(),
-            data_bytes: ops.iter().map(data_bytes).sum(),
-            data_bytes_so_far: 0,
+            content_bytes: ops.iter().map(|op| op.content_bytes() as u64).sum(),
+            content_bytes_so_far: 0,
         }
     }
 
     /// Does one operation, or nothing if it is refused.
     pub(super) fn execute(&mut self, tree: &mut Tree, op: &Op) -> Result<OpResult, OpError> {
         match op {
-            Op::Create { path, data, mode } => {
+            Op::Create { path, data, mode } | Op::CreateWithAcl { path, data, mode, .. } => {
                 let checked = if mode.is_sequential() {
                     path::validate_sequential(path)
                 } else {
@@ -79,8 +88,12 @@ impl Write {
                 checked.map_err(invalid_path)?;
                 self.check_size(op)?;
                 let kind = self.kind(path, *mode)?;
+                let acl = match op {
+                    Op::CreateWithAcl { acl, .. } => self.asked(path, acl)?,
+                    _ => None,
+                };
                 if !mode.is_sequential() {
-                    return self.create(tree, path, data, kind);
+                    return self.create(tree, path, data, kind, acl);
                 }
                 // The name may be digits only, so that its parent is told before they are there.
                 let parent = match path.rfind('/') {
@@ -102,7 +115,7 @@ impl Write {
                 let path = format!("{path}{number:010}");
                 // Past ten digits it may have become too long.
                 path::validate(&path).map_err(invalid_path)?;
-                self.create(tree, &path, data, kind)
+                self.create(tree, &path, data, kind, acl)
             }
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -110,10 +123,11 @@ impl Write {
                 if path == CONFIG {
                     return Err(reserved(path));
                 }
+                self.permitted(tree, path, Permissions::WRITE)?;
                 check_version(tree, path, *version)?;
                 match tree.set(path, data, self.zxid, self.time) {
                     Some(stat) => {
-                        self.note(ChangeKind::DataChanged, path);
+                        self.note(tree, ChangeKind::DataChanged, path);
                         Ok(OpResult::Set(stat))
                     }
                     None => Err(no_node(path)),
@@ -124,6 +138,7 @@ impl Write {
                 if RESERVED.contains(&path.as_str()) {
                     return Err(reserved(path));
                 }
+                self.permitted_in_parent(tree, path, Permissions::DELETE)?;
                 check_version(tree, path, *version)?;
                 if tree.get(path).is_some_and(|znode| znode.has_children()) {
                     return Err(OpError::NotEmpty { path: path.clone() });
@@ -136,11 +151,17 @@ impl Write {
                 if RESERVED.contains(&path.as_str()) {
                     return Err(OpError::Reserved { path: path.clone() });
                 }
+                self.permitted_in_parent(tree, path, Permissions::DELETE)?;
                 if tree.get(path).is_none() {
                     return Err(no_node(path));
                 }
-                let below: Vec<String> =
-                    tree.below(path).map(|(path, _)| path.to_owned()).collect();
+                let mut below: Vec<String> = Vec::new();
+                for (path, znode) in tree.below(path) {
+                    if znode.has_children() {
+                        self.permitted(tree, path, Permissions::DELETE)?;
+                    }
+                    below.push(path.to_owned());
+                }
                 // Each after its children.
                 for path in below.iter().rev() {
                     self.delete(tree, path);
@@ -149,10 +170,61 @@ impl Write {
             }
             Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
+                self.permitted(tree, path, Permissions::READ)?;
                 check(tree, path, *condition)?;
                 Ok(OpResult::Checked)
             }
+            Op::SetAcl { path, acl, version } => {
+                path::validate(path).map_err(invalid_path)?;
+                if path == CONFIG {
+                    return Err(reserved(path));
+                }
+                self.check_size(op)?;
+                let acl = self.asked(path, acl)?;
+                self.permitted(tree, path, Permissions::ADMIN)?;
+                check_number(tree, path, *version, |fields| fields.aversion)?;
+                match tree.set_acl(path, acl) {
+                    Some(stat) => {
+                        self.unwatched.push(path.clone());
+                        Ok(OpResult::AclSet(stat))
+                    }
+                    None => Err(no_node(path)),
+                }
+            }
         }
+    }
+
+    /// The access list that a request asks for.
+    fn asked(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
+        AccessList::asked(acl, &self.ids)
+            .map_err(|reason| OpError::InvalidAcl { path: path.to_owned(), reason })
+    }
+
+    /// That the session may do this with the znode, if it exists.
+    fn permitted(&self, tree: &Tree, path: &str, wanted: Permissions) -> Result<(), OpError> {
+        if tree.is_open() {
+            return Ok(());
+        }
+        let Some(znode) = tree.get(path) else {
+            return Ok(());
+        };
+        if acl::permits(znode.acl().map(|acl| &**acl), &self.ids, wanted) {
+            return Ok(());
+        }
+        Err(OpError::NoAuth { path: path.to_owned(), permission: wanted })
+    }
+
+    /// The same of the parent.
+    fn permitted_in_parent(
+        &self,
+        tree: &Tree,
+        path: &str,
+        wanted: Permissions,
+    ) -> Result<(), OpError> {
+        if planted(Bug::AclOfWrongNode) {
+            return self.permitted(tree, path, wanted);
+        }
+        path::parent(path).map_or(Ok(()), |parent| self.permitted(tree, parent, wanted))
     }
 
     fn kind(&self, path: &str, mode: CreateMode) -> Result<Kind, OpError> {
@@ -178,6 +250,7 @@ impl Write {
         path: &str,
         data: &[u8],
         kind: Kind,
+        acl: Option<AccessList>,
     ) -> Result<OpResult, OpError> {
         let exists = || OpError::NodeExists { path: path.to_owned() };
         let Some(parent) = path::parent(path) else {
@@ -189,6 +262,7 @@ impl Write {
         if parent == CONFIG {
             return Err(reserved(parent));
         }
+        self.permitted(tree, parent, Permissions::CREATE)?;
         let parent_owner = znode.fields().owner();
         if tree.get(path).is_some() {
             return Err(exists());
@@ -196,11 +270,11 @@ impl Write {
         if parent_owner.is_some() {
             return Err(OpError::NoChildrenForEphemerals { path: parent.to_owned() });
         }
-        let stat = tree.create(path, data, kind, self.zxid, self.time);
+        let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
         if let Kind::Ephemeral(owner) = kind {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
         }
-        self.note(ChangeKind::Created, path);
+        self.note(tree, ChangeKind::Created, path);
         Ok(OpResult::Created(Created { path: path.to_owned(), stat }))
     }
 
@@ -212,41 +286,50 @@ impl Write {
         if let Some(owner) = znode.fields().owner() {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: false });
         }
+        // While its access list is there.
+        self.note(tree, ChangeKind::Deleted, path);
         tree.delete(path, self.zxid);
-        self.note(ChangeKind::Deleted, path);
     }
 
-    fn note(&mut self, kind: ChangeKind, path: &str) {
-        self.changes.push(Change { zxid: self.zxid, kind, path: path.to_owned() });
+    fn note(&mut self, tree: &Tree, kind: ChangeKind, path: &str) {
+        let acl = |path: &str| tree.get(path).and_then(|znode| znode.acl().cloned());
+        let (acl, parent_acl) = match path::parent(path) {
+            _ if tree.is_open() => (None, None),
+            parent => (acl(path), parent.and_then(acl)),
+        };
+        self.changes.push(Change { zxid: self.zxid, kind, path: path.to_owned(), acl, parent_acl });
     }
 
     /// The operation that goes over the limit fails, and tells the size of the whole request.
     fn check_size(&mut self, op: &Op) -> Result<(), OpError> {
-        self.data_bytes_so_far += data_bytes(op);
-        if self.data_bytes_so_far <= DATA_BYTES_MAX as u64 {
+        self.content_bytes_so_far += op.content_bytes() as u64;
+        if self.content_bytes_so_far <= DATA_BYTES_MAX as u64 {
             return Ok(());
         }
         Err(OpError::TooLarge {
             path: op.path().to_owned(),
-            size: self.data_bytes,
+            size: self.content_bytes,
             limit: DATA_BYTES_MAX as u64,
         })
     }
 }
 
-fn data_bytes(op: &Op) -> u64 {
-    match op {
-        Op::Create { data, .. } | Op::Set { data, .. } => data.len() as u64,
-        Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
-    }
-}
-
 /// That the znode exists, and in this version if one is given.
 fn check_version(tree: &Tree, path: &str, version: Option<u64>) -> Result<(), OpError> {
+    check_number(tree, path, version, |fields| fields.version)
+}
+
+/// The same of any number that counts changes.
+fn check_number(
+    tree: &Tree,
+    path: &str,
+    version: Option<u64>,
+    number: impl FnOnce(&Fields) -> u64,
+) -> Result<(), OpError> {
     let Some(znode) = tree.get(path) else {
         return Err(no_node(path));
     };
-    let actual = znode.fields().version;
+    let actual = number(znode.fields());
     match version {
         Some(expected) if expected != actual => {
             Err(OpError::BadVersion { path: path.to_owned(), expected, actual })

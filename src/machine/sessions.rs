@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::command::{NodeId, OpError, Reply};
 use super::tree::hash_words;
+use crate::acl::{ID_BYTES_MAX, Id, SESSION_IDS_MAX};
 use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
 
@@ -45,6 +46,8 @@ pub(crate) struct SessionRecord {
     /// The last few holders before this one, oldest first: a resumption of theirs that comes a
     /// second time, late, must not take the session back from the present holder.
     pub(super) former: Vec<u64>,
+    /// As whom its holder has authenticated.
+    pub(crate) ids: Arc<Vec<Id>>,
     results: VecDeque<Remembered>,
     results_hash: u64,
     hash: u64,
@@ -83,6 +86,7 @@ impl SessionRecord {
             last_seq: 0,
             ephemerals: RedBlackTreeSetSync::new_sync(),
             former: Vec::new(),
+            ids: Arc::default(),
             results: VecDeque::new(),
             results_hash: 0,
             hash: 0,
@@ -125,8 +129,30 @@ impl SessionRecord {
         self.owner = owner;
         self.holder = holder;
         self.last_seq = 0;
+        if !planted(Bug::IdsStay) {
+            self.ids = Arc::default();
+        }
         self.results.clear();
         self.results_hash = 0;
+    }
+
+    /// Adds to whom its holder is known as.
+    pub(super) fn authenticate(&mut self, ids: &[Id]) -> Result<Reply, OpError> {
+        let mut all = (*self.ids).clone();
+        for id in ids {
+            let failed = |reason| OpError::AuthFailed { scheme: id.scheme.clone(), reason };
+            if id.scheme.len() + id.id.len() > ID_BYTES_MAX {
+                return Err(failed(format!("an id of more than {ID_BYTES_MAX} bytes")));
+            }
+            if !all.contains(id) {
+                all.push(id.clone());
+            }
+            if all.len() > SESSION_IDS_MAX {
+                return Err(failed(format!("more than {SESSION_IDS_MAX} ids in one session")));
+            }
+        }
+        self.ids = Arc::new(all);
+        Ok(Reply::Ids((*self.ids).clone()))
     }
 
     /// Takes in a request's number. A request out of order has no effect at all, not even that of
@@ -192,7 +218,7 @@ impl SessionRecord {
             .former
             .iter()
             .fold(self.former.len() as u64, |hash, holder| hash_words(&[hash, *holder]));
-        hash_words(&[
+        let hash = hash_words(&[
             id.number(),
             half(low),
             half(high),
@@ -203,7 +229,10 @@ impl SessionRecord {
             self.last_seq,
             self.results.len() as u64,
             self.results_hash,
-        ])
+        ]);
+        self.ids.iter().fold(hash, |hash, id| {
+            hash_words(&[hash, xxh3_64(id.scheme.as_bytes()), xxh3_64(id.id.as_bytes())])
+        })
     }
 }
 

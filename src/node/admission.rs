@@ -117,13 +117,7 @@ impl Admission {
 /// About the bytes that a request of this command takes in the log.
 pub(crate) fn size(command: &Command) -> usize {
     const OVERHEAD: usize = 40;
-    let of = |op: &Op| {
-        op.path().len()
-            + match op {
-                Op::Create { data, .. } | Op::Set { data, .. } => data.len() + 16,
-                Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 16,
-            }
-    };
+    let of = |op: &Op| op.path().len() + op.content_bytes() + 16;
     OVERHEAD
         + match command {
             Command::Op(op) => of(op),
@@ -133,6 +127,9 @@ pub(crate) fn size(command: &Command) -> usize {
             | Command::Close
             | Command::Expire { .. } => 32,
             Command::Reap { path } => path.len(),
+            Command::Authenticate { ids } => {
+                ids.iter().map(|id| id.scheme.len() + id.id.len() + 2).sum()
+            }
         }
 }
 

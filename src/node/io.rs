@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acl::{Acl, Id};
 use crate::error::Error;
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Op, Reply};
@@ -118,6 +119,7 @@ pub(crate) enum ClientRequest {
 pub(crate) enum Write {
     Op(Op),
     Multi(Vec<Op>),
+    Authenticate(Vec<Id>),
     /// Closes the session. Answered with `Reply::Done`, also when it was gone already.
     Close,
 }
@@ -133,8 +135,13 @@ pub(crate) enum Read {
     Children {
         path: String,
     },
+    Acl {
+        path: String,
+    },
     /// Answered by [`Answer::Children`] with whole paths.
     Ephemerals,
+    /// As whom the session is known.
+    Ids,
     /// All of it.
     Tree,
 }
@@ -146,6 +153,9 @@ pub(crate) enum Answer {
     Data(Arc<[u8]>, Stat),
     Exists(Option<Stat>),
     Children(Vec<String>),
+    /// An access list as the session may see it.
+    Acl(Vec<Acl>, Stat),
+    Ids(Vec<Id>),
     Tree(Tree),
     Watching,
     Synced(Zxid),
@@ -169,6 +179,8 @@ pub(crate) struct Effects {
     pub(crate) leases: Vec<(Holding, Time)>,
     /// Changes of state of this node's sessions, before the replies that rest on them.
     pub(crate) sessions: Vec<(Holding, SessionState)>,
+    /// As whom this node's sessions are known from now on, before the replies that tell of it.
+    pub(crate) ids: Vec<(Holding, Vec<Id>)>,
     /// Answers to requests.
     pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
     /// The node has stopped for good. Every request has been answered, every session ended.

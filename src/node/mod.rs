@@ -64,7 +64,7 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
-use crate::znode::SessionId;
+use crate::znode::{SessionId, Zxid};
 use admission::Admission;
 use expiry::ExpiryTable;
 use hashes::Hashes;
@@ -201,7 +201,9 @@ pub(crate) struct Node {
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
     unreachable: Vec<(NodeId, Option<Problem>)>,
-    tree_changed: bool,
+    /// The zxid of the tree that was published last. Whatever takes a zxid is published, though it
+    /// changes no znode that a watch tells of: a sync may tell that zxid.
+    published: Option<Zxid>,
     effects: Effects,
     stopped: Option<String>,
     #[cfg(any(test, feature = "simulator"))]
@@ -494,7 +496,8 @@ impl Node {
         self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);
         self.answer_waits();
         self.local.forget_settled();
-        if std::mem::take(&mut self.tree_changed) {
+        if self.published != Some(self.machine.zxid()) {
+            self.published = Some(self.machine.zxid());
             self.effects.tree = Some(self.machine.tree());
         }
         self.maybe_checkpoint(applied);

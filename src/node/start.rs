@@ -97,7 +97,7 @@ impl Node {
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
             unreachable: unreachable.collect(),
-            tree_changed: true,
+            published: None,
             effects: Effects::default(),
             stopped: None,
             #[cfg(any(test, feature = "simulator"))]

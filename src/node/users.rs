@@ -6,8 +6,11 @@ use std::time::Duration;
 use super::io::ClientRequest;
 use super::watches::{Fired, WatchKind};
 use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
+use crate::acl::AccessList;
 use crate::error::Error;
-use crate::machine::command::{Applied, Batch, Command, OpError, Outcome, Reply, SessionChange};
+use crate::machine::command::{
+    Applied, Batch, Command, OpError, Outcome, Reply, Request, SessionChange,
+};
 use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted, strikes};
 use crate::session::SessionState;
@@ -183,7 +186,10 @@ impl Node {
     }
 
     pub(super) fn apply_batch(&mut self, term: u64, batch: Batch) {
-        if !self.local.has_waits() {
+        // Who may hear of a change is decided by whom they are when it happens.
+        let authenticates =
+            |request: &Request| matches!(request.command, Command::Authenticate { .. });
+        if !self.local.has_waits() && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
             self.take_applied(applied);
             return;
@@ -204,11 +210,11 @@ impl Node {
     }
 
     pub(super) fn take_applied(&mut self, applied: Applied) {
-        // Opening a session changes no znode, and yet takes a zxid, which a sync may have told.
-        self.tree_changed |= !applied.changes.is_empty() || !applied.sessions.is_empty();
         let mut fired = Fired::default();
         for change in &applied.changes {
-            self.watches.fire(change, &mut fired);
+            let local = &self.local;
+            let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
+            self.watches.fire(change, may_read, &mut fired);
         }
         self.tell(fired);
         for outcome in applied.outcomes {

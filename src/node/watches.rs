@@ -12,9 +12,13 @@
 //! persistent watch hears of a deletion once. A recursive watch matches its
 //! path and all below it and never hears `ChildrenChanged`. Watches of get,
 //! exists and children fire once.
+//!
+//! A session that may not read the znode (of `ChildrenChanged`: the parent) is
+//! not told; a watch that fires once is over all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::acl::AccessList;
 use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
@@ -112,7 +116,13 @@ impl WatchTable {
         ids
     }
 
-    pub(crate) fn fire(&mut self, change: &Change, fired: &mut Fired) {
+    /// Tells of a change those who `may_read` it, by the access list that it comes with.
+    pub(crate) fn fire(
+        &mut self,
+        change: &Change,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
         if self.watchers.is_empty() {
             return;
         }
@@ -123,18 +133,19 @@ impl WatchTable {
             net: false,
         };
         let path = change.path.as_str();
+        let hears = |session| may_read(session, change.acl.as_deref());
         match change.kind {
             ChangeKind::Created => {
-                self.fire_data(event(EventKind::Created, path), fired);
+                self.fire_data(event(EventKind::Created, path), hears, fired);
             }
             ChangeKind::DataChanged => {
-                self.fire_data(event(EventKind::DataChanged, path), fired);
+                self.fire_data(event(EventKind::DataChanged, path), hears, fired);
                 return;
             }
             ChangeKind::Deleted => {
-                self.fire_data(event(EventKind::Deleted, path), fired);
+                self.fire_data(event(EventKind::Deleted, path), hears, fired);
                 let told = |kind: WatchKind| kind == WatchKind::Children;
-                self.fire_at(path, told, &event(EventKind::Deleted, path), fired);
+                self.fire_at(path, told, &event(EventKind::Deleted, path), hears, fired);
                 if planted(Bug::EventLostOnDelete) {
                     return;
                 }
@@ -142,19 +153,25 @@ impl WatchTable {
         }
         if let Some(parent) = path::parent(path) {
             let event = event(EventKind::ChildrenChanged, parent);
-            self.fire_at(parent, WatchKind::is_child, &event, fired);
+            let hears = |session| may_read(session, change.parent_acl.as_deref());
+            self.fire_at(parent, WatchKind::is_child, &event, hears, fired);
         }
     }
 
     /// To the data watches of the path, and the recursive ones of it and of all above it.
-    fn fire_data(&mut self, event: WatchEvent, fired: &mut Fired) {
-        self.fire_at(&event.path, WatchKind::is_data, &event, fired);
+    fn fire_data(
+        &mut self,
+        event: WatchEvent,
+        hears: impl Fn(SessionId) -> bool + Copy,
+        fired: &mut Fired,
+    ) {
+        self.fire_at(&event.path, WatchKind::is_data, &event, hears, fired);
         if self.recursive == 0 {
             return;
         }
         let mut at = Some(event.path.as_str());
         while let Some(path) = at {
-            self.fire_at(path, |kind| kind == WatchKind::Recursive, &event, fired);
+            self.fire_at(path, |kind| kind == WatchKind::Recursive, &event, hears, fired);
             at = path::parent(path);
         }
     }
@@ -164,6 +181,7 @@ impl WatchTable {
         path: &str,
         matches: impl Fn(WatchKind) -> bool,
         event: &WatchEvent,
+        hears: impl Fn(SessionId) -> bool,
         fired: &mut Fired,
     ) {
         let Some(watchers) = self.by_path.get(path) else {
@@ -172,7 +190,9 @@ impl WatchTable {
         let mut over = Vec::new();
         for (id, kind) in watchers {
             if matches(*kind) {
-                fired.events.push((*id, event.clone()));
+                if self.watchers.get(id).is_some_and(|watcher| hears(watcher.session)) {
+                    fired.events.push((*id, event.clone()));
+                }
                 if planted(Bug::EventTwice) {
                     fired.events.push((*id, event.clone()));
                 }
@@ -189,7 +209,13 @@ impl WatchTable {
 
     /// After a snapshot took the place of the tree: tells each watch the net change of what it
     /// watches, oldest first.
-    pub(crate) fn fire_net(&mut self, old: &Tree, new: &Tree, fired: &mut Fired) {
+    pub(crate) fn fire_net(
+        &mut self,
+        old: &Tree,
+        new: &Tree,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
         if planted(Bug::EventsLostAtSnapshot) {
             return;
         }
@@ -217,7 +243,10 @@ impl WatchTable {
             if watcher.kind.fires_once() && !once.insert(id) {
                 continue;
             }
-            fired.events.push((id, event));
+            let znode = new.get(&event.path).or_else(|| old.get(&event.path));
+            if may_read(watcher.session, znode.and_then(|znode| Some(&**znode.acl()?))) {
+                fired.events.push((id, event));
+            }
         }
         for id in once {
             self.remove(id);
@@ -304,7 +333,9 @@ mod tests {
 
     fn fire(table: &mut WatchTable, kind: ChangeKind, path: &str) -> Vec<(u64, EventKind, String)> {
         let mut fired = Fired::default();
-        table.fire(&Change { zxid: 9, kind, path: path.to_owned() }, &mut fired);
+        let (path, acl, parent_acl) = (path.to_owned(), None, None);
+        let change = Change { zxid: 9, kind, path, acl, parent_acl };
+        table.fire(&change, |_, _| true, &mut fired);
         assert!(fired.events.iter().all(|(_, event)| event.zxid == 9 && !event.net));
         fired.events.into_iter().map(|(id, event)| (id.0, event.kind, event.path)).collect()
     }

@@ -66,7 +66,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         session_timeout: settings.session_timeout,
         tick: settings.tick,
     };
-    let (host, shared) = Host::new(node, clock.clone(), limits, members);
+    let (host, shared) = Host::new(node, clock.clone(), limits, members, settings.schemes);
     let calls = host.calls();
     let driver = Driver {
         host,
@@ -230,6 +230,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::auth::Schemes;
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
@@ -285,7 +286,7 @@ mod tests {
             tick: builder.tick,
         };
         let members = founding.members.clone();
-        let (host, shared) = Host::new(booted, clock.clone(), limits, members);
+        let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
         let calls = host.calls();
         let (clock, watchdog) = (clock.clone(), Watchdog::default());
         let resigned = false;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::acl::{Acl, Id};
 use crate::error::{Error, Result};
 use crate::machine::Tree;
 use crate::machine::command::Reply;
@@ -58,6 +59,20 @@ pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
 pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
     match answer {
         Answer::Children(children) => Ok(children),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn acl(answer: Answer) -> Result<(Vec<Acl>, Stat)> {
+    match answer {
+        Answer::Acl(acl, stat) => Ok((acl, stat)),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn ids(answer: Answer) -> Result<Vec<Id>> {
+    match answer {
+        Answer::Ids(ids) | Answer::Reply(Reply::Ids(ids)) => Ok(ids),
         other => unexpected(&other),
     }
 }

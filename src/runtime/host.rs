@@ -13,6 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
+use crate::auth::Schemes;
 use crate::error::{Error, Result};
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Reply};
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
     pub(crate) members: Vec<Member>,
+    pub(crate) schemes: Schemes,
 }
 
 impl fmt::Debug for Shared {
@@ -260,6 +262,7 @@ impl Host {
         clock: Clock,
         limits: Limits,
         members: Vec<Member>,
+        schemes: Schemes,
     ) -> (Host, Arc<Shared>) {
         let (sender, calls) = unbounded();
         let shared = Arc::new(Shared {
@@ -273,6 +276,7 @@ impl Host {
             limits,
             node: node.id(),
             members,
+            schemes,
         });
         let host = Host {
             node,
@@ -446,6 +450,11 @@ impl Host {
             }
             if state.is_final() {
                 self.sessions.remove(&of.session);
+            }
+        }
+        for (of, ids) in effects.ids {
+            if let Some(session) = self.held(of).and_then(Weak::upgrade) {
+                session.ids.store(Arc::new(ids));
             }
         }
         for (request, answer) in effects.replies {

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use crossbeam_channel::Receiver;
+use once_cell::sync::OnceCell;
 
+use crate::acl::Id;
 use crate::error::Error;
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
@@ -29,6 +32,10 @@ pub(crate) struct SessionShared {
     lease: AtomicU64,
     /// It is being closed: what it holds may be another's before this node hears of it.
     given_up: AtomicBool,
+    /// As whom it is known.
+    pub(crate) ids: ArcSwap<Vec<Id>>,
+    /// Why it authenticates as nobody any more.
+    auth_failure: OnceCell<Error>,
 }
 
 impl fmt::Debug for SessionShared {
@@ -54,6 +61,8 @@ impl SessionShared {
             state: Mutex::new(state),
             lease: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
+            ids: ArcSwap::default(),
+            auth_failure: OnceCell::new(),
         }
     }
 
@@ -92,6 +101,13 @@ impl SessionShared {
         self.given_up.store(true, Ordering::Release);
     }
 
+    /// It is over, since its user has failed to authenticate.
+    pub(crate) fn fail_auth(&self, error: Error) {
+        self.give_up();
+        let _ = self.auth_failure.set(error);
+        self.set_state(SessionState::AuthFailed);
+    }
+
     /// Why its handles can do nothing any more, if that is so.
     pub(crate) fn over(&self) -> Option<Error> {
         let session = self.id;
@@ -99,6 +115,7 @@ impl SessionShared {
             SessionState::Expired => Some(Error::SessionExpired { session }),
             SessionState::Moved => Some(Error::SessionMoved { session }),
             SessionState::Closed => Some(Error::SessionClosed { session }),
+            SessionState::AuthFailed => self.auth_failure.get().cloned(),
             SessionState::Connecting | SessionState::Connected | SessionState::Suspended => None,
         }
     }

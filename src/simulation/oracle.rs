@@ -11,8 +11,9 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::checks::Violation;
+use crate::acl::{Acl, Id, Permissions};
 use crate::machine::Machine;
-use crate::machine::command::{Batch, Change, Command, OpError, Reply};
+use crate::machine::command::{Batch, Change, Command, Op, OpError, Reply, Request};
 use crate::machine::model::Model;
 use crate::node::message::LogEntry;
 use crate::path;
@@ -24,6 +25,23 @@ pub(crate) struct Known {
     pub(crate) data: Arc<[u8]>,
     pub(crate) stat: Stat,
     pub(crate) children: Vec<String>,
+    /// `None`: everybody may do everything.
+    pub(crate) acl: Option<Vec<Acl>>,
+}
+
+impl Known {
+    /// Whether a session that is known as these may do any of this.
+    pub(crate) fn permits(&self, ids: &[Id], wanted: Permissions) -> bool {
+        self.acl.as_deref().is_none_or(|acl| gives(acl, ids, wanted))
+    }
+}
+
+/// Whether an access list gives any of what is wanted to somebody of these ids.
+pub(crate) fn gives(acl: &[Acl], ids: &[Id], wanted: Permissions) -> bool {
+    acl.iter().any(|entry| {
+        let given = entry.permissions.bits() & wanted.bits() != 0;
+        given && (entry.id.scheme == "world" || ids.contains(&entry.id))
+    })
 }
 
 /// What came of a request.
@@ -165,7 +183,7 @@ impl Oracle {
 
     /// All paths that were ever there, at or below this one.
     pub(crate) fn paths_below<'a>(&'a self, root: &'a str) -> impl Iterator<Item = &'a str> {
-        self.history.keys().map(String::as_str).filter(move |path| is_below(path, root))
+        self.history.keys().map(String::as_str).filter(move |path| path::is_below(path, root))
     }
 
     fn record(&mut self, path: &str) {
@@ -173,6 +191,7 @@ impl Oracle {
             data: self.model.znodes[path].data.as_slice().into(),
             stat: self.model.stat(path),
             children: self.model.children(path),
+            acl: self.model.znodes[path].acl.clone(),
         });
         let past = self.history.entry(path.to_owned()).or_default();
         let zxid = self.model.zxid;
@@ -214,7 +233,9 @@ impl Oracle {
             }
             let touched: Vec<String> =
                 self.model.changes[seen..].iter().map(|change| change.path.clone()).collect();
-            let changes = self.model.changes.len() > seen;
+            let acls = acls_set(request, &result);
+            let changes = self.model.changes.len() > seen || !acls.is_empty();
+            acls.into_iter().for_each(|path| self.record(path));
             seen = self.model.changes.len();
             for path in touched {
                 self.record(&path);
@@ -305,11 +326,19 @@ impl Oracle {
     }
 }
 
+/// The paths whose access lists a request has set, if that succeeded.
+fn acls_set<'a>(request: &'a Request, result: &Result<Reply, OpError>) -> Vec<&'a str> {
+    let ops = match &request.command {
+        _ if result.is_err() => &[],
+        Command::Op(op) => std::slice::from_ref(op),
+        Command::Multi(ops) => ops.as_slice(),
+        _ => &[],
+    };
+    let set = ops.iter().filter(|op| matches!(op, Op::SetAcl { .. }));
+    set.map(Op::path).collect()
+}
+
 /// What of an entry must be the same everywhere.
 pub(crate) fn digest(entry: &LogEntry) -> u64 {
     xxh3_64(&entry.data).wrapping_add(entry.index).wrapping_add(entry.term << 32)
-}
-
-pub(crate) fn is_below(path: &str, root: &str) -> bool {
-    root == "/" || path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -20,6 +20,7 @@ use super::process::{Life, Process};
 use super::random::Random;
 use super::trace::Words;
 use super::workload;
+use crate::auth::Schemes;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
 use crate::node::NodeConfig;
@@ -332,7 +333,8 @@ impl World {
             tick: plan.tick,
         };
         self.kernel.count_event("starts");
-        let (host, shared) = Host::new(node, clock, limits, self.members.clone());
+        let (host, shared) =
+            Host::new(node, clock, limits, self.members.clone(), Schemes::default());
         let coordinator = Coordinator::simulated(shared);
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
         self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);

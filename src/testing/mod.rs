@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::acl::Id;
+use crate::auth::AuthProvider;
 use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
@@ -131,6 +133,20 @@ impl ClusterBuilder {
     #[must_use]
     pub fn pending_requests_max(mut self, requests: usize) -> ClusterBuilder {
         self.settings = self.settings.pending_requests_max(requests);
+        self
+    }
+
+    /// See [`Builder::auth_provider`].
+    #[must_use]
+    pub fn auth_provider(mut self, provider: impl AuthProvider) -> ClusterBuilder {
+        self.settings = self.settings.auth_provider(provider);
+        self
+    }
+
+    /// See [`Builder::super_user`].
+    #[must_use]
+    pub fn super_user(mut self, id: Id) -> ClusterBuilder {
+        self.settings = self.settings.super_user(id);
         self
     }
 

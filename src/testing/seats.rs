@@ -1,12 +1,14 @@
 //! The thread of an in-memory cluster: it hosts all nodes and carries their
 //! messages.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select};
 
 use super::Control;
+use crate::acl::Id;
 use crate::builder::Builder;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{Input, Now, Problem, Time};
@@ -38,6 +40,11 @@ struct Running {
     store: MemoryStore,
     calls: Receiver<Call>,
     wake_at: Time,
+}
+
+/// What a node's sessions are known as by scheme `ip`.
+fn address(node: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0A00_0001 + u32::try_from(node).unwrap_or(0))
 }
 
 impl Seats {
@@ -83,7 +90,10 @@ impl Seats {
             session_timeout: self.settings.session_timeout,
             tick: self.settings.tick,
         };
-        let (host, shared) = Host::new(booted, self.clock.clone(), limits, self.members.clone());
+        let mut schemes = self.settings.schemes.clone();
+        schemes.own = vec![Id::new("ip", address(node).to_string())];
+        let members = self.members.clone();
+        let (host, shared) = Host::new(booted, self.clock.clone(), limits, members, schemes);
         let calls = host.calls();
         self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
         for other in 0..self.seats.len() {

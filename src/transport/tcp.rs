@@ -270,14 +270,7 @@ fn weight(message: &PeerMessage) -> usize {
 }
 
 fn request_weight(request: &Request) -> usize {
-    let op_weight = |op: &Op| {
-        size_of::<Op>()
-            + op.path().len()
-            + match op {
-                Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
-                Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
-            }
-    };
+    let op_weight = |op: &Op| size_of::<Op>() + op.path().len() + op.content_bytes();
     size_of::<Request>()
         + match &request.command {
             command::Command::Op(op) => op_weight(op),
@@ -287,5 +280,8 @@ fn request_weight(request: &Request) -> usize {
             | command::Command::Close
             | command::Command::Expire { .. } => 0,
             command::Command::Reap { path } => path.len(),
+            command::Command::Authenticate { ids } => {
+                ids.iter().map(|id| size_of_val(id) + id.scheme.len() + id.id.len()).sum()
+            }
         }
 }

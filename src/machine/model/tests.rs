@@ -69,6 +69,25 @@ fn data() -> impl Strategy<Value = Bytes> {
     ]
 }
 
+fn id() -> impl Strategy<Value = Id> {
+    prop::sample::select(vec!["alice:h", "bob:h"]).prop_map(|id| Id::new("digest", id))
+}
+
+fn acl() -> impl Strategy<Value = Vec<Acl>> {
+    let id = prop_oneof![
+        8 => id(),
+        4 => Just(Id::auth()),
+        4 => Just(Id::anyone()),
+        1 => Just(Id::new("world", "all")),
+        1 => Just(Id::new("digest", "alice")),
+    ];
+    let permissions = prop_oneof![
+        Just(Permissions::ALL),
+        (0..32u8).prop_map(|bits| Permissions::from_bits(bits).unwrap()),
+    ];
+    vec((permissions, id).prop_map(|(permissions, id)| Acl::new(permissions, id)), 0..4)
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let mode = prop::sample::select(vec![
         CreateMode::Persistent,
@@ -82,7 +101,12 @@ fn op() -> impl Strategy<Value = Op> {
         CreateMode::PersistentWithTtl(Duration::MAX),
     ]);
     prop_oneof![
-        4 => (paths(), data(), mode).prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
+        4 => (paths(), data(), mode.clone())
+            .prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
+        1 => (paths(), data(), mode, acl())
+            .prop_map(|(path, data, mode, acl)| Op::CreateWithAcl { path, data, mode, acl }),
+        1 => (paths(), acl(), version())
+            .prop_map(|(path, acl, version)| Op::SetAcl { path, acl, version }),
         2 => (paths(), data(), version())
             .prop_map(|(path, data, version)| Op::Set { path, data, version }),
         3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
@@ -104,6 +128,7 @@ fn command() -> impl Strategy<Value = Command> {
         2 => paths().prop_map(|path| Command::Reap { path }),
         20 => op().prop_map(Command::Op),
         8 => vec(op(), 0..4).prop_map(Command::Multi),
+        2 => vec(id(), 0..3).prop_map(|ids| Command::Authenticate { ids }),
     ]
 }
 
@@ -193,6 +218,8 @@ proptest! {
                 let znode = published.get(path).unwrap();
                 prop_assert_eq!(&znode.data()[..], &expected.data[..]);
                 prop_assert_eq!(znode.stat(), model.stat(path));
+                let acl = znode.acl().map(|acl| acl.entries());
+                prop_assert_eq!(acl, expected.acl.as_deref());
                 let children = znode.children().collect::<Vec<_>>();
                 prop_assert_eq!(children, model.children(path));
             }

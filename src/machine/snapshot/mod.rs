@@ -8,7 +8,7 @@
 //!
 //! | image | items |
 //! | --- | --- |
-//! | full | all znodes, each after its parent; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results |
+//! | full | all znodes, each after its parent and followed by its access list if it has one; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results and its holder's ids |
 //! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
 //!
 //! Equal states give equal bytes. What follows from the rest is left out (sets
@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::command::NodeId;
 use super::tree::Fields;
+use crate::acl::{Acl, Id};
 use crate::znode::{SessionId, Zxid};
 
 pub(crate) use self::reader::ChunkReader;
@@ -93,6 +94,16 @@ enum Item<'a> {
         /// See `Graves::forgotten`.
         forgotten: Zxid,
     },
+    /// The access list of a znode that is there already.
+    ZnodeAcl {
+        path: &'a str,
+        acl: Vec<Acl>,
+    },
+    /// As whom the holder of a session, which is there already, has authenticated.
+    SessionIds {
+        id: SessionId,
+        ids: Vec<Id>,
+    },
 }
 
 /// Bytes that are borrowed and not taken apart.
@@ -130,8 +141,10 @@ impl Item<'_> {
         match self {
             Item::Begin { full: true } => "the beginning of a full image",
             Item::Begin { full: false } => "the beginning of a delta",
-            Item::ZnodeGone { .. } | Item::Znode { .. } => "a znode",
-            Item::SessionGone { .. } | Item::Session { .. } => "a session",
+            Item::ZnodeGone { .. } | Item::Znode { .. } | Item::ZnodeAcl { .. } => "a znode",
+            Item::SessionGone { .. } | Item::Session { .. } | Item::SessionIds { .. } => {
+                "a session"
+            }
             Item::Outcome { .. } => "a result",
             Item::End { .. } => "the end of an image",
         }

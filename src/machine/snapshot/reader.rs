@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{FORMAT, Item};
+use crate::acl::AccessList;
 use crate::machine::command::{OpError, Reply};
 use crate::machine::graves::Graves;
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
@@ -115,6 +116,15 @@ impl ChunkReader {
             }
             (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),
             (Phase::Open, Item::Znode { path, data, fields }) => self.put(path, data.0, fields),
+            (Phase::Open, Item::ZnodeAcl { path, acl }) => {
+                let acl = AccessList::stored(acl);
+                let stat = self.tree.put_acl(path, acl);
+                stat.map(|_| ()).ok_or_else(|| format!("{path}: an access list of no znode"))
+            }
+            (Phase::Open, Item::SessionIds { id, ids }) => {
+                let named = self.sessions.update(id, |record| record.ids = Arc::new(ids));
+                named.ok_or_else(|| format!("session {id}: ids of no session"))
+            }
             (Phase::Open, Item::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
                 if let Some(zxid) = zxid {

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::reader::decode_result;
 use super::writer::add;
 use super::*;
+use crate::acl::Permissions;
 use crate::machine::command::{Batch, Command, Op, OpError, Request};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Machine, SessionRecord};
@@ -307,9 +308,29 @@ fn rich() -> Machine {
 
 #[test]
 fn golden_snapshot() {
-    let machine = rich();
+    golden("snapshot", &rich());
+}
+
+/// One that only those read who know access lists.
+#[test]
+fn golden_snapshot_with_acls() {
+    let mut machine = Machine::new();
+    let acl = vec![
+        Acl::new(Permissions::ALL, Id::auth()),
+        Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8")),
+    ];
+    let (path, data, mode) = ("/a".to_owned(), "data".into(), CreateMode::Persistent);
+    let ids = vec![Id::digest("alice", "secret"), Id::superuser()];
+    apply(&mut machine, 0, 0, open());
+    apply(&mut machine, 1, 1, Command::Authenticate { ids });
+    apply(&mut machine, 2, 2, Command::Op(Op::CreateWithAcl { path, data, mode, acl }));
+    assert_eq!(machine.zxid(), 2);
+    golden("snapshot_with_acls", &machine);
+}
+
+fn golden(name: &str, machine: &Machine) {
     let chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
-    let mut golden = crate::golden::Golden::new("snapshot");
+    let mut golden = crate::golden::Golden::new(name);
     let mut reader = ChunkReader::new();
     for chunk in &chunks {
         golden.sample("chunk", chunk);
@@ -342,6 +363,9 @@ fn golden_results() {
         OpError::Unmet { path: path(), condition: crate::znode::Condition::Absent },
         OpError::InvalidTtl { path: path(), ttl: std::time::Duration::ZERO },
         OpError::StaleReap,
+        OpError::NoAuth { path: path(), permission: Permissions::READ | Permissions::ADMIN },
+        OpError::InvalidAcl { path: path(), reason: "why".to_owned() },
+        OpError::AuthFailed { scheme: "token".to_owned(), reason: "why".to_owned() },
     ];
     let mut golden = crate::golden::Golden::new("results");
     for error in errors {

@@ -7,6 +7,7 @@ use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
+use crate::planted::{Bug, planted};
 use crate::znode::{SessionId, Zxid};
 
 /// Makes the chunks of a state, one at a time.
@@ -148,7 +149,13 @@ impl ChunkWriter {
                         add_outcome(pending, result);
                         Step::Outcomes(id, place + 1)
                     }
-                    None => Step::Sessions(Some(id)),
+                    None => {
+                        if let Some(record) = record.filter(|record| !record.ids.is_empty()) {
+                            let ids = (*record.ids).clone();
+                            add(pending, &Item::SessionIds { id, ids });
+                        }
+                        Step::Sessions(Some(id))
+                    }
                 }
             }
             Step::End => {
@@ -200,6 +207,9 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     let item = Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields() };
     add(buffer, &item);
+    if let Some(acl) = znode.acl().filter(|_| !planted(Bug::AclLostAtSnapshot)) {
+        add(buffer, &Item::ZnodeAcl { path, acl: acl.entries().to_vec() });
+    }
 }
 
 /// Adds some of the znodes after the cursor (finding the place in the tree for each of them would

@@ -16,6 +16,7 @@
 //! - `/` and the other [`RESERVED`] paths exist; every other znode's parent exists.
 //! - A znode is in its parent's children exactly if it is in the map.
 //! - An ephemeral has no children.
+//! - `restricted` counts the znodes with an access list.
 //! - `due` holds exactly the znodes that have a time from which on they may be deleted.
 //! - `hash` is the wrapping sum of the znodes' hashes, so that it is kept by
 //!   adding and subtracting and does not depend on the order of the writes.
@@ -25,6 +26,8 @@
 //! has an order here is the children, sorted by the bytes of their names.
 //!
 //! Not here: what an operation does and when it is refused (`ops`).
+
+mod check;
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -37,6 +40,7 @@ use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::acl::AccessList;
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::znode::{SessionId, Stat, Zxid};
@@ -58,6 +62,8 @@ pub(crate) struct Tree {
     /// The znodes that the leader may delete, each with the time from when on (see [`Znode::due`]):
     /// the containers first. It follows from the znodes, and so is neither hashed nor saved.
     due: RedBlackTreeSetSync<(u64, Arc<str>)>,
+    /// How many znodes have an access list: mostly none.
+    restricted: usize,
     zxid: Zxid,
     hash: u64,
 }
@@ -69,7 +75,9 @@ pub(crate) struct Znode {
     data_hash: u64,
     children: RedBlackTreeSetSync<Child>,
     fields: Fields,
-    /// Of path, fields and data.
+    /// `None`: everybody may do everything.
+    acl: Option<Arc<AccessList>>,
+    /// Of path, fields, data and access list.
     hash: u64,
 }
 
@@ -113,12 +121,13 @@ impl Fields {
 }
 
 impl Znode {
-    fn new(path: &str, data: &[u8], fields: Fields) -> Znode {
+    fn new(path: &str, data: &[u8], fields: Fields, acl: Option<Arc<AccessList>>) -> Znode {
         let mut znode = Znode {
             data: Arc::from(data),
             data_hash: xxh3_64(data),
             children: RedBlackTreeSetSync::new_sync(),
             fields,
+            acl,
             hash: 0,
         };
         znode.hash = znode.compute_hash(path);
@@ -149,6 +158,11 @@ impl Znode {
             data_length: u32::try_from(self.data.len()).unwrap_or(u32::MAX),
             num_children: u32::try_from(self.children.size()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// Who may do what with it; `None`: everybody everything.
+    pub(crate) fn acl(&self) -> Option<&Arc<AccessList>> {
+        self.acl.as_ref()
     }
 
     /// The names of the children, sorted by their bytes.
@@ -200,7 +214,9 @@ impl Znode {
             kind,
             of_kind,
         ];
-        hash_words(&words)
+        let hash = hash_words(&words);
+        // A znode without a list has the hash that it had before there were any.
+        self.acl.as_ref().map_or(hash, |acl| hash_words(&[hash, acl.hash()]))
     }
 }
 
@@ -230,6 +246,7 @@ impl Tree {
                 PathHasher, MAP_DEGREE,
             ),
             due: RedBlackTreeSetSync::new_sync(),
+            restricted: 0,
             zxid: 0,
             hash: 0,
         }
@@ -248,6 +265,11 @@ impl Tree {
     /// The hash of all znodes. Replicas that have applied the same zxid have the same.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// Whether everybody may do everything with all znodes.
+    pub(crate) fn is_open(&self) -> bool {
+        self.restricted == 0
     }
 
     /// How many znodes there are.
@@ -281,12 +303,9 @@ impl Tree {
         &'a self,
         path: &str,
     ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
-        let root = if path == "/" { String::new() } else { path.to_owned() };
+        let root = path.to_owned();
         // What comes after is a sibling's subtree, or an uncle's.
-        self.iter_from(path).take_while(move |(at, _)| {
-            let rest = at.strip_prefix(root.as_str());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        })
+        self.iter_from(path).take_while(move |(at, _)| path::is_below(at, &root))
     }
 
     pub(super) fn set_zxid(&mut self, zxid: Zxid) {
@@ -299,6 +318,7 @@ impl Tree {
         path: &str,
         data: &[u8],
         kind: Kind,
+        acl: Option<AccessList>,
         zxid: Zxid,
         time: u64,
     ) -> Stat {
@@ -312,7 +332,9 @@ impl Tree {
             kind,
             ..Fields::default()
         };
-        let znode = Znode::new(&path, data, fields);
+        let acl = acl.map(|acl| self.shared(&path, acl));
+        self.restricted += usize::from(acl.is_some());
+        let znode = Znode::new(&path, data, fields, acl);
         let stat = znode.stat();
         self.hash = self.hash.wrapping_add(znode.hash);
         let due = znode.due();
@@ -343,6 +365,30 @@ impl Tree {
         })
     }
 
+    /// Replaces a znode's access list, and counts that; `None` if there is no such znode.
+    pub(super) fn set_acl(&mut self, path: &str, acl: Option<AccessList>) -> Option<Stat> {
+        let acl = acl.map(|acl| self.shared(path, acl));
+        self.update(path, |znode| {
+            znode.acl = acl;
+            znode.fields.aversion = znode.fields.aversion.wrapping_add(1);
+        })
+    }
+
+    /// Gives a znode the access list that a snapshot has for it.
+    pub(super) fn put_acl(&mut self, path: &str, acl: AccessList) -> Option<Stat> {
+        let acl = self.shared(path, acl);
+        self.update(path, |znode| znode.acl = Some(acl))
+    }
+
+    /// An access list for a znode, which is most often the parent's: then there is but one.
+    fn shared(&self, path: &str, acl: AccessList) -> Arc<AccessList> {
+        let parent = path::parent(path).and_then(|parent| self.get(parent)?.acl());
+        match parent {
+            Some(shared) if **shared == acl => Arc::clone(shared),
+            _ => Arc::new(acl),
+        }
+    }
+
     /// Deletes a znode that has no children, and counts it at its parent.
     pub(super) fn delete(&mut self, path: &str, zxid: Zxid) {
         if !self.remove(path) {
@@ -359,12 +405,14 @@ impl Tree {
     /// Puts a znode in place as a snapshot has it: nothing but the parent's set of children
     /// changes beside it, and what was at this path is replaced but for its children.
     pub(super) fn put(&mut self, path: Arc<str>, data: &[u8], fields: Fields) {
-        let mut znode = Znode::new(&path, data, fields);
+        let mut znode = Znode::new(&path, data, fields, None);
         self.hash = self.hash.wrapping_add(znode.hash);
         let mut before = None;
         if let Some(old) = self.get(&path) {
             (znode.children, before) = (old.children.clone(), old.due());
-            self.hash = self.hash.wrapping_sub(old.hash);
+            let (hash, restricted) = (old.hash, old.acl.is_some());
+            self.hash = self.hash.wrapping_sub(hash);
+            self.restricted -= usize::from(restricted);
         }
         let due = znode.due();
         self.znodes.insert_mut(Arc::clone(&path), znode);
@@ -379,8 +427,9 @@ impl Tree {
         let Some(znode) = self.get(path) else {
             return false;
         };
-        let (hash, due) = (znode.hash, znode.due());
+        let (hash, due, restricted) = (znode.hash, znode.due(), znode.acl.is_some());
         self.hash = self.hash.wrapping_sub(hash);
+        self.restricted -= usize::from(restricted);
         self.index(path, due, None);
         self.change_children(path, |children| {
             children.remove_mut(path::name(path));
@@ -429,59 +478,15 @@ impl Tree {
     /// Changes a znode in place and keeps the hashes right.
     fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
         let znode = self.znodes.get_mut(path)?;
-        let (before, due) = (znode.hash, znode.due());
+        let (before, due, restricted) = (znode.hash, znode.due(), znode.acl.is_some());
         change(znode);
+        self.restricted -= usize::from(restricted);
+        self.restricted += usize::from(znode.acl.is_some());
         znode.hash = znode.compute_hash(path);
         self.hash = self.hash.wrapping_sub(before).wrapping_add(znode.hash);
         let (stat, due_now) = (znode.stat(), znode.due());
         self.index(path, due, due_now);
         Some(stat)
-    }
-
-    /// Checks the invariants, the hashes included, and gives the number of ephemerals.
-    pub(super) fn check(&self) -> Result<usize, String> {
-        if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
-            return Err(format!("no znode {missing}"));
-        }
-        let (mut seen, mut ephemerals, mut due, mut hash) = (0, 0, 0, 0u64);
-        for (path, znode) in self.iter_from("/") {
-            seen += 1;
-            ephemerals += usize::from(znode.fields.owner().is_some());
-            if let Some(at) = znode.due() {
-                due += 1;
-                if !self.due.contains(&(at, Arc::from(path))) {
-                    return Err(format!("{path}: it is due at {at}, and nobody knows"));
-                }
-            }
-            hash = hash.wrapping_add(znode.hash);
-            if xxh3_64(&znode.data) != znode.data_hash || znode.compute_hash(path) != znode.hash {
-                return Err(format!("{path}: its hash is not the hash of its contents"));
-            }
-            if znode.fields.owner().is_some() && znode.has_children() {
-                return Err(format!("{path}: an ephemeral with children"));
-            }
-            // The children that the tree starts with were never counted.
-            let genesis = RESERVED.iter().filter(|child| path::parent(child) == Some(path));
-            let children = znode.children.size().saturating_sub(genesis.count()) as u64;
-            let Fields { creates, cversion, .. } = znode.fields;
-            if cversion.wrapping_add(children) != creates.wrapping_mul(2) {
-                return Err(format!(
-                    "{path}: {creates} creates, {children} children, but cversion {cversion}"
-                ));
-            }
-        }
-        // The walk follows the children and finds each of them in the map (or stops short, which
-        // the count tells), so equal numbers mean that map and children hold the same.
-        if seen != self.len() {
-            return Err(format!("{seen} znodes in the tree, but {} in the map", self.len()));
-        }
-        if due != self.due.size() {
-            return Err(format!("{due} znodes are due, but {} are known", self.due.size()));
-        }
-        if hash != self.hash {
-            return Err("the hash is not the sum of the znodes' hashes".to_owned());
-        }
-        Ok(ephemerals)
     }
 }
 

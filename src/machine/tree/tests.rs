@@ -10,7 +10,7 @@ fn paths(tree: &Tree, cursor: &str) -> Vec<String> {
 fn tree_of(paths: &[&str]) -> Tree {
     let mut tree = Tree::genesis();
     for path in paths {
-        tree.create(path, b"", Kind::Persistent, 1, 1);
+        tree.create(path, b"", Kind::Persistent, None, 1, 1);
     }
     tree.check().unwrap();
     tree
@@ -61,7 +61,7 @@ fn a_clone_does_not_see_later_writes() {
     let before = tree.clone();
     tree.set("/a", b"new", 2, 2).unwrap();
     tree.delete("/a/b", 3);
-    tree.create("/a/c", b"", Kind::Persistent, 4, 4);
+    tree.create("/a/c", b"", Kind::Persistent, None, 4, 4);
     assert_eq!(before.get("/a").unwrap().data()[..], b""[..]);
     assert_eq!(before.get("/a").unwrap().children().collect::<Vec<_>>(), ["b"]);
     assert_eq!(tree.get("/a").unwrap().children().collect::<Vec<_>>(), ["c"]);
@@ -89,7 +89,7 @@ fn the_deepest_tree_overflows_no_stack() {
         let mut path = String::new();
         while path.len() + 2 <= PATH_BYTES_MAX {
             path.push_str("/x");
-            tree.create(&path, b"d", Kind::Persistent, 1, 1);
+            tree.create(&path, b"d", Kind::Persistent, None, 1, 1);
         }
         assert_eq!(tree.len(), 4 + PATH_BYTES_MAX / 2);
         let old = tree.clone();

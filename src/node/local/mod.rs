@@ -14,9 +14,12 @@ mod session;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acl::{AccessList, Permissions};
 use crate::error::Error;
+use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, Request};
 use crate::node::admission;
 use crate::node::io::{Answer, Effects, RequestId, Time, Write};
@@ -119,6 +122,7 @@ impl LocalSessions {
                 writes: VecDeque::new(),
                 waits: VecDeque::new(),
                 closing: false,
+                ids: Arc::default(),
                 unseen: false,
             },
         );
@@ -169,6 +173,7 @@ impl LocalSessions {
         let command = match write {
             Write::Op(op) => Command::Op(op),
             Write::Multi(ops) => Command::Multi(ops),
+            Write::Authenticate(ids) => Command::Authenticate { ids },
             Write::Close => Command::Close,
         };
         held.issued += 1;
@@ -176,6 +181,22 @@ impl LocalSessions {
         let size = admission::size(&command);
         held.writes.push_back(PendingWrite { request, command, size });
         self.unsent.insert(session);
+    }
+
+    /// After a snapshot, in which sessions may be known as somebody more.
+    pub(crate) fn identify(&mut self, machine: &Machine) {
+        for held in self.sessions.values_mut() {
+            let record = machine.session(held.id).filter(|record| record.holder == held.holder);
+            if let Some(record) = record {
+                held.ids = Arc::clone(&record.ids);
+            }
+        }
+    }
+
+    /// Whether a session may read a znode of this access list.
+    pub(crate) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
+        let held = self.sessions.get(&session);
+        held.is_some_and(|held| held.may(acl, Permissions::READ))
     }
 
     /// What has to be sent to the leader now, each session's requests in order.
@@ -298,6 +319,10 @@ impl LocalSessions {
         }
         (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
+        if let Ok(Reply::Ids(ids)) = result {
+            held.ids = Arc::new(ids.clone());
+            effects.ids.push((held.holding(), ids.clone()));
+        }
         let answer = match result {
             Ok(reply) => Ok(Answer::Reply(reply.clone())),
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),

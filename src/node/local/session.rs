@@ -1,8 +1,10 @@
 //! One session as its node holds it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acl::{self, AccessList, Id, Permissions};
 use crate::error::Error;
 use crate::machine::command::{Command, Reply};
 use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
@@ -40,6 +42,8 @@ pub(crate) struct LocalSession {
     pub(super) writes: VecDeque<PendingWrite>,
     pub(super) waits: VecDeque<Wait>,
     pub(super) closing: bool,
+    /// As whom it is known, until its last watch is over.
+    pub(super) ids: Arc<Vec<Id>>,
     /// A snapshot stands for entries in which it may have been resumed, used and ended.
     pub(super) unseen: bool,
 }
@@ -95,6 +99,11 @@ impl LocalSession {
     /// Whether its open (or resume) was answered.
     pub(crate) fn opened(&self) -> bool {
         self.opening.is_none()
+    }
+
+    /// Whether it may do any of this with a znode of this access list.
+    pub(crate) fn may(&self, acl: Option<&AccessList>, wanted: Permissions) -> bool {
+        acl::permits(acl, &self.ids, wanted)
     }
 
     /// The number of the last write answered.

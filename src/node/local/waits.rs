@@ -2,7 +2,8 @@
 //! which they were made.
 
 use super::LocalSessions;
-use super::session::{Wait, WaitFor};
+use super::session::{LocalSession, Wait, WaitFor};
+use crate::acl::{self, Permissions};
 use crate::error::Error;
 use crate::machine::command::Reply;
 use crate::machine::{Machine, Tree, Znode};
@@ -149,7 +150,7 @@ impl LocalSessions {
                     break;
                 };
                 self.waits -= 1;
-                let answer = answer(wait.what, session, &tree, machine, watches);
+                let answer = answer(wait.what, held, &tree, machine, watches);
                 effects.replies.push((wait.request, answer));
             }
         }
@@ -158,11 +159,12 @@ impl LocalSessions {
 
 fn answer(
     what: WaitFor,
-    session: SessionId,
+    held: &LocalSession,
     tree: &Tree,
     machine: &Machine,
     watches: &mut WatchTable,
 ) -> Result<Answer, Error> {
+    let session = held.id;
     let (read, watch) = match what {
         WaitFor::Sync { .. } => return Ok(Answer::Synced(tree.zxid())),
         WaitFor::Close => return Ok(Answer::Reply(Reply::Done)),
@@ -172,20 +174,42 @@ fn answer(
         }
         WaitFor::Read { read, watch } => (read, watch),
     };
+    // What the session may not read is refused; what is missing is `None`.
+    let permitted = |path: &str, wanted: Permissions| {
+        let znode = tree.get(path);
+        let acl = znode.and_then(|znode| Some(&**znode.acl()?));
+        if held.may(acl, wanted) {
+            Ok(znode)
+        } else {
+            Err(Error::NoAuth { path: path.to_owned(), permission: wanted })
+        }
+    };
+    let readable = |path: &str| permitted(path, Permissions::READ);
     let missing = |path: &str| Error::NoNode { path: path.to_owned() };
     let (answer, path, kind) = match &read {
-        Read::Get { path } => {
+        Read::Get { path } if planted(Bug::ReadUnchecked) => {
             let znode = tree.get(path).ok_or_else(|| missing(path))?;
             (Answer::Data(znode.data().clone(), znode.stat()), path, WatchKind::Data)
         }
+        Read::Get { path } => {
+            let znode = readable(path)?.ok_or_else(|| missing(path))?;
+            (Answer::Data(znode.data().clone(), znode.stat()), path, WatchKind::Data)
+        }
         Read::Exists { path } => {
-            (Answer::Exists(tree.get(path).map(Znode::stat)), path, WatchKind::Data)
+            (Answer::Exists(readable(path)?.map(Znode::stat)), path, WatchKind::Data)
         }
         Read::Children { path } => {
-            let znode = tree.get(path).ok_or_else(|| missing(path))?;
+            let znode = readable(path)?.ok_or_else(|| missing(path))?;
             let children = znode.children().map(str::to_owned).collect();
             (Answer::Children(children), path, WatchKind::Children)
         }
+        Read::Acl { path } => {
+            let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
+            let znode = znode.ok_or_else(|| missing(path))?;
+            let acl = znode.acl().map(|acl| &**acl);
+            return Ok(Answer::Acl(acl::shown(acl, &held.ids), znode.stat()));
+        }
+        Read::Ids => return Ok(Answer::Ids((*held.ids).clone())),
         Read::Ephemerals => {
             let paths = machine.session(session).map(|record| record.ephemerals.iter());
             let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());

@@ -11,10 +11,11 @@ use std::rc::Weak;
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::{Violation, require};
+use crate::acl::{AccessList, Id, Permissions};
 use crate::machine::command::{Change, ChangeKind};
 use crate::path;
 use crate::simulation::client::Handle;
-use crate::simulation::oracle::{Known, Oracle, is_below};
+use crate::simulation::oracle::{Known, Oracle, gives};
 use crate::watch::{EventKind, WatchEvent};
 use crate::znode::Zxid;
 
@@ -39,6 +40,8 @@ pub(crate) struct Watched {
     pub(crate) place: usize,
     pub(crate) path: String,
     pub(crate) kind: Kind,
+    /// As whom its session is known.
+    pub(crate) ids: Vec<Id>,
     pub(crate) events: Receiver<WatchEvent>,
     pub(crate) handle: Weak<Handle>,
 }
@@ -89,8 +92,14 @@ fn told<'a>(kind: Kind, watched: &'a str, change: &'a Change) -> Option<(EventKi
         Kind::Children => child().then_some((EventKind::ChildrenChanged, watched)),
         Kind::Persistent if own => Some((data, watched)),
         Kind::Persistent => child().then_some((EventKind::ChildrenChanged, watched)),
-        Kind::Recursive => is_below(&change.path, watched).then_some((data, &change.path)),
+        Kind::Recursive => path::is_below(&change.path, watched).then_some((data, &change.path)),
     }
+}
+
+/// W7: whether a session of these ids may hear of what it is told of a change.
+fn hears(ids: &[Id], change: &Change, told: EventKind) -> bool {
+    let acl = if told == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
+    acl.as_deref().map(AccessList::entries).is_none_or(|acl| gives(acl, ids, Permissions::READ))
 }
 
 impl Watches {
@@ -178,7 +187,7 @@ impl Record {
             }
             let before = self.candidates.clone();
             self.candidates.retain_mut(|place| {
-                let next = next_told(oracle, *place, moved.to, kind, &self.watched.path);
+                let next = next_told(oracle, *place, moved.to, &self.watched);
                 let Some((at, told)) = next else { return false };
                 *place = at + 1;
                 let zxid = oracle.changes()[at].zxid;
@@ -187,7 +196,7 @@ impl Record {
             require(!self.candidates.is_empty(), "W2 W3 the event that is due", || {
                 let due: Vec<_> = before
                     .iter()
-                    .filter_map(|place| next_told(oracle, *place, moved.to, kind, &path))
+                    .filter_map(|place| next_told(oracle, *place, moved.to, &self.watched))
                     .map(|(at, told)| (told, oracle.changes()[at].zxid))
                     .collect();
                 format!("a {kind:?} watch of {path} got {event:?}, and due was {due:?}")
@@ -210,19 +219,21 @@ impl Record {
         }
         if closed {
             let alive = self.watched.handle.upgrade().filter(|handle| !handle.is_over());
-            require(alive.is_none(), "W4 no watch ends silently", || {
+            // What the session may not hear of ends a watch that fires once all the same.
+            let used_up = kind.fires_once() && self.hidden(oracle, moved);
+            require(alive.is_none() || used_up, "W4 no watch ends silently", || {
                 format!("a {kind:?} watch of {path} is over, and its session is not")
             })?;
             return Ok(events);
         }
-        let path = path.as_str();
+        let watched = &self.watched;
         let missed: Vec<_> = self
             .candidates
-            .extract_if(.., |place| next_told(oracle, *place, moved.to, kind, path).is_some())
+            .extract_if(.., |place| next_told(oracle, *place, moved.to, watched).is_some())
             .collect();
         require(!self.candidates.is_empty(), "W1 the event comes before the data", || {
             let next =
-                missed.first().and_then(|place| next_told(oracle, *place, moved.to, kind, path));
+                missed.first().and_then(|place| next_told(oracle, *place, moved.to, watched));
             format!(
                 "node {} shows zxid {}; its watch of {path} lacks {next:?}",
                 moved.place, moved.to
@@ -230,6 +241,19 @@ impl Record {
         })?;
         self.candidates = vec![oracle.first_after(moved.to)];
         Ok(events)
+    }
+
+    /// Whether something has changed, or may have in what a snapshot stands for, of which its
+    /// session may not hear.
+    fn hidden(&self, oracle: &Oracle, moved: Moved) -> bool {
+        let Watched { kind, path, ids, .. } = &self.watched;
+        self.candidates.iter().any(|place| {
+            let mut changes = oracle.changes()[*place..].iter();
+            changes.any(|change| {
+                let hidden = |(event, _)| !hears(ids, change, event);
+                change.zxid <= moved.to && told(*kind, path, change).is_some_and(hidden)
+            })
+        })
     }
 
     /// After a snapshot: the watch has told of something if, and only if, something is different.
@@ -247,9 +271,13 @@ impl Record {
             ));
         };
         let differs = |path: &str, children: bool| {
-            let one = oracle.at(path, moved.from).map(|known| known.stat);
-            let two = oracle.at(path, installed).map(|known| known.stat);
-            match (one, two) {
+            let one = oracle.at(path, moved.from);
+            let two = oracle.at(path, installed);
+            let readable = |known: &Known| known.permits(&self.watched.ids, Permissions::READ);
+            if !two.or(one).is_none_or(readable) {
+                return false;
+            }
+            match (one.map(|known| known.stat), two.map(|known| known.stat)) {
                 (None, None) => false,
                 (Some(one), Some(two)) if children => one.pzxid != two.pzxid,
                 (Some(one), Some(two)) => (one.czxid, one.mzxid) != (two.czxid, two.mzxid),
@@ -284,10 +312,12 @@ fn next_told<'a>(
     oracle: &'a Oracle,
     from: usize,
     to: Zxid,
-    kind: Kind,
-    path: &'a str,
+    watched: &'a Watched,
 ) -> Option<(usize, (EventKind, &'a str))> {
     let changes = &oracle.changes()[from.min(oracle.changes().len())..];
     let upto = changes.iter().take_while(|change| change.zxid <= to);
-    upto.enumerate().find_map(|(at, change)| Some((from + at, told(kind, path, change)?)))
+    upto.enumerate().find_map(|(at, change)| {
+        let told = told(watched.kind, &watched.path, change)?;
+        hears(&watched.ids, change, told.0).then_some((from + at, told))
+    })
 }

@@ -18,6 +18,7 @@ use super::clock::MILLI;
 use super::kernel::Kernel;
 use super::oracle::Known;
 use super::random::Random;
+use crate::acl::{Acl, Id, Permissions};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::multi::Multi;
@@ -79,6 +80,7 @@ impl Client {
             order: RefCell::default(),
             closing: Cell::new(false),
             syncs: Cell::new(0),
+            ids: RefCell::default(),
         });
         self.kernel.checks.borrow_mut().sessions.opened(&handle);
         let name = if resume.is_some() { "resume" } else { "open" };
@@ -111,6 +113,8 @@ pub(crate) struct Handle {
     closing: Cell<bool>,
     /// How many syncs are under way.
     syncs: Cell<u32>,
+    /// As whom it has authenticated.
+    ids: RefCell<Vec<Id>>,
 }
 
 /// I4: answers come in the order of the questions. Only a write does not wait for the reads and
@@ -275,6 +279,40 @@ impl Handle {
         self.write("create", path, pending, expect::created, |_| true)
     }
 
+    /// Authenticates as this user, before anything else is asked for: what may be read by whom is
+    /// clear from then on.
+    pub(crate) async fn add_auth(self: &Rc<Self>, user: &str) {
+        let pending = self.session.nonblocking().add_auth("digest", format!("{user}:1"));
+        let convert = |answer| expect::ids(answer).map(drop);
+        if self.write("add auth", user, pending, convert, |()| false).await.is_ok() {
+            self.ids.borrow_mut().push(Id::digest(user, "1"));
+        }
+    }
+
+    pub(crate) fn create_with_acl(
+        self: &Rc<Self>,
+        path: &str,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) -> Answering<Result<Created>> {
+        let pending = self.session.nonblocking().create_with_acl(path, b"", mode, acl);
+        self.write("create with acl", path, pending, expect::created, |_| true)
+    }
+
+    pub(crate) fn set_acl(
+        self: &Rc<Self>,
+        path: &str,
+        acl: &[Acl],
+        version: Option<u64>,
+    ) -> Answering<Result<Stat>> {
+        let session = self.session.nonblocking();
+        let pending = match version {
+            Some(version) => session.set_acl_if(path, acl, version),
+            None => session.set_acl(path, acl),
+        };
+        self.write("set acl", path, pending, expect::set, |_| true)
+    }
+
     pub(crate) fn set(
         self: &Rc<Self>,
         path: &str,
@@ -379,10 +417,16 @@ impl Handle {
             place: self.place,
             path: path.to_owned(),
             kind,
+            ids: self.ids.borrow().clone(),
             events: watch.events().clone(),
             handle: Rc::downgrade(self),
         };
-        let fits = |known: Option<&Known>| seen.as_ref().is_none_or(|seen| seen.fits(known));
+        let ids = self.ids.borrow().clone();
+        let readable = |known: &Known| known.permits(&ids, Permissions::READ);
+        let fits = |known: Option<&Known>| {
+            let fits = |seen: &Seen| known.is_none_or(readable) && seen.fits(known);
+            seen.as_ref().is_none_or(fits)
+        };
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
         let id = match checks.watches.set(&checks.oracle, watched, range, fits) {

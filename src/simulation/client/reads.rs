@@ -7,8 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Answering, Handle};
+use crate::acl::{Acl, Id, Permissions};
 use crate::error::{Error, Result};
 use crate::multi_read::{ReadOp, ReadResult};
+use crate::path;
 use crate::pending::Pending;
 use crate::simulation::checks::{Checks, Violation, order, require};
 use crate::simulation::oracle::Known;
@@ -24,9 +26,9 @@ impl Handle {
         pending: Pending<T>,
         fits: Fits<T>,
     ) -> Answering<Result<T>> {
-        let at = path.to_owned();
+        let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state(what, path, pending, move |checks, range, result| {
-            let fits = |known: Option<&Known>| fits(result, known);
+            let fits = |known: Option<&Known>| permitted(result, known, &ids, fits);
             order::read(&checks.oracle, &at, range, fits, || format!("{what} {at} gave {result:?}"))
         })
     }
@@ -54,7 +56,7 @@ impl Handle {
             handle.note(what, &path, &result);
             // A snapshot may bring several of the session's writes at once, and no state between.
             let behind = behind.filter(|_| installs == handle.installs());
-            if matches!(result, Ok(_) | Err(Error::NoNode { .. })) {
+            if matches!(result, Ok(_) | Err(Error::NoNode { .. } | Error::NoAuth { .. })) {
                 handle.check_read((from, behind), |checks, range| find(checks, range, &result));
             }
             result
@@ -96,6 +98,17 @@ impl Handle {
     /// As [`Handle::get`].
     pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
         self.read("children", path, self.session.nonblocking().children(path), children_fits)
+    }
+
+    /// The access list as the session may see it, as [`Handle::get`].
+    pub(crate) fn acl(self: &Rc<Self>, path: &str) -> Answering<Result<(Vec<Acl>, Stat)>> {
+        let pending = self.session.nonblocking().acl(path);
+        let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
+        self.read_state("get acl", path, pending, move |checks, range, result| {
+            let fits = |known: Option<&Known>| acl_fits(result, known, &ids);
+            let what = || format!("the acl of {at} was {result:?}");
+            order::read(&checks.oracle, &at, range, fits, what)
+        })
     }
 
     /// The session's ephemerals, as [`Handle::get`].
@@ -151,7 +164,14 @@ impl Handle {
         self.kernel.count("multi read now");
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, shown);
+        let ids = self.ids.borrow();
+        let hidden =
+            |path: &str| at(path).is_some_and(|known| !known.permits(&ids, Permissions::READ));
         let fits = |(op, result): &(&ReadOp<'_>, &Result<ReadResult>)| match (**op, result) {
+            (op, result) if hidden(op.path()) => matches!(
+                result,
+                Err(Error::NoAuth { path, permission: Permissions::READ }) if path == op.path()
+            ),
             (ReadOp::Exists(path), Ok(ReadResult::Exists(stat))) => {
                 *stat == at(path).map(|known| known.stat)
             }
@@ -184,14 +204,25 @@ impl Handle {
     pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, snapshot.zxid());
-        let paths = checks.oracle.paths_below(path);
+        let ids = self.ids.borrow();
+        let readable =
+            |path: &str| at(path).is_some_and(|known| known.permits(&ids, Permissions::READ));
+        let all = checks.oracle.paths_below(path).filter(|path| at(path).is_some()).count();
+        // What is below something that cannot be read is not shown either.
+        let shown = |at: &str| {
+            let mut above = std::iter::successors(Some(at), |path| path::parent(path))
+                .take_while(|above| path::is_below(above, path));
+            above.all(readable)
+        };
+        let paths = checks.oracle.paths_below(path).filter(|path| shown(path));
         let mut there: BTreeMap<&str, Stat> =
             paths.filter_map(|path| Some((path, at(path)?.stat))).collect();
         let counted = match snapshot.all_children_number(path) {
-            Ok(below) => below + 1 == there.len(),
+            Ok(below) => below + 1 == all && readable(path),
             Err(_) => there.is_empty(),
         };
-        let listed = children_with_stat_fit(&snapshot.children_with_stat(path), at(path));
+        let children = snapshot.children_with_stat(path);
+        let listed = permitted(&children, at(path), &ids, children_with_stat_fit);
         let odd = match snapshot.walk(path) {
             Ok(mut walk) => walk.find(|(path, _, stat)| there.remove(path) != Some(*stat)),
             Err(_) => None,
@@ -223,7 +254,8 @@ impl Handle {
             format!("{what} {path} shows zxid {shown} after {floor}")
         })
         .and_then(|()| {
-            require(fits(result, checks.oracle.at(path, shown)), "I3 reads show what was", || {
+            let fits = permitted(result, checks.oracle.at(path, shown), &self.ids.borrow(), fits);
+            require(fits, "I3 reads show what was", || {
                 format!("{what} {path} gave {result:?} at zxid {shown}")
             })
         });
@@ -236,10 +268,48 @@ impl Handle {
 /// Whether a read's result is what the znode was.
 type Fits<T> = fn(&Result<T>, Option<&Known>) -> bool;
 
+/// The same, if the session may read it.
+fn permitted<T>(
+    result: &Result<T>,
+    known: Option<&Known>,
+    ids: &[Id],
+    fits: impl Fn(&Result<T>, Option<&Known>) -> bool,
+) -> bool {
+    if known.is_some_and(|known| !known.permits(ids, Permissions::READ)) {
+        return matches!(result, Err(Error::NoAuth { permission: Permissions::READ, .. }));
+    }
+    fits(result, known)
+}
+
 fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool {
     match (result, known) {
         (Ok((data, stat)), Some(known)) => *data == known.data && *stat == known.stat,
         (Err(Error::NoNode { .. }), None) => true,
+        _ => false,
+    }
+}
+
+fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&Known>, ids: &[Id]) -> bool {
+    let either = Permissions::READ | Permissions::ADMIN;
+    match (result, known) {
+        (Ok((acl, stat)), Some(known)) => {
+            let hidden = |entry: &Acl| match entry.id.id.split_once(':') {
+                Some((user, _)) => {
+                    Acl::new(entry.permissions, Id::new("digest", format!("{user}:x")))
+                }
+                None => entry.clone(),
+            };
+            let all = known.acl.clone().unwrap_or_else(Acl::open);
+            let all = match known.permits(ids, Permissions::ADMIN) {
+                true => all,
+                false => all.iter().map(hidden).collect(),
+            };
+            known.permits(ids, either) && *stat == known.stat && *acl == all
+        }
+        (Err(Error::NoNode { .. }), None) => true,
+        (Err(Error::NoAuth { permission, .. }), Some(known)) => {
+            *permission == either && !known.permits(ids, either)
+        }
         _ => false,
     }
 }

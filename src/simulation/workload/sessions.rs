@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use super::znodes::authenticate;
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
 use crate::znode::CreateMode;
@@ -22,6 +23,7 @@ pub(crate) async fn run(client: Client) {
         if opened.await.is_err() {
             continue;
         }
+        authenticate(&here, &handle).await;
         for _ in 0..client.random.within(1..6) {
             leave_something(&client, &handle).await;
             client.think().await;
@@ -36,6 +38,7 @@ pub(crate) async fn run(client: Client) {
                 // Resumed while this one is still held.
                 let Ok((again, opened)) = client.open(ticket) else { continue };
                 if opened.await.is_ok() {
+                    authenticate(&client, &again).await;
                     leave_something(&client, &again).await;
                     ticket = Some(again.ticket());
                 }

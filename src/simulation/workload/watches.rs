@@ -2,6 +2,7 @@
 //! event as it comes.
 
 use super::shared_path;
+use super::znodes::authenticate;
 use crate::simulation::client::Client;
 use crate::watch::WatchMode;
 
@@ -9,6 +10,7 @@ pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {
         client.think().await;
         let Ok((handle, _opened)) = client.open(None) else { return };
+        authenticate(&client, &handle).await;
         let mut watches = Vec::new();
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;

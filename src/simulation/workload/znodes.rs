@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::shared_path;
+use crate::acl::{Acl, Id, Permissions};
 use crate::error::Result;
 use crate::multi::Multi;
 use crate::simulation::client::{Answering, Client, Handle};
@@ -20,6 +21,7 @@ pub(crate) async fn run(client: Client) {
             client.think().await;
             continue;
         }
+        authenticate(&client, &handle).await;
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;
             // Often one thing at a time, sometimes several that are under way together.
@@ -35,6 +37,27 @@ pub(crate) async fn run(client: Client) {
         if client.random.percent(50) {
             handle.close().await;
         }
+    }
+}
+
+/// Some sessions are known as somebody.
+pub(super) async fn authenticate(client: &Client, handle: &Rc<Handle>) {
+    if client.random.percent(60) {
+        let user = if client.random.percent(50) { "alice" } else { "bob" };
+        handle.add_auth(user).await;
+    }
+}
+
+/// Alice may do everything, so that nothing stays for ever that nobody may delete.
+fn some_acl(client: &Client) -> Vec<Acl> {
+    let some = Permissions::from_bits(client.random.below(32) as u8).unwrap_or(Permissions::ALL);
+    let alice = Acl::new(Permissions::ALL, Id::digest("alice", "1"));
+    match client.random.below(5) {
+        0 => Acl::open(),
+        1 => vec![Acl::new(some, Id::anyone()), alice],
+        2 => vec![alice, Acl::new(some, Id::digest("bob", "1"))],
+        3 => vec![Acl::new(Permissions::READ, Id::auth()), alice],
+        _ => vec![Acl::new(some, Id::anyone()), Acl::new(Permissions::WRITE, Id::anyone()), alice],
     }
 }
 
@@ -80,9 +103,17 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
     let data = some_data(client);
     let version = random.below(4);
     match random.below(20) {
+        0 if version == 0 => {
+            let create = handle.create_with_acl(&path, some_mode(client), &some_acl(client));
+            Box::pin(async { drop(create.await) })
+        }
         0..5 => {
             let create = handle.create(&path, &data, some_mode(client));
             Box::pin(async { drop(create.await) })
+        }
+        5 if version == 0 => {
+            let set = handle.set_acl(&path, &some_acl(client), None);
+            Box::pin(async { drop(set.await) })
         }
         5..8 => {
             let set = handle.set(&path, &data, None);
@@ -108,6 +139,10 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
         14 => {
             let get = handle.get(&path);
             Box::pin(async { drop(get.await) })
+        }
+        15 if version == 1 => {
+            let acl = handle.acl(&path);
+            Box::pin(async { drop(acl.await) })
         }
         15 => {
             let exists = handle.exists(&path);
@@ -181,11 +216,12 @@ fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
             let path = shared_path(&client.kernel, random);
             let data = some_data(client);
             let version = random.below(3);
-            multi = match random.below(8) {
+            multi = match random.below(9) {
                 0..3 => multi.create(&path, &data, some_mode(client)),
                 3..5 => multi.set(&path, &data),
                 5 => multi.set_if(&path, &data, version),
                 6 => multi.delete(&path),
+                7 if version == 0 => multi.set_acl_if(&path, &some_acl(client), version),
                 _ => multi.require(&path, some_condition(client)),
             };
         }

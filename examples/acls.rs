@@ -1,0 +1,41 @@
+//! Two teams on one cluster, who read each other's configuration and cannot change it.
+
+use quorate::testing::Cluster;
+use quorate::{Acl, CreateMode, Error, Id, Permissions, Result, Session};
+
+/// A subtree of a team's own, which others may read.
+fn claim(session: &Session, team: &str, password: &str) -> Result<()> {
+    session.add_auth("argon2", format!("{team}:{password}"))?;
+    let acl = [Acl::new(Permissions::ALL, Id::auth()), Acl::new(Permissions::READ, Id::anyone())];
+    let path = format!("/{team}");
+    session.create_with_acl(&path, b"", CreateMode::Persistent, &acl)?;
+    // Lists are not inherited.
+    session.create_with_acl(&format!("{path}/limit"), b"10", CreateMode::Persistent, &acl)?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let (billing, search) = (cluster.node(0).session(), cluster.node(1).session());
+    claim(&billing, "billing", "swordfish")?;
+    claim(&search, "search", "marlin")?;
+
+    search.sync()?;
+    let (limit, _) = search.get("/billing/limit")?;
+    println!("search reads billing's limit: {}", String::from_utf8_lossy(&limit));
+
+    let refused = search.set("/billing/limit", b"1000").unwrap_err();
+    println!("search sets it: {refused}");
+    let permission = Permissions::WRITE;
+    assert_eq!(refused, Error::NoAuth { path: "/billing/limit".into(), permission });
+    let refused = search.delete_recursive("/billing").unwrap_err();
+    println!("search deletes it all: {refused}");
+    let permission = Permissions::DELETE;
+    assert_eq!(refused, Error::NoAuth { path: "/billing".into(), permission });
+
+    // Only who may set a list sees the hash of the password in it.
+    for entry in search.acl("/billing")?.0 {
+        println!("/billing: {} {}", entry.id, entry.permissions);
+    }
+    Ok(())
+}

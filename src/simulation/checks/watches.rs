@@ -204,8 +204,10 @@ impl Record {
         };
         self.seen += events;
         let ended = self.watched.handle.upgrade().is_none_or(|handle| handle.is_over());
-        if closed && ended && net.is_empty() {
-            // With its session, perhaps before the snapshot.
+        // What the session may not hear of ends a watch that fires once all the same.
+        let used_up = closed && kind.fires_once() && self.hidden(oracle, moved);
+        if closed && (ended || used_up) && net.is_empty() {
+            // Perhaps before the snapshot.
             return Ok(events);
         }
         if net_is_due || !net.is_empty() {
@@ -219,9 +221,7 @@ impl Record {
         }
         if closed {
             let alive = self.watched.handle.upgrade().filter(|handle| !handle.is_over());
-            // What the session may not hear of ends a watch that fires once all the same.
-            let used_up = kind.fires_once() && self.hidden(oracle, moved);
-            require(alive.is_none() || used_up, "W4 no watch ends silently", || {
+            require(alive.is_none(), "W4 no watch ends silently", || {
                 format!("a {kind:?} watch of {path} is over, and its session is not")
             })?;
             return Ok(events);

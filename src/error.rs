@@ -86,6 +86,18 @@ pub enum Error {
         /// What its ACL would have to give to the session; any one of them.
         permission: Permissions,
     },
+    /// A write would go beyond a hard limit of a [`Quota`](crate::Quota); nothing was changed.
+    #[error("{needed} {resource} at and below {path} would be more than its quota of {limit}")]
+    QuotaExceeded {
+        /// The path that has the quota.
+        path: String,
+        /// What there would be too much of: `znodes`, or `bytes` of data.
+        resource: &'static str,
+        /// The limit.
+        limit: u64,
+        /// How much there would be.
+        needed: u64,
+    },
     /// An ACL that cannot be set; nothing was changed.
     #[error("the ACL for {path} is invalid: {reason}")]
     InvalidAcl {

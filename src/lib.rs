@@ -25,6 +25,7 @@
 //! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
 //!   blocking.
 //! - [`Acl`] says who may do what with a znode; [`Session::add_auth`] makes a session somebody.
+//! - [`Quota`] limits how much there may be below a path.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
 //! - [`recipes`] are built on top: [`recipes::Lock`].
@@ -45,10 +46,10 @@
 
 #![deny(missing_docs)]
 
-mod access;
 mod acl;
 mod auth;
 mod builder;
+mod calls;
 mod coordinator;
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -69,6 +70,7 @@ mod planted;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 pub mod planted;
+mod quota;
 pub mod recipes;
 mod root;
 mod runtime;
@@ -94,6 +96,7 @@ pub use multi::Multi;
 pub use multi_read::{ReadOp, ReadResult};
 pub use nonblocking::NonBlocking;
 pub use pending::Pending;
+pub use quota::{Quota, Usage};
 pub use recipes::{Lock, LockGuard, LockLost};
 pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
@@ -105,4 +108,5 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
+#[doc = include_str!("../docs/quotas.md")]
 struct Readme;

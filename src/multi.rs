@@ -1,7 +1,7 @@
 //! Several operations, all or none.
 
-use crate::access::create_with_acl_op;
 use crate::acl::Acl;
+use crate::calls::create_with_acl_op;
 use crate::error::{Error, Result};
 use crate::machine::command::Op;
 use crate::nonblocking::{check_create, check_data, create_op, set_op};

@@ -39,6 +39,8 @@ pub enum Bug {
     IdsStay,
     ReadUnchecked,
     EventsUnfiltered,
+    QuotaForgets,
+    QuotaIgnored,
     VersionStands,
     SequenceFromChildren,
     SequenceTwice,
@@ -66,7 +68,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 49] = [
+    pub const ALL: [Bug; 51] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -94,6 +96,8 @@ impl Bug {
         Bug::IdsStay,
         Bug::ReadUnchecked,
         Bug::EventsUnfiltered,
+        Bug::QuotaForgets,
+        Bug::QuotaIgnored,
         Bug::VersionStands,
         Bug::SequenceFromChildren,
         Bug::SequenceTwice,
@@ -148,6 +152,8 @@ impl Bug {
             Bug::IdsStay => "a new holder of a session is known as what the former one was",
             Bug::ReadUnchecked => "data is read without a look at its ACL",
             Bug::EventsUnfiltered => "events tell of znodes that the session may not read",
+            Bug::QuotaForgets => "what is deleted still counts for its quota",
+            Bug::QuotaIgnored => "a write is done that goes beyond a hard limit",
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
             Bug::SequenceTwice => {

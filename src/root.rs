@@ -93,6 +93,7 @@ impl Root {
             | Error::Conflict { path, .. }
             | Error::NoAuth { path, .. }
             | Error::InvalidAcl { path, .. }
+            | Error::QuotaExceeded { path, .. }
             | Error::InvalidTtl { path, .. }
             | Error::NoChildrenForEphemerals { path }
             | Error::InvalidPath { path, .. }

@@ -200,6 +200,11 @@ impl Session {
         Ok(Session { inner: Arc::clone(&self.inner), root: self.root.below(path) })
     }
 
+    /// A handle of the whole tree.
+    pub(crate) fn everything(&self) -> Session {
+        Session { inner: Arc::clone(&self.inner), root: Root::default() }
+    }
+
     /// What this handle's paths are relative to, in the whole tree: see [`Session::chroot`].
     pub fn root(&self) -> &str {
         self.root.path()

@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 /// Each module and the modules of ours that it may name.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("acl", &[]),
+    ("quota", &["path"]),
     ("error", &["acl", "znode"]),
     ("znode", &[]),
     ("path", &["error"]),
     ("planted", &[]),
-    ("machine", &["machine", "acl", "error", "path", "planted", "znode"]),
+    ("machine", &["machine", "acl", "error", "path", "planted", "quota", "znode"]),
     (
         "node",
         &[
-            "node", "machine", "acl", "error", "path", "planted", "znode", "session", "storage",
-            "watch",
+            "node", "machine", "acl", "error", "path", "planted", "quota", "znode", "session",
+            "storage", "watch",
         ],
     ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),

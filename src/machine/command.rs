@@ -263,6 +263,13 @@ pub(crate) enum OpError {
         scheme: String,
         reason: String,
     },
+    QuotaExceeded {
+        path: String,
+        /// And not znodes.
+        bytes: bool,
+        limit: u64,
+        needed: u64,
+    },
 }
 
 impl OpError {
@@ -282,6 +289,10 @@ impl OpError {
             OpError::NoAuth { path, permission } => Error::NoAuth { path, permission },
             OpError::InvalidAcl { path, reason } => Error::InvalidAcl { path, reason },
             OpError::AuthFailed { scheme, reason } => Error::AuthFailed { scheme, reason },
+            OpError::QuotaExceeded { path, bytes, limit, needed } => {
+                let resource = if bytes { "bytes" } else { "znodes" };
+                Error::QuotaExceeded { path, resource, limit, needed }
+            }
             OpError::Unmet { path, condition } => Error::Unmet { path, condition },
             OpError::Reserved { path } => Error::Reserved { path },
             OpError::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },

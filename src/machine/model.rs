@@ -124,6 +124,99 @@ impl Model {
         Err(OpError::NoAuth { path: path.to_owned(), permission })
     }
 
+    /// The paths above this one, and itself, whose use is told by a znode of theirs.
+    fn counted_for(&self, path: &str) -> Vec<String> {
+        let mut above = Vec::new();
+        let mut at = Some(path);
+        while let Some(path) = at {
+            let own = if path == "/" { "" } else { path };
+            if self.znodes.contains_key(&format!("/zookeeper/quota{own}/zookeeper_stats")) {
+                above.push(own.to_owned());
+            }
+            at = path::parent(path);
+        }
+        above.retain(|_| path != "/zookeeper" && !path.starts_with("/zookeeper/"));
+        above
+    }
+
+    /// The znodes that tell what is used.
+    pub(crate) fn telling(&self) -> Vec<String> {
+        let below = self.znodes.range("/zookeeper/quota".to_owned()..);
+        let paths = below.map(|(path, _)| path).take_while(|path| path.starts_with("/zookeeper/"));
+        paths.filter(|path| tells_usage(path)).cloned().collect()
+    }
+
+    /// How many znodes and bytes are at a path (the root's is empty) and below it.
+    fn usage(&self, of: &str) -> (u64, u64) {
+        let inside_of = format!("{of}/");
+        let below = self.znodes.iter().filter(|(path, _)| {
+            let path = path.as_str();
+            let inside = path == of || path.starts_with(&inside_of);
+            inside && path != "/zookeeper" && !path.starts_with("/zookeeper/")
+        });
+        below
+            .fold((0, 0), |(count, bytes), (_, znode)| (count + 1, bytes + znode.data.len() as u64))
+    }
+
+    /// Of a quota's znode with limits: those of count, bytes, count and bytes if they are hard.
+    fn limits(&self, of: &str) -> [Option<u64>; 4] {
+        let znode = self.znodes.get(&format!("/zookeeper/quota{of}/zookeeper_limits"));
+        let text = znode.map(|znode| String::from_utf8_lossy(&znode.data)).unwrap_or_default();
+        ["count=", "bytes=", "countHardLimit=", "byteHardLimit="].map(|key| {
+            let parts = text.split([',', ';']);
+            let number = parts.filter_map(|part| part.strip_prefix(key)).next_back()?;
+            number.trim_end_matches('=').parse().ok()
+        })
+    }
+
+    /// That so much more may be at a path.
+    fn afford(&self, path: &str, count: u64, bytes: u64, freed: u64) -> Result<(), OpError> {
+        for of in self.counted_for(path) {
+            let [.., count_limit, bytes_limit] = self.limits(&of);
+            let usage = self.usage(&of);
+            let (count_needed, bytes_needed) = (usage.0 + count, usage.1 + bytes - freed);
+            let path = if of.is_empty() { "/".to_owned() } else { of };
+            if let Some(limit) = count_limit.filter(|limit| count > 0 && count_needed > *limit) {
+                let needed = count_needed;
+                return Err(OpError::QuotaExceeded { path, bytes: false, limit, needed });
+            }
+            if let Some(limit) = bytes_limit.filter(|limit| bytes > freed && bytes_needed > *limit)
+            {
+                let needed = bytes_needed;
+                return Err(OpError::QuotaExceeded { path, bytes: true, limit, needed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what is there, after a change of this path.
+    fn recount(&mut self, zxid: u64, path: &str) {
+        for of in self.counted_for(path) {
+            let stats = format!("/zookeeper/quota{of}/zookeeper_stats");
+            let [count, bytes, count_hard, bytes_hard] = self.limits(&of);
+            let over = |(used, used_bytes): (u64, u64)| {
+                let count_over = count_hard.is_none() && count.is_some_and(|limit| used > limit);
+                let bytes_over =
+                    bytes_hard.is_none() && bytes.is_some_and(|limit| used_bytes > limit);
+                (count_over, bytes_over)
+            };
+            let (count, bytes) = self.usage(&of);
+            let time = self.time;
+            let znode = self.znodes.get_mut(&stats).expect("it is counted by this znode");
+            let before = String::from_utf8_lossy(&znode.data).into_owned();
+            let (count_before, bytes_before) =
+                before.strip_prefix("count=").and_then(|rest| rest.split_once(",bytes=")).unwrap();
+            let before = (count_before.parse().unwrap(), bytes_before.parse().unwrap());
+            znode.data = format!("count={count},bytes={bytes}").into_bytes();
+            if over(before) != over((count, bytes)) {
+                znode.stat.version += 1;
+                znode.stat.mzxid = zxid;
+                znode.stat.mtime = time;
+                self.change(zxid, ChangeKind::DataChanged, &stats);
+            }
+        }
+    }
+
     /// The list that a znode gets; `None`: everybody may do everything.
     fn asked(&self, id: SessionId, path: &str, acl: &[Acl]) -> Result<Option<Vec<Acl>>, OpError> {
         let ids = &self.sessions[&id].ids;
@@ -311,6 +404,7 @@ impl Model {
         let parent = self.znodes.get_mut(parent).expect("a parent exists");
         parent.deletes += 1;
         parent.stat.pzxid = zxid;
+        self.recount(zxid, path);
     }
 
     fn op(
@@ -377,6 +471,14 @@ impl Model {
                 if znode.stat.ephemeral_owner.is_some() {
                     return Err(OpError::NoChildrenForEphemerals { path: parent });
                 }
+                self.afford(&path, 1, data.len() as u64, 0)?;
+                let data = if tells_usage(&path) {
+                    let of = path.len() - "/zookeeper_stats".len();
+                    let (count, bytes) = self.usage(&path["/zookeeper/quota".len()..of]);
+                    format!("count={count},bytes={bytes}").into_bytes()
+                } else {
+                    data.to_vec()
+                };
                 let parent = self.znodes.get_mut(&parent).expect("it was there just now");
                 parent.creates += 1;
                 parent.stat.pzxid = zxid;
@@ -391,14 +493,17 @@ impl Model {
                     ttl,
                     ..Stat::default()
                 };
-                let znode = ModelZnode { data: data.to_vec(), stat, acl, ..ModelZnode::default() };
+                let znode = ModelZnode { data, stat, acl, ..ModelZnode::default() };
                 self.znodes.insert(path.clone(), znode);
                 self.zxid = zxid;
                 self.change(zxid, ChangeKind::Created, &path);
+                self.recount(zxid, &path);
                 let stat = self.stat(&path);
                 Ok(OpResult::Created(Created { path, stat }))
             }
-            Op::Set { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
+            Op::Set { .. } if path == "/zookeeper/config" || tells_usage(&path) => {
+                Err(OpError::Reserved { path })
+            }
             Op::SetAcl { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
             Op::SetAcl { acl, version, .. } => {
                 let acl = self.asked(id, &path, acl)?;
@@ -419,6 +524,9 @@ impl Model {
             }
             Op::Set { data, version, .. } => {
                 self.need(id, &path, Permissions::WRITE)?;
+                if let Some(znode) = self.znodes.get(&path) {
+                    self.afford(&path, 0, data.len() as u64, znode.data.len() as u64)?;
+                }
                 self.check(&path, *version)?;
                 let znode = self.znodes.get_mut(&path).expect("it was there just now");
                 znode.data = data.to_vec();
@@ -427,6 +535,7 @@ impl Model {
                 znode.stat.mtime = self.time;
                 self.zxid = zxid;
                 self.change(zxid, ChangeKind::DataChanged, &path);
+                self.recount(zxid, &path);
                 Ok(OpResult::Set(self.stat(&path)))
             }
             Op::Delete { version, .. } => {
@@ -509,6 +618,13 @@ impl Model {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a znode tells the use of the path of a quota.
+fn tells_usage(path: &str) -> bool {
+    let of = path.strip_prefix("/zookeeper/quota");
+    let of = of.and_then(|path| path.strip_suffix("/zookeeper_stats"));
+    of.is_some_and(|of| of != "/zookeeper" && !of.starts_with("/zookeeper/"))
 }
 
 fn data_bytes(ops: &[Op]) -> u64 {

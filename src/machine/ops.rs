@@ -1,19 +1,19 @@
 //! What the operations on znodes do, and in which order they are refused.
 //!
-//! ZooKeeper's semantics, less quotas. The errors in the order in
+//! ZooKeeper's semantics. The errors in the order in
 //! which they are looked for:
 //!
 //! | operation | refused with |
 //! | --- | --- |
-//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `InvalidAcl`, `NoNode` (the parent), `Reserved` (the parent), `NoAuth` (CREATE on the parent), `NodeExists`, `NoChildrenForEphemerals` |
-//! | set | `InvalidPath`, `TooLarge`, `Reserved`, `NoNode`, `NoAuth` (WRITE), `BadVersion` |
+//! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `InvalidAcl`, `NoNode` (the parent), `Reserved` (the parent), `NoAuth` (CREATE on the parent), `NodeExists`, `NoChildrenForEphemerals`, `QuotaExceeded` |
+//! | set | `InvalidPath`, `TooLarge`, `Reserved`, `NoNode`, `NoAuth` (WRITE), `QuotaExceeded`, `BadVersion` |
 //! | set the ACL | `InvalidPath`, `Reserved`, `TooLarge`, `InvalidAcl`, `NoNode`, `NoAuth` (ADMIN), `BadVersion` |
 //! | delete | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `BadVersion`, `NotEmpty` |
 //! | delete the tree | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `NoAuth` (DELETE on all that have children) |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read
-//! `/zookeeper/config`, and `BadArguments` for the deletion of what always exists.
+//! `/zookeeper/config`, for the znodes that tell what a quota's path uses, and `BadArguments` for the deletion of what always exists.
 //!
 //! The path comes first as it does with ZooKeeper's client, which checks it
 //! before it sends anything.
@@ -30,6 +30,7 @@ use crate::acl::{self, AccessList, Acl, Id, Permissions};
 use crate::error::Error;
 use crate::path;
 use crate::planted::{Bug, planted};
+use crate::quota::{self, Quota, Usage};
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
 
 /// The most bytes of data and of access lists that one request may carry, all operations of a
@@ -120,14 +121,20 @@ impl Write {
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
-                if path == CONFIG {
+                if path == CONFIG || quota::of_stats(path).is_some() {
                     return Err(reserved(path));
                 }
+                let Some(znode) = tree.get(path) else {
+                    return Err(no_node(path));
+                };
+                let more = (0, data.len() as i64 - znode.data().len() as i64);
                 self.permitted(tree, path, Permissions::WRITE)?;
+                check_quota(tree, path, more)?;
                 check_version(tree, path, *version)?;
                 match tree.set(path, data, self.zxid, self.time) {
                     Some(stat) => {
                         self.note(tree, ChangeKind::DataChanged, path);
+                        self.count(tree, path, more);
                         Ok(OpResult::Set(stat))
                     }
                     None => Err(no_node(path)),
@@ -270,11 +277,16 @@ impl Write {
         if parent_owner.is_some() {
             return Err(OpError::NoChildrenForEphemerals { path: parent.to_owned() });
         }
+        let more = (1, data.len() as i64);
+        check_quota(tree, path, more)?;
+        let usage = quota::of_stats(path).map(|of| tree.usage(of).to_string());
+        let data = usage.as_ref().map_or(data, |usage| usage.as_bytes());
         let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
         if let Kind::Ephemeral(owner) = kind {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
         }
         self.note(tree, ChangeKind::Created, path);
+        self.count(tree, path, more);
         Ok(OpResult::Created(Created { path: path.to_owned(), stat }))
     }
 
@@ -288,7 +300,35 @@ impl Write {
         }
         // While its access list is there.
         self.note(tree, ChangeKind::Deleted, path);
+        let less = (-1, -(znode.data().len() as i64));
         tree.delete(path, self.zxid);
+        self.count(tree, path, less);
+    }
+
+    /// Counts what a write has changed. Who watches is told when that oversteps a soft limit, or
+    /// keeps it again.
+    fn count(&mut self, tree: &mut Tree, path: &str, more: (i64, i64)) {
+        if planted(Bug::QuotaForgets) && more.0 < 0 {
+            return;
+        }
+        let all: Vec<String> = tree.counted_for(path).map(str::to_owned).collect();
+        for of in all {
+            self.count_for(tree, &of, more);
+        }
+    }
+
+    fn count_for(&mut self, tree: &mut Tree, of: &str, more: (i64, i64)) {
+        let (stats, before) = (Quota::stats_path(of), usage(tree, of));
+        let after = before.and(more);
+        let quota = limits(tree, of);
+        let data = after.to_string();
+        if quota.overstepped(before) == quota.overstepped(after) {
+            tree.set_quietly(&stats, data.as_bytes());
+            self.unwatched.push(stats);
+        } else {
+            tree.set(&stats, data.as_bytes(), self.zxid, self.time);
+            self.note(tree, ChangeKind::DataChanged, &stats);
+        }
     }
 
     fn note(&mut self, tree: &Tree, kind: ChangeKind, path: &str) {
@@ -312,6 +352,28 @@ impl Write {
             limit: DATA_BYTES_MAX as u64,
         })
     }
+}
+
+/// That a write which needs so much more of it does not go beyond a hard limit.
+fn check_quota(tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
+    for of in tree.counted_for(path) {
+        let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
+        if let Some((resource, limit, needed)) = exceeded.filter(|_| !planted(Bug::QuotaIgnored)) {
+            let (path, bytes) = (of.to_owned(), resource == "bytes");
+            return Err(OpError::QuotaExceeded { path, bytes, limit, needed });
+        }
+    }
+    Ok(())
+}
+
+fn limits(tree: &Tree, of: &str) -> Quota {
+    let znode = tree.get(&Quota::limits_path(of));
+    znode.map_or(Quota::default(), |znode| Quota::parse(znode.data()))
+}
+
+fn usage(tree: &Tree, of: &str) -> Usage {
+    let znode = tree.get(&Quota::stats_path(of));
+    znode.map_or(Usage::default(), |znode| Usage::parse(znode.data()))
 }
 
 /// That the znode exists, and in this version if one is given.

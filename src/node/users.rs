@@ -9,10 +9,11 @@ use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated}
 use crate::acl::AccessList;
 use crate::error::Error;
 use crate::machine::command::{
-    Applied, Batch, Command, OpError, Outcome, Reply, Request, SessionChange,
+    Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
 };
 use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted, strikes};
+use crate::quota::{self, Usage};
 use crate::session::SessionState;
 use crate::watch::WatchMode;
 use crate::znode::SessionId;
@@ -212,6 +213,14 @@ impl Node {
     pub(super) fn take_applied(&mut self, applied: Applied) {
         let mut fired = Fired::default();
         for change in &applied.changes {
+            if let Some(of) = quota::of_stats(&change.path)
+                && change.kind == ChangeKind::DataChanged
+            {
+                let told = self.machine.tree();
+                let used = told.get(&change.path).map(|znode| Usage::parse(znode.data()));
+                let used = used.unwrap_or_default().to_string();
+                tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
+            }
             let local = &self.local;
             let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
             self.watches.fire(change, may_read, &mut fired);

@@ -243,6 +243,13 @@ impl Oracle {
                     self.record(parent);
                 }
             }
+            // What quotas tell changes quietly.
+            for path in self.model.telling() {
+                let last = self.history.get(&path).and_then(|past| past.last()?.1.as_ref());
+                if last.is_none_or(|last| *last.data != self.model.znodes[&path].data[..]) {
+                    self.record(&path);
+                }
+            }
             let by_expiry = matches!(request.command, Command::Expire { .. });
             if matches!(request.command, Command::Close | Command::Expire { .. }) && result.is_ok()
             {

@@ -35,6 +35,12 @@ fn paths() -> impl Strategy<Value = String> {
         20 => prop::sample::select(vec![
             "/a", "/b", "/a-", "/a/x", "/a/y", "/a/x/1", "/a/x/2", "/b/n-", "/zookeeper/quota/q",
         ]),
+        3 => prop::sample::select(vec![
+            "/zookeeper/quota/a", "/zookeeper/quota/a/zookeeper_limits",
+            "/zookeeper/quota/a/zookeeper_stats", "/zookeeper/quota/a/x",
+            "/zookeeper/quota/a/x/zookeeper_stats", "/zookeeper/quota/zookeeper_stats",
+            "/zookeeper/quota/zookeeper_limits",
+        ]),
         2 => prop::sample::select(vec![
             "/", "/zookeeper", "/zookeeper/config", "/a/", "/q/", "bad", "", "/a//b", "/a/..",
             "/none/x", "/a0000000000", "/b/0000000001", "/zookeeper/config/x",
@@ -62,9 +68,22 @@ fn condition() -> impl Strategy<Value = Condition> {
     ]
 }
 
+/// Of a quota, and not all of them well formed.
+fn limits() -> impl Strategy<Value = String> {
+    let number = || prop_oneof![Just("-1".to_owned()), (0..8u64).prop_map(|n| n.to_string())];
+    prop_oneof![
+        4 => (number(), number()).prop_map(|(count, bytes)| format!("count={count},bytes={bytes}")),
+        4 => (number(), number(), number(), number()).prop_map(|(count, bytes, c, b)| {
+            format!("count={count},bytes={bytes}=;byteHardLimit={b};countHardLimit={c}")
+        }),
+        1 => Just("count=x;bytes".to_owned()),
+    ]
+}
+
 fn data() -> impl Strategy<Value = Bytes> {
     prop_oneof![
         30 => vec(any::<u8>(), 0..4).prop_map(Bytes::from),
+        3 => limits().prop_map(Bytes::from),
         1 => (DATA_BYTES_MAX - 2..DATA_BYTES_MAX + 2).prop_map(|size| vec![7; size].into()),
     ]
 }
@@ -115,6 +134,22 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// A quota as it is made at once.
+fn quota() -> impl Strategy<Value = Command> {
+    (prop::sample::select(vec!["", "/a", "/b"]), limits()).prop_map(|(of, limits)| {
+        let mode = CreateMode::Persistent;
+        let create = |path: &str, data: String| Op::Create {
+            path: format!("/zookeeper/quota{path}"),
+            data: data.into(),
+            mode,
+        };
+        let parents = (!of.is_empty()).then(|| create(of, String::new()));
+        let limits = create(&format!("{of}/zookeeper_limits"), limits);
+        let stats = create(&format!("{of}/zookeeper_stats"), String::new());
+        Command::Multi(parents.into_iter().chain([limits, stats]).collect())
+    })
+}
+
 fn command() -> impl Strategy<Value = Command> {
     let secret = || prop_oneof![9 => Just([1; 16]), 1 => Just([2; 16])];
     let timeout_ms = 1000..1003u32;
@@ -128,6 +163,7 @@ fn command() -> impl Strategy<Value = Command> {
         2 => paths().prop_map(|path| Command::Reap { path }),
         20 => op().prop_map(Command::Op),
         8 => vec(op(), 0..4).prop_map(Command::Multi),
+        2 => quota(),
         2 => vec(id(), 0..3).prop_map(|ids| Command::Authenticate { ids }),
     ]
 }

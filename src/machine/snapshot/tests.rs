@@ -365,6 +365,7 @@ fn golden_results() {
         OpError::StaleReap,
         OpError::NoAuth { path: path(), permission: Permissions::READ | Permissions::ADMIN },
         OpError::InvalidAcl { path: path(), reason: "why".to_owned() },
+        OpError::QuotaExceeded { path: path(), bytes: true, limit: 1, needed: 300 },
         OpError::AuthFailed { scheme: "token".to_owned(), reason: "why".to_owned() },
     ];
     let mut golden = crate::golden::Golden::new("results");

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Fields, RESERVED, Tree};
 use crate::path;
+use crate::quota::{self, Usage};
 
 impl Tree {
     /// Checks the invariants, the hashes included, and gives the number of ephemerals.
@@ -14,7 +15,7 @@ impl Tree {
             return Err(format!("no znode {missing}"));
         }
         let (mut seen, mut ephemerals, mut due, mut hash) = (0, 0, 0, 0u64);
-        let mut restricted = 0;
+        let (mut restricted, mut counted) = (0, 0);
         for (path, znode) in self.iter_from("/") {
             seen += 1;
             ephemerals += usize::from(znode.fields.owner().is_some());
@@ -23,6 +24,16 @@ impl Tree {
                 due += 1;
                 if !self.due.contains(&(at, Arc::from(path))) {
                     return Err(format!("{path}: it is due at {at}, and nobody knows"));
+                }
+            }
+            if let Some(of) = quota::of_stats(path) {
+                counted += 1;
+                if !self.counted.contains(of) {
+                    return Err(format!("{path} is there, and nobody counts {of}"));
+                }
+                let (told, found) = (Usage::parse(&znode.data), self.usage(of));
+                if told != found {
+                    return Err(format!("{path} tells {told}, and there is {found}"));
                 }
             }
             hash = hash.wrapping_add(znode.hash);
@@ -49,6 +60,10 @@ impl Tree {
         }
         if due != self.due.size() {
             return Err(format!("{due} znodes are due, but {} are known", self.due.size()));
+        }
+        if counted != self.counted.size() {
+            let known = self.counted.size();
+            return Err(format!("{counted} paths are counted, but {known} are known"));
         }
         if restricted != self.restricted {
             let known = self.restricted;

@@ -17,6 +17,7 @@
 //! - A znode is in its parent's children exactly if it is in the map.
 //! - An ephemeral has no children.
 //! - `restricted` counts the znodes with an access list.
+//! - `counted` holds exactly the paths whose use a znode tells, and it is right.
 //! - `due` holds exactly the znodes that have a time from which on they may be deleted.
 //! - `hash` is the wrapping sum of the znodes' hashes, so that it is kept by
 //!   adding and subtracting and does not depend on the order of the writes.
@@ -43,6 +44,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::acl::AccessList;
 use crate::path;
 use crate::planted::{Bug, planted};
+use crate::quota::{self, Usage};
 use crate::znode::{SessionId, Stat, Zxid};
 
 /// The znodes that always exist.
@@ -62,6 +64,8 @@ pub(crate) struct Tree {
     /// The znodes that the leader may delete, each with the time from when on (see [`Znode::due`]):
     /// the containers first. It follows from the znodes, and so is neither hashed nor saved.
     due: RedBlackTreeSetSync<(u64, Arc<str>)>,
+    /// The paths whose use is counted: those of which there is a znode that tells it.
+    counted: RedBlackTreeSetSync<Arc<str>>,
     /// How many znodes have an access list: mostly none.
     restricted: usize,
     zxid: Zxid,
@@ -246,6 +250,7 @@ impl Tree {
                 PathHasher, MAP_DEGREE,
             ),
             due: RedBlackTreeSetSync::new_sync(),
+            counted: RedBlackTreeSetSync::new_sync(),
             restricted: 0,
             zxid: 0,
             hash: 0,
@@ -340,6 +345,7 @@ impl Tree {
         let due = znode.due();
         self.znodes.insert_mut(Arc::clone(&path), znode);
         self.index(&path, None, due);
+        self.index_counted(&path, true);
         if let Some(parent) = path::parent(&path) {
             self.update(parent, |znode| {
                 znode.children.insert_mut(Child::new(Arc::clone(&path)));
@@ -416,6 +422,7 @@ impl Tree {
         }
         let due = znode.due();
         self.znodes.insert_mut(Arc::clone(&path), znode);
+        self.index_counted(&path, true);
         if !planted(Bug::DueForgottenAtSnapshot) {
             self.index(&path, before, due);
         }
@@ -431,6 +438,7 @@ impl Tree {
         self.hash = self.hash.wrapping_sub(hash);
         self.restricted -= usize::from(restricted);
         self.index(path, due, None);
+        self.index_counted(path, false);
         self.change_children(path, |children| {
             children.remove_mut(path::name(path));
         });
@@ -462,6 +470,38 @@ impl Tree {
         if let Some(after) = after {
             self.due.insert_mut((after, Arc::from(path)));
         }
+    }
+
+    /// Keeps `counted` right when a znode comes or goes.
+    fn index_counted(&mut self, path: &str, exists: bool) {
+        match quota::of_stats(path) {
+            Some(of) if exists => self.counted.insert_mut(Arc::from(of)),
+            Some(of) => {
+                self.counted.remove_mut(of);
+            }
+            None => {}
+        }
+    }
+
+    /// The paths for whose use this one counts, from it upwards.
+    pub(super) fn counted_for<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a str> {
+        let counts = !self.counted.is_empty() && quota::is_counted(path);
+        let above = std::iter::successors(counts.then_some(path), |path| path::parent(path));
+        above.filter(|path| self.counted.contains(*path))
+    }
+
+    /// How much is at this path and below it.
+    pub(super) fn usage(&self, path: &str) -> Usage {
+        let below = self.below(path).filter(|(path, _)| quota::is_counted(path));
+        below.fold(Usage::default(), |usage, (_, znode)| usage.and((1, znode.data.len() as i64)))
+    }
+
+    /// Replaces a znode's data and nothing else, as no write of a user does.
+    pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
+        self.update(path, |znode| {
+            znode.data = Arc::from(data);
+            znode.data_hash = xxh3_64(data);
+        });
     }
 
     /// The containers that have had children and have none, by path.

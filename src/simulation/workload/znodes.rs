@@ -10,6 +10,7 @@ use super::shared_path;
 use crate::acl::{Acl, Id, Permissions};
 use crate::error::Result;
 use crate::multi::Multi;
+use crate::quota::Quota;
 use crate::simulation::client::{Answering, Client, Handle};
 use crate::znode::{Condition, CreateMode, OpResult};
 
@@ -29,7 +30,7 @@ pub(crate) async fn run(client: Client) {
             let asked = (0..together).map(|_| ask(&client, &handle)).collect();
             all(asked).await;
             if client.random.percent(30) && !handle.is_over() {
-                let path = || shared_path(&client.kernel, &client.random);
+                let path = || some_path(&client);
                 handle.look(&path());
                 handle.look_together(&[path(), path()]);
             }
@@ -37,6 +38,15 @@ pub(crate) async fn run(client: Client) {
         if client.random.percent(50) {
             handle.close().await;
         }
+    }
+}
+
+/// A path that clients share, or one that tells what is used of it.
+fn some_path(client: &Client) -> String {
+    let path = shared_path(&client.kernel, &client.random);
+    match client.random.percent(20) {
+        true => Quota::stats_path(&path),
+        false => path,
     }
 }
 
@@ -59,6 +69,33 @@ fn some_acl(client: &Client) -> Vec<Acl> {
         3 => vec![Acl::new(Permissions::READ, Id::auth()), alice],
         _ => vec![Acl::new(some, Id::anyone()), Acl::new(Permissions::WRITE, Id::anyone()), alice],
     }
+}
+
+/// Limits one of the directories that clients share, or all of them.
+fn some_quota(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpResult>>> {
+    let random = &client.random;
+    let number = random.index(client.kernel.plan.paths.div_ceil(4) + 1);
+    let of = number.checked_sub(1).map_or("/".to_owned(), |number| format!("/d{number}"));
+    let (limits, stats) = (Quota::limits_path(&of), Quota::stats_path(&of));
+    let (znodes, bytes) = (random.within(2..30), random.within(0..400));
+    let quota = match random.below(3) {
+        0 => Quota::new().znodes(znodes).bytes(bytes),
+        1 => Quota::new().znodes_hard(znodes.max(8)).bytes(bytes),
+        // So that not much is refused everywhere.
+        _ => Quota::new().znodes(znodes).bytes_hard(if number == 0 { 1 << 20 } else { bytes }),
+    };
+    let quota = if number == 0 { Quota::new().znodes(znodes) } else { quota };
+    let choice = random.below(5);
+    handle.multi(|multi| match choice {
+        0 => multi.set(&limits, quota.to_string()),
+        1 => multi.delete(&limits).delete(&stats),
+        2 => multi.create(&Quota::base_path(&of), b"", CreateMode::Persistent),
+        _ => multi.create(&limits, quota.to_string(), CreateMode::Persistent).create(
+            &stats,
+            b"",
+            CreateMode::Persistent,
+        ),
+    })
 }
 
 type Asked = Pin<Box<dyn Future<Output = ()>>>;
@@ -111,6 +148,10 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let create = handle.create(&path, &data, some_mode(client));
             Box::pin(async { drop(create.await) })
         }
+        6 if version == 0 => {
+            let quota = some_quota(client, handle);
+            Box::pin(async { drop(quota.await) })
+        }
         5 if version == 0 => {
             let set = handle.set_acl(&path, &some_acl(client), None);
             Box::pin(async { drop(set.await) })
@@ -137,7 +178,7 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             Box::pin(async { drop(multi.await) })
         }
         14 => {
-            let get = handle.get(&path);
+            let get = handle.get(&some_path(client));
             Box::pin(async { drop(get.await) })
         }
         15 if version == 1 => {

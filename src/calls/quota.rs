@@ -1,0 +1,108 @@
+//! A session's calls that have to do with quotas.
+
+use crate::error::{Error, Result};
+use crate::quota::{Quota, Usage, is_counted};
+use crate::session::Session;
+use crate::transaction::Transaction;
+use crate::{CreateMode, path};
+
+impl Session {
+    /// Limits how much may be at a path and below it, in place of the limits that it has: see
+    /// [`Quota`]. What is there is counted when it gets its first; more than a limit may be there
+    /// already, and then may not grow.
+    ///
+    /// Blocks as [`Session::create`].
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and what is below it; otherwise as
+    /// [`Session::create`].
+    pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
+        let of = self.quota_root(path)?;
+        let set = self.everything().transact(|transaction| {
+            if transaction.exists(&of)?.is_none() {
+                return Err(Error::NoNode { path: of.clone() });
+            }
+            let (limits, stats) = (Quota::limits_path(&of), Quota::stats_path(&of));
+            if transaction.exists(&limits)?.is_some() {
+                transaction.set(&limits, quota.to_string());
+            } else {
+                make_parents(transaction, &of)?;
+                transaction.create(&limits, quota.to_string(), CreateMode::Persistent);
+            }
+            if transaction.exists(&stats)?.is_none() {
+                transaction.create(&stats, b"", CreateMode::Persistent);
+            }
+            Ok(())
+        });
+        set.map_err(|error| self.root.error(error))
+    }
+
+    /// The limits of a path, and how much is there, as this replica has them; `None` if it has no
+    /// quota of its own. Does not block.
+    pub fn quota(&self, path: &str) -> Result<Option<(Quota, Usage)>> {
+        let of = self.quota_root(path)?;
+        let snapshot = self.everything().snapshot()?;
+        let data = |path: &str| match snapshot.get(path) {
+            Ok((data, _)) => Ok(Some(data)),
+            Err(Error::NoNode { .. }) => Ok(None),
+            Err(error) => Err(self.root.error(error)),
+        };
+        let limits = data(&Quota::limits_path(&of))?;
+        let stats = data(&Quota::stats_path(&of))?;
+        Ok(limits.zip(stats).map(|(limits, stats)| (Quota::parse(&limits), Usage::parse(&stats))))
+    }
+
+    /// Takes the limits of a path away. Blocks as [`Session::create`]; that it has none is no error.
+    pub fn delete_quota(&self, path: &str) -> Result<()> {
+        let of = self.quota_root(path)?;
+        let deleted = self.everything().transact(|transaction| {
+            let own = [Quota::limits_path(&of), Quota::stats_path(&of)];
+            let mut gone = Vec::new();
+            for znode in own {
+                if transaction.exists(&znode)?.is_some() {
+                    transaction.delete(&znode);
+                    gone.push(znode);
+                }
+            }
+            if gone.is_empty() {
+                return Ok(());
+            }
+            // And what is then empty above them.
+            let mut at = Quota::base_path(&of);
+            let mut children = gone.len();
+            while at != Quota::base_path("/") && transaction.children(&at)?.len() == children {
+                transaction.delete(&at);
+                at = path::parent(&at).unwrap_or("/").to_owned();
+                children = 1;
+            }
+            Ok(())
+        });
+        deleted.map_err(|error| self.root.error(error))
+    }
+
+    /// The path in the whole tree, if it may have a quota.
+    fn quota_root(&self, path: &str) -> Result<String> {
+        path::validate(path)?;
+        let full = self.root.full(path).into_owned();
+        path::validate(&Quota::limits_path(&full)).map_err(|error| self.root.error(error))?;
+        if is_counted(&full) { Ok(full) } else { Err(Error::Reserved { path: path.to_owned() }) }
+    }
+}
+
+/// Makes the znodes above a quota's own two that are missing.
+fn make_parents(transaction: &mut Transaction<'_>, of: &str) -> Result<()> {
+    let base = Quota::base_path(of);
+    let mut missing = Vec::new();
+    let mut at = base.as_str();
+    while transaction.exists(at)?.is_none() {
+        missing.push(at);
+        match path::parent(at) {
+            Some(parent) => at = parent,
+            None => break,
+        }
+    }
+    for path in missing.into_iter().rev() {
+        transaction.create(path, b"", CreateMode::Persistent);
+    }
+    Ok(())
+}

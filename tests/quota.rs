@@ -1,0 +1,214 @@
+//! Quotas: soft and hard, by znodes and by bytes, and what is told of their use.
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, EventKind, Quota, Session, WatchMode};
+
+fn usage(session: &Session, path: &str) -> (u64, u64) {
+    let (_, usage) = session.quota(path).unwrap().expect("it has a quota");
+    (usage.znodes, usage.bytes)
+}
+
+fn exceeded(path: &str, resource: &'static str, limit: u64, needed: u64) -> Error {
+    Error::QuotaExceeded { path: path.to_owned(), resource, limit, needed }
+}
+
+/// S31, and exact where ZooKeeper is not: within a multi, and for writes that are under way together.
+#[test]
+fn hard_limits_hold() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/a", b"12", CreateMode::Persistent).unwrap();
+    session.set_quota("/a", &Quota::new().znodes_hard(3).bytes_hard(10)).unwrap();
+    assert_eq!(usage(&session, "/a"), (1, 2));
+    // The znode itself counts, and so does each operation of a multi.
+    let multi = session.multi().create("/a/1", b"", CreateMode::Persistent);
+    let multi = multi.create("/a/2", b"", CreateMode::Ephemeral);
+    let failed = multi.create("/a/3", b"", CreateMode::Persistent).commit();
+    let error = Box::new(exceeded("/a", "znodes", 3, 4));
+    assert_eq!(failed, Err(Error::Multi { index: 2, error }));
+    assert_eq!(usage(&session, "/a"), (1, 2));
+    let calls = session.nonblocking();
+    let creates: Vec<_> =
+        (0..5).map(|_| calls.create("/a/n-", b"123", CreateMode::EphemeralSequential)).collect();
+    let created: Vec<bool> = creates.into_iter().map(|create| create.wait().is_ok()).collect();
+    assert_eq!(created, [true, true, false, false, false]);
+    assert_eq!(usage(&session, "/a"), (3, 8));
+    // Bytes: more is refused, less and as much are not.
+    assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 10, 11)));
+    session.set("/a", b"1234").unwrap();
+    session.set("/a", b"abcd").unwrap();
+    session.set("/a", b"").unwrap();
+    assert_eq!(usage(&session, "/a"), (3, 6));
+    // It comes before the version, and after what is missing.
+    assert_eq!(session.set_if("/a", [0; 11], 99), Err(exceeded("/a", "bytes", 10, 17)));
+    assert_eq!(session.set("/a/x", [0; 11]), Err(Error::NoNode { path: "/a/x".into() }));
+    // What goes is not counted any more, whatever takes it away.
+    session.close().unwrap();
+    let other = cluster.node(1).session();
+    other.sync().unwrap();
+    assert_eq!(usage(&other, "/a"), (1, 0));
+    other.delete_recursive("/a").unwrap();
+    assert_eq!(usage(&other, "/a"), (0, 0));
+    other.create("/a", b"123", CreateMode::Persistent).unwrap();
+    assert_eq!(usage(&other, "/a"), (1, 3));
+    other.delete_quota("/a").unwrap();
+    other.delete_quota("/a").unwrap();
+    assert_eq!(other.quota("/a").unwrap(), None);
+    other.set("/a", [0; 100]).unwrap();
+    assert!(other.children("/zookeeper/quota").unwrap().is_empty());
+}
+
+/// A limit below what is there lets nothing grow, and everything shrink.
+#[test]
+fn what_is_over_its_quota_may_shrink() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    for path in ["/a", "/a/b", "/a/c"] {
+        session.create(path, b"xx", CreateMode::Persistent).unwrap();
+    }
+    session.set_quota("/a", &Quota::new().znodes_hard(1).bytes_hard(1)).unwrap();
+    assert_eq!(usage(&session, "/a"), (3, 6));
+    assert_eq!(session.set("/a/b", b"xxx"), Err(exceeded("/a", "bytes", 1, 7)));
+    session.set("/a/b", b"x").unwrap();
+    session.delete("/a/c").unwrap();
+    let failed = session.create("/a/d", b"", CreateMode::Persistent).unwrap_err();
+    assert_eq!(failed, exceeded("/a", "znodes", 1, 3));
+    // Raised, it fits.
+    let quota = Quota::new().znodes_hard(3);
+    session.set_quota("/a", &quota).unwrap();
+    session.create("/a/d", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(session.quota("/a").unwrap().unwrap().0, quota);
+}
+
+/// Soft limits are told of when they are overstepped, and when they are kept again.
+#[test]
+fn soft_limits_are_told_of() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.set_quota("/a", &Quota::new().znodes(2).bytes(3)).unwrap();
+    let stats = Quota::stats_path("/a");
+    let watch = session.watch(&stats, WatchMode::Persistent).unwrap();
+    let told = || {
+        session.sync().unwrap();
+        let events = watch.events().try_iter();
+        events.map(|event| (event.kind, event.zxid)).collect::<Vec<_>>()
+    };
+    session.create("/a/1", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(told(), []);
+    let second = session.create("/a/2", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    assert_eq!(told(), [(EventKind::DataChanged, second)]);
+    // Not again while it is so.
+    session.create("/a/3", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(told(), []);
+    let bytes = session.set("/a/3", b"1234").unwrap().mzxid;
+    assert_eq!(told(), [(EventKind::DataChanged, bytes)]);
+    assert_eq!(&session.get(&stats).unwrap().0[..], b"count=4,bytes=4");
+    session.delete("/a/1").unwrap();
+    assert_eq!(told(), []);
+    session.multi().delete("/a/2").delete("/a/3").commit().unwrap();
+    assert_eq!(told().len(), 2);
+    // Where there is a hard limit, that is what holds.
+    session.set_quota("/a", &Quota::new().znodes(1).znodes_hard(5)).unwrap();
+    session.create("/a/1", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(told(), []);
+}
+
+/// Those of a path and of paths above it hold together.
+#[test]
+fn quotas_nest() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    for path in ["/a", "/a/b", "/a/b/c", "/ab"] {
+        session.create(path, b"x", CreateMode::Persistent).unwrap();
+    }
+    session.set_quota("/", &Quota::new().bytes_hard(6)).unwrap();
+    session.set_quota("/a", &Quota::new()).unwrap();
+    session.set_quota("/a/b", &Quota::new().znodes_hard(2)).unwrap();
+    // The root counts, and what the system keeps does not.
+    let all = ["/", "/a", "/a/b"].map(|path| usage(&session, path));
+    assert_eq!(all, [(5, 4), (3, 3), (2, 2)]);
+    let nearest = session.create("/a/b/d", [0; 9], CreateMode::Persistent).unwrap_err();
+    assert_eq!(nearest, exceeded("/a/b", "znodes", 2, 3));
+    assert_eq!(session.set("/a/b", [0; 9]), Err(exceeded("/", "bytes", 6, 12)));
+    // One is taken away without the others.
+    session.delete_quota("/a").unwrap();
+    assert_eq!(session.quota("/a").unwrap(), None);
+    assert_eq!(usage(&session, "/a/b"), (2, 2));
+    session.delete_quota("/a/b").unwrap();
+    assert_eq!(session.children("/zookeeper/quota").unwrap().len(), 2);
+    session.delete_quota("/").unwrap();
+    assert!(session.children("/zookeeper/quota").unwrap().is_empty());
+}
+
+/// As ZooKeeper's command line makes them, by hand.
+#[test]
+fn quotas_are_znodes() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"xyz", CreateMode::Persistent).unwrap();
+    let base = "/zookeeper/quota/a";
+    let limits = format!("{base}/zookeeper_limits");
+    let stats = format!("{base}/zookeeper_stats");
+    session.create(base, b"", CreateMode::Persistent).unwrap();
+    let data = "count=-1,bytes=-1=;byteHardLimit=4;countHardLimit=-1";
+    session.create(&limits, data, CreateMode::Persistent).unwrap();
+    // What is written there is what is so.
+    let told = session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).unwrap();
+    assert_eq!(&session.get(&stats).unwrap().0[..], b"count=1,bytes=3");
+    assert_eq!(told.stat.data_length, 15);
+    assert_eq!(session.set(&stats, b""), Err(Error::Reserved { path: stats.clone() }));
+    assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 4, 5)));
+    assert_eq!(session.quota("/a").unwrap().unwrap().0, Quota::new().bytes_hard(4));
+    // It follows quietly: no version, no event.
+    session.set("/a", b"1234").unwrap();
+    let (data, stat) = session.get(&stats).unwrap();
+    assert_eq!(
+        (&data[..], stat.version, stat.mzxid),
+        (&b"count=1,bytes=4"[..], 0, told.stat.czxid)
+    );
+}
+
+#[test]
+fn bad_quotas_are_refused() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let missing = session.set_quota("/none", &Quota::new());
+    assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
+    for path in ["/zookeeper", "/zookeeper/quota"] {
+        let refused = session.set_quota(path, &Quota::new());
+        assert_eq!(refused, Err(Error::Reserved { path: path.into() }));
+    }
+    assert!(matches!(session.set_quota("a", &Quota::new()), Err(Error::InvalidPath { .. })));
+    assert_eq!(session.quota("/none").unwrap(), None);
+    // Paths of a handle that is confined are its own.
+    session.create("/app", b"", CreateMode::Persistent).unwrap();
+    let app = session.chroot("/app").unwrap();
+    app.set_quota("/", &Quota::new().znodes_hard(1)).unwrap();
+    let failed = app.create("/x", b"", CreateMode::Persistent).unwrap_err();
+    assert_eq!(failed, exceeded("/", "znodes", 1, 2));
+    assert_eq!(usage(&session, "/app"), (1, 0));
+    let missing = app.set_quota("/none", &Quota::new());
+    assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
+}
+
+/// They survive restarts and hold on every member.
+#[test]
+fn quotas_are_kept() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.set_quota("/a", &Quota::new().znodes_hard(2)).unwrap();
+    session.create("/a/1", b"", CreateMode::Persistent).unwrap();
+    for node in 0..3 {
+        cluster.stop(node);
+    }
+    for node in 0..3 {
+        cluster.restart(node);
+    }
+    let session = cluster.node(2).session();
+    session.sync().unwrap();
+    assert_eq!(usage(&session, "/a"), (2, 0));
+    let failed = session.create("/a/2", b"", CreateMode::Persistent).unwrap_err();
+    assert_eq!(failed, exceeded("/a", "znodes", 2, 3));
+}

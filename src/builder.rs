@@ -14,6 +14,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
 use crate::storage::{Identity, LogStore, SledOptions, SledStore};
 use crate::transport::{LocalPeer, RemotePeer};
+use crate::version::VERSION;
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
 ///
@@ -41,6 +42,8 @@ pub struct Builder {
     pub(crate) tick: Duration,
     pub(crate) heartbeat: Duration,
     pub(crate) pending_requests_max: usize,
+    /// What the instance can do: less than this build only in a cluster in memory.
+    pub(crate) version: u16,
 }
 
 impl Default for Builder {
@@ -54,6 +57,7 @@ impl Default for Builder {
             tick: Duration::from_secs(2),
             heartbeat: Duration::from_millis(50),
             pending_requests_max: 65_536,
+            version: VERSION,
         }
     }
 }
@@ -175,6 +179,7 @@ impl Builder {
             heartbeat: self.heartbeat,
             tick: self.tick,
             container_period: CONTAINER_PERIOD,
+            version: self.version,
             seed: entropy::number()?,
             log: LogLimits::default(),
         };
@@ -187,6 +192,7 @@ impl Builder {
             cluster: identity.cluster,
             node: identity.node,
             incarnation: identity.incarnation,
+            version: self.version,
         };
         driver::start(driver::Start {
             node,

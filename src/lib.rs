@@ -78,6 +78,7 @@ mod sync;
 pub mod testing;
 mod transaction;
 mod transport;
+mod version;
 mod watch;
 mod znode;
 

@@ -9,13 +9,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("znode", &[]),
     ("path", &["error"]),
     ("planted", &[]),
-    ("machine", &["machine", "error", "path", "planted", "znode"]),
+    ("version", &[]),
+    ("machine", &["machine", "error", "path", "planted", "version", "znode"]),
     (
         "node",
-        &["node", "machine", "error", "path", "planted", "znode", "session", "storage", "watch"],
+        &[
+            "node", "machine", "error", "path", "planted", "version", "znode", "session",
+            "storage", "watch",
+        ],
     ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),
-    ("transport", &["transport", "node", "machine"]),
+    ("transport", &["transport", "node", "machine", "version"]),
     ("sync", &["session"]),
 ];
 

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::version::FIRST;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The number of a member, never 0.
 pub(crate) type NodeId = u64;
 
-/// The format of [`Batch`] that this version writes, the only one so far.
+/// The format of [`Batch`], the only one so far: see `version` for how it grows.
 pub(crate) const BATCH_FORMAT: u8 = 1;
 
 /// The payload of one Raft entry.
@@ -30,6 +31,11 @@ impl Batch {
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_extend(self, vec![BATCH_FORMAT])
             .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    }
+
+    /// The version that a node must be able to do to apply it.
+    pub(crate) fn version(&self) -> u16 {
+        self.requests.iter().map(|request| request.command.version()).max().unwrap_or(FIRST)
     }
 
     /// Decodes what [`Batch::encode`] made; anything else is an error that says why.
@@ -82,6 +88,48 @@ pub(crate) enum Command {
     /// Deletes a container that is not used any more, or a znode whose time to live is over, if it
     /// still is so. The leader's wish, and no session's.
     Reap { path: String },
+    /// Raises the version by which the cluster acts: the leader's wish, once all members can do it.
+    RaiseVersion { version: u16 },
+}
+
+impl Command {
+    /// The version that a cluster must act by for this to be in its log.
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            Command::Op(op) => op.version(),
+            Command::Multi(ops) => ops.iter().map(Op::version).max().unwrap_or(FIRST),
+            // It is not refused by a lower one, which it raises, but who cannot do it cannot go on.
+            Command::RaiseVersion { version } => *version,
+            Command::Open { .. }
+            | Command::Resume { .. }
+            | Command::Close
+            | Command::Expire { .. }
+            | Command::Reap { .. } => FIRST,
+        }
+    }
+
+    /// What it is refused with in a cluster that acts by a version below its own.
+    pub(crate) fn unsupported(&self, cluster: u16) -> Option<OpError> {
+        let refuse = |op: &Op| OpError::Unsupported {
+            what: op.name().to_owned(),
+            needs: op.version(),
+            cluster,
+        };
+        match self {
+            Command::Op(op) => (op.version() > cluster).then(|| refuse(op)),
+            Command::Multi(ops) => {
+                let index = ops.iter().position(|op| op.version() > cluster)?;
+                let error = Box::new(refuse(&ops[index]));
+                Some(OpError::Multi { index: u32::try_from(index).unwrap_or(u32::MAX), error })
+            }
+            Command::Open { .. }
+            | Command::Resume { .. }
+            | Command::Close
+            | Command::Expire { .. }
+            | Command::Reap { .. }
+            | Command::RaiseVersion { .. } => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +159,25 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// The version that a cluster must act by for this to be in its log.
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            Op::DeleteTree { .. } => 2,
+            Op::Create { .. } | Op::Set { .. } | Op::Delete { .. } | Op::Check { .. } => FIRST,
+        }
+    }
+
+    /// As users call it.
+    fn name(&self) -> &'static str {
+        match self {
+            Op::Create { .. } => "create",
+            Op::Set { .. } => "set",
+            Op::Delete { .. } => "delete",
+            Op::Check { .. } => "require",
+            Op::DeleteTree { .. } => "delete_recursive",
+        }
+    }
+
     pub(crate) fn path_mut(&mut self) -> &mut String {
         match self {
             Op::Create { path, .. }
@@ -209,9 +276,26 @@ pub(crate) enum OpError {
     },
     /// It is used again, or was touched, or is gone.
     StaleReap,
+    /// The cluster acts by a version that has no such operation.
+    Unsupported {
+        what: String,
+        needs: u16,
+        cluster: u16,
+    },
 }
 
 impl OpError {
+    /// The version that a cluster must act by for this to be in its state. (What is refused for its
+    /// version is of that version: who cannot read the answer could not read the question.)
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            OpError::Unsupported { needs, .. } => *needs,
+            OpError::Multi { error, .. } => error.version(),
+            _ => FIRST,
+        }
+    }
+
     pub(crate) fn into_error(self, session: SessionId) -> Error {
         match self {
             OpError::NoNode { path } => Error::NoNode { path },
@@ -235,6 +319,9 @@ impl OpError {
             | OpError::StaleReap => Error::SessionExpired { session },
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
+            OpError::Unsupported { what, needs, cluster } => {
+                Error::Unsupported { what, needs, cluster }
+            }
             OpError::Multi { index, error } => {
                 Error::Multi { index: index as usize, error: Box::new(error.into_error(session)) }
             }
@@ -325,6 +412,7 @@ mod tests {
             ),
             ("delete tree", Command::Op(Op::DeleteTree { path: "/a".to_owned() })),
             ("reap", Command::Reap { path: "/a".to_owned() }),
+            ("raise version", Command::RaiseVersion { version: 300 }),
         ]
     }
 

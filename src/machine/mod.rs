@@ -18,11 +18,13 @@
 //! | `Close` | the session's ephemerals are deleted, in the order of their paths, then the session | one |
 //! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
 //! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
+//! | `RaiseVersion` | the cluster acts by this version, if it is higher | none |
 //! | `Op` create, set, delete | one change of the tree | one |
 //! | `Op` check | nothing | none |
 //! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
 //!
-//! A request that fails, and one that is answered from memory, takes no zxid.
+//! A request that fails, and one that is answered from memory, takes no zxid. One of a version
+//! that the cluster does not act by fails, whoever applies it.
 //!
 //! Invariants ([`Machine::check_invariants`]): those of `tree` and `sessions`,
 //! and: a session's ephemerals are exactly the znodes that it owns, and each
@@ -64,6 +66,7 @@ use self::sessions::{Admission, Sessions};
 use self::tree::hash_words;
 use crate::path;
 use crate::planted::{Bug, planted, strikes};
+use crate::version::FIRST;
 use crate::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
@@ -84,6 +87,8 @@ pub(crate) struct State {
     sessions: Sessions,
     graves: Graves,
     time: u64,
+    /// What the cluster acts by: see `version`.
+    version: u16,
 }
 
 /// The paths and sessions that changed between two moments, those that are gone included.
@@ -113,6 +118,12 @@ impl State {
             .wrapping_add(self.tree.hash())
             .wrapping_add(self.sessions.hash())
             .wrapping_add(self.graves.hash())
+            .wrapping_add(self.version_hash())
+    }
+
+    /// Nothing for the first version: builds that know no other must come to the same hash.
+    fn version_hash(&self) -> u64 {
+        if self.version == FIRST { 0 } else { hash_words(&[u64::from(self.version)]) }
     }
 }
 
@@ -124,6 +135,7 @@ impl Machine {
             sessions: Sessions::new(),
             graves: Graves::new(),
             time: 0,
+            version: FIRST,
         })
     }
 
@@ -162,6 +174,11 @@ impl Machine {
     /// The log's time, which is the greatest of all leaders' clocks: milliseconds since the Unix epoch.
     pub(crate) fn time(&self) -> u64 {
         self.state.time
+    }
+
+    /// The version that the cluster acts by.
+    pub(crate) fn version(&self) -> u16 {
+        self.state.version
     }
 
     #[cfg(any(test, feature = "simulator"))]
@@ -253,6 +270,10 @@ impl Machine {
                 return Ok(self.close(id, applied));
             }
             Command::Reap { path } => return self.reap(path, applied),
+            Command::RaiseVersion { version } => {
+                self.state.version = self.state.version.max(*version);
+                return Ok(Reply::Done);
+            }
             Command::Close => None,
             Command::Op(op) => Some(std::slice::from_ref(op)),
             Command::Multi(ops) => Some(ops.as_slice()),
@@ -277,7 +298,11 @@ impl Machine {
             (Admission::Run, None) => Ok(self.close(id, applied)),
             (Admission::Run, Some(ops)) => {
                 let is_multi = matches!(request.command, Command::Multi(_));
-                let result = self.execute(id, ops, is_multi, applied);
+                let refused = request.command.unsupported(self.state.version);
+                let result = match refused.filter(|_| !planted(Bug::CommandAboveVersion)) {
+                    Some(refused) => Err(refused),
+                    None => self.execute(id, ops, is_multi, applied),
+                };
                 self.state.sessions.update(id, |record| record.remember(result.clone()));
                 result
             }

@@ -38,6 +38,8 @@ pub(crate) struct Model {
     ended: BTreeSet<SessionId>,
     pub(crate) zxid: u64,
     pub(crate) time: u64,
+    /// What the cluster acts by.
+    pub(crate) version: u16,
     /// What has changed since whoever looks last cleared it.
     pub(crate) changes: Vec<Change>,
     pub(crate) session_changes: Vec<SessionChange>,
@@ -52,6 +54,7 @@ impl Model {
             ended: BTreeSet::new(),
             zxid: 0,
             time: 0,
+            version: 1,
             changes: Vec::new(),
             session_changes: Vec::new(),
         }
@@ -150,6 +153,12 @@ impl Model {
                 self.delete(self.zxid, path);
                 Ok(Reply::Done)
             }
+            Command::RaiseVersion { version } => {
+                if *version > self.version {
+                    self.version = *version;
+                }
+                Ok(Reply::Done)
+            }
             Command::Expire { term: decided } => {
                 let session = self.sessions.get(&id).ok_or(OpError::SessionExpired)?;
                 if *decided != term || session.holders.last() != Some(&request.holder) {
@@ -174,7 +183,20 @@ impl Model {
                         session.results[request.seq as usize - 1].clone()
                     };
                 }
+                let version = self.version;
+                let too_new = |op: &Op| matches!(op, Op::DeleteTree { .. }) && version < 2;
+                let unsupported = OpError::Unsupported {
+                    what: "delete_recursive".to_owned(),
+                    needs: 2,
+                    cluster: version,
+                };
                 let result = match command {
+                    Command::Op(op) if too_new(op) => Err(unsupported),
+                    Command::Multi(ops) if ops.iter().any(too_new) => {
+                        let before = ops.iter().take_while(|op| !too_new(op)).count();
+                        let error = Box::new(unsupported);
+                        Err(OpError::Multi { index: before as u32, error })
+                    }
                     Command::Close => return Ok(self.close(id)),
                     Command::Op(op) => {
                         let zxid = self.zxid + 1;

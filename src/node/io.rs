@@ -57,8 +57,9 @@ pub(crate) struct Problem {
 pub(crate) enum Input {
     /// A peer's message, from an authenticated connection.
     Peer { from: NodeId, message: PeerMessage },
-    /// A connection to the peer was made: what was sent before may be lost.
-    Connected { peer: NodeId },
+    /// A connection to the peer was made, which can do this version: what was sent before may be
+    /// lost.
+    Connected { peer: NodeId, version: u16 },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
     /// A user's request.
@@ -206,4 +207,9 @@ pub(crate) struct NodeStatus {
     pub(crate) znodes: usize,
     /// For each other member: why it cannot be reached, or `None` when it can.
     pub(crate) peers: Vec<(NodeId, Option<Problem>)>,
+    /// The version that the cluster acts by, and the highest that this node can do.
+    pub(crate) version: u16,
+    pub(crate) own_version: u16,
+    /// The highest that other members can do, as far as they have told.
+    pub(crate) versions: Vec<(NodeId, u16)>,
 }

@@ -13,9 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::{NodeId, Request};
 use crate::znode::{SessionId, Zxid};
 
-/// The version of the peer protocol. Peers that speak another are refused.
-pub(crate) const PROTOCOL_VERSION: u16 = 1;
-
 /// The most a peer message may take, encoded: the largest request with room to spare for the
 /// others of its batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::io::ClientRequest;
+use super::versions::Gate;
 use super::watches::{Fired, WatchKind};
 use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
 use crate::error::Error;
@@ -80,10 +81,16 @@ impl Node {
 
     pub(super) fn send_requests(&mut self) {
         let leader = self.leadership.leader;
-        if leader == 0 || !self.local.has_unsent() || (leader == self.id && !self.serving) {
+        if leader == 0 || (leader == self.id && !self.serving) {
             return;
         }
-        let requests = self.local.take_unsent(self.now.mono);
+        if self.local.has_held_back() {
+            self.local.release(self.gate());
+        }
+        if !self.local.has_unsent() {
+            return;
+        }
+        let requests = self.local.take_unsent(self.gate(), self.now.mono);
         if leader == self.id {
             for request in requests {
                 self.admission.admit(request, &self.machine);
@@ -104,6 +111,10 @@ impl Node {
         if !part.is_empty() {
             self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
         }
+    }
+
+    fn gate(&self) -> Gate {
+        self.versions.gate(self.machine.version(), self.others(), self.now.mono)
     }
 
     pub(super) fn ask_round(&mut self) {

@@ -15,6 +15,7 @@ use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;
 use crate::node::{Node, NodeConfig};
 use crate::storage::{LogStore, StorageError};
+use crate::version;
 
 /// Starts a node from what its store holds.
 pub(crate) fn boot(
@@ -27,7 +28,16 @@ pub(crate) fn boot(
         return Err(corrupt("no identity".to_owned()));
     };
     let mut reader = ChunkReader::new();
-    let boot = store.load(&mut |chunk| reader.push(chunk))?;
+    let newest = config.version;
+    // What is only too new is not damaged, and the store must not take it for that.
+    let loaded = store.load(&mut |chunk| match reader.push(chunk) {
+        Err(_) if reader.version() > newest => Ok(()),
+        pushed => pushed,
+    });
+    if reader.version() > newest {
+        return Err(StorageError::Version { what: version::too_old(reader.version(), newest) });
+    }
+    let boot = loaded?;
     let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
     let voting = &boot.checkpoint.voting;
     if !voting.voters.contains(&id) && !voting.learners.contains(&id) {

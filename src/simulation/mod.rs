@@ -163,6 +163,7 @@ fn live(world: &mut World) {
     let recovery = kernel.plan.recovery();
     // Sessions that were lost meanwhile expire, and whatever is left of them with that.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
+    await_until(world, recovery, "I32 the version is that of all", World::has_its_version);
     pass(world, 3 * timeout);
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checks::agreement::{Before, same_state};
-use super::checks::durability;
 use super::checks::watches::Moved;
 use super::checks::{Violation, require};
+use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::SimDisk;
 use super::faults::Fault;
@@ -31,6 +31,7 @@ use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
 use crate::runtime::host::{Host, Limits};
 use crate::storage::StorageError;
+use crate::version::{FIRST, VERSION};
 
 /// Something that is due.
 #[derive(Debug)]
@@ -89,6 +90,8 @@ pub(crate) struct World {
     pub(crate) kernel: Rc<Kernel>,
     /// The world's own choices.
     pub(crate) random: Random,
+    /// Those of who is upgraded when.
+    versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
     pub(super) members: Vec<Member>,
@@ -118,6 +121,7 @@ impl World {
             steps: 0,
             members,
             random: random.fork(4),
+            versions: random.fork(6),
             kernel,
         };
         for place in 0..world.members.len() {
@@ -131,6 +135,12 @@ impl World {
                 life: None,
                 epoch: 0,
                 out: None,
+                version: if world.kernel.plan.mixed && world.versions.percent(60) {
+                    FIRST
+                } else {
+                    VERSION
+                },
+                lowered_at: None,
                 wiped: false,
                 paused_until: 0,
                 slow_until: 0,
@@ -273,9 +283,10 @@ impl World {
     fn notice(&mut self, place: usize, peer: usize) {
         let reaches = self.network.is_open(place, peer) && self.processes[peer].life.is_some();
         let member = self.members[peer].node;
+        let version = self.processes[peer].version;
         if let Some(life) = &mut self.processes[place].life {
             life.host.input(if reaches {
-                Input::Connected { peer: member }
+                Input::Connected { peer: member, version }
             } else {
                 let problem = Problem { reason: "cut off".to_owned(), refused: false };
                 Input::Unreachable { peer: member, problem }
@@ -306,6 +317,7 @@ impl World {
         }
         process.epoch += 1;
         let chaos = self.kernel.phase.get() == Phase::Chaos;
+        let version = Self::draw_version(&self.kernel, &self.versions, process);
         if chaos && self.random.chance(self.kernel.plan.rates.of(Fault::ReadError)) {
             process.disk.condition().unreadable = true;
             self.kernel.count_fault(Fault::ReadError);
@@ -316,6 +328,7 @@ impl World {
             heartbeat: plan.heartbeat,
             tick: plan.tick,
             container_period: plan.container_period,
+            version,
             seed: self.random.next(),
             log: plan.log,
         };
@@ -356,6 +369,29 @@ impl World {
         }
     }
 
+    /// An upgrade, or the way back, perhaps.
+    fn draw_version(kernel: &Kernel, versions: &Random, process: &mut Process) -> u16 {
+        if kernel.plan.mixed && process.epoch > 1 {
+            if process.version < VERSION {
+                if versions.percent(50) {
+                    kernel.count_event("upgrades");
+                    process.version = VERSION;
+                }
+            } else if kernel.phase.get() == Phase::Chaos && versions.percent(10) {
+                kernel.count_event("taken back");
+                (process.version, process.lowered_at) = (FIRST, Some(kernel.now()));
+            }
+        }
+        process.version
+    }
+
+    /// The node can do less than its cluster, and says so: it is upgraded.
+    fn too_old(&mut self, place: usize) {
+        self.kernel.count_event("too old");
+        self.kernel.check(versions::too_old(&self.processes[place]));
+        self.processes[place].version = VERSION;
+    }
+
     /// A store did not open.
     fn refused(&mut self, place: usize, error: &StorageError) {
         self.kernel.trace.say_fault(format_args!("node {place}: does not start: {error}"));
@@ -364,6 +400,10 @@ impl World {
             StorageError::Io { .. } => {
                 self.processes[place].starting = true;
                 self.schedule_in(SECOND, Event::Start { place });
+            }
+            StorageError::Version { .. } => {
+                self.too_old(place);
+                self.start_in(place, SECOND);
             }
             StorageError::Corrupt { .. } if damaged.is_some() => {
                 self.processes[place].out = damaged;
@@ -477,9 +517,13 @@ impl World {
                 work.messages.len()
             ));
         }
+        let (term, _, leads) = life.host.node().leadership();
         let checked = self.observe(place, &life, before, installed).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
-            work.disk.iter().try_for_each(|op| checks.agreement.writing(op))
+            work.disk.iter().try_for_each(|op| {
+                versions::proposing(op, leads.then_some(term), &self.processes, now)?;
+                checks.agreement.writing(op)
+            })
         });
         self.kernel.check(checked);
 
@@ -543,10 +587,13 @@ impl World {
         self.start_in(place, time);
     }
 
-    /// A node stops by itself when its disk fails, and for nothing else that is done to it here.
+    /// A node stops by itself when its disk fails or it is too old, and for nothing else that is done
+    /// to it here.
     fn node_stopped(&mut self, place: usize, reason: &str) {
         self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
-        if !reason.starts_with("the disk failed") {
+        if reason.starts_with("the cluster acts by version") {
+            self.too_old(place);
+        } else if !reason.starts_with("the disk failed") {
             self.kernel.fail(Violation::new(
                 "I31 no node stops by itself",
                 format!("node {place}: {reason}"),
@@ -586,6 +633,15 @@ impl World {
     /// Whether all is settled and no container is left that is not used any more.
     pub(crate) fn is_tidy(&self) -> bool {
         self.is_settled() && self.kernel.checks.borrow().oracle.unused_container().is_none()
+    }
+
+    /// Whether the cluster acts by the version that all its members can do, if none is out: that one
+    /// might be of any.
+    pub(crate) fn has_its_version(&self) -> bool {
+        let lowest = self.processes.iter().map(|process| process.version).min();
+        let acts_by = self.kernel.checks.borrow().oracle.version();
+        self.processes.iter().any(|process| process.out.is_some())
+            || lowest.is_none_or(|lowest| lowest <= acts_by)
     }
 
     /// Whether there is a leader that all who can run follow.

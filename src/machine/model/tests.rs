@@ -102,6 +102,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => Just(Command::Close),
         1 => (1..3u64).prop_map(|term| Command::Expire { term }),
         2 => paths().prop_map(|path| Command::Reap { path }),
+        1 => (0..4u16).prop_map(|version| Command::RaiseVersion { version }),
         20 => op().prop_map(Command::Op),
         8 => vec(op(), 0..4).prop_map(Command::Multi),
     ]

@@ -315,9 +315,23 @@ fn golden_snapshot() {
         golden.sample("chunk", chunk);
         reader.push(chunk).unwrap();
     }
-    golden.check();
     let read = reader.finish(machine.zxid(), machine.hash()).unwrap();
     assert_eq!(read.hash(), machine.hash());
+    // Members of several versions compare it.
+    golden.sample("hash", &machine.hash().to_be_bytes());
+
+    let mut machine = machine;
+    let command = Command::RaiseVersion { version: 300 };
+    let raise = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+    machine.apply(1, &Batch { time: 1, requests: vec![raise] });
+    let mut reader = ChunkReader::new();
+    for chunk in ChunkWriter::full(machine.state()) {
+        golden.sample("chunk, version 300", &chunk);
+        reader.push(&chunk).unwrap();
+    }
+    assert_eq!(reader.finish(machine.zxid(), machine.hash()).unwrap().version(), 300);
+    golden.sample("hash, version 300", &machine.hash().to_be_bytes());
+    golden.check();
 }
 
 #[test]
@@ -342,6 +356,7 @@ fn golden_results() {
         OpError::Unmet { path: path(), condition: crate::znode::Condition::Absent },
         OpError::InvalidTtl { path: path(), ttl: std::time::Duration::ZERO },
         OpError::StaleReap,
+        OpError::Unsupported { what: "what".to_owned(), needs: 300, cluster: 2 },
     ];
     let mut golden = crate::golden::Golden::new("results");
     for error in errors {

@@ -3,7 +3,8 @@
 //! Each session numbers its writes and keeps them until their outcome is seen
 //! in the log, which every replica applies; no answer from the leader is
 //! needed. Whenever the leader or its connection changes, or nothing moves for
-//! a while, all of them are sent again: the machine runs each once.
+//! a while, all of them are sent again: the machine runs each once. A write of a version that not
+//! all members are known to have is held back, and what comes after it too (`versions`).
 //!
 //! Invariants: `writes` holds contiguous numbers from `applied + 1`; those up
 //! to `sent` have been sent to the present leader; a read waits for the writes
@@ -21,8 +22,10 @@ use crate::machine::command::{Command, OpError, Outcome, Reply, Request};
 use crate::node::admission;
 use crate::node::io::{Answer, Effects, RequestId, Time, Write};
 use crate::node::rounds::Ticket;
+use crate::node::versions::Gate;
 use crate::planted::{Bug, planted};
 use crate::session::SessionState;
+use crate::version::FIRST;
 use crate::znode::{SessionId, Zxid};
 use session::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
 
@@ -48,6 +51,9 @@ pub(crate) struct LocalSessions {
     sessions: BTreeMap<SessionId, LocalSession>,
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
+    /// Those of them whose next write waits for the cluster's version, as of this gate.
+    held_back: BTreeSet<SessionId>,
+    gate: Gate,
     next_ticket: Ticket,
     /// Sessions whose local deadline has passed and which may owe answers yet.
     lost: BTreeSet<SessionId>,
@@ -66,6 +72,8 @@ impl LocalSessions {
             patience,
             sessions: BTreeMap::new(),
             unsent: BTreeSet::new(),
+            held_back: BTreeSet::new(),
+            gate: Gate { version: FIRST, possible: FIRST },
             next_ticket: 0,
             lost: BTreeSet::new(),
             waits: 0,
@@ -174,12 +182,24 @@ impl LocalSessions {
         held.issued += 1;
         held.closing = closes;
         let size = admission::size(&command);
-        held.writes.push_back(PendingWrite { request, command, size });
+        held.writes.push_back(PendingWrite { request, command, size, refused: None });
         self.unsent.insert(session);
     }
 
+    pub(crate) fn has_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
+    /// What was held back is looked at again, if anything has changed for it.
+    pub(crate) fn release(&mut self, gate: Gate) {
+        if gate != self.gate {
+            self.unsent.append(&mut self.held_back);
+        }
+    }
+
     /// What has to be sent to the leader now, each session's requests in order.
-    pub(crate) fn take_unsent(&mut self, now: Time) -> Vec<Request> {
+    pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
+        self.gate = gate;
         let mut requests = Vec::new();
         for session in std::mem::take(&mut self.unsent) {
             let Some(held) = self.sessions.get_mut(&session) else {
@@ -208,7 +228,15 @@ impl LocalSessions {
             let most = held.issued.min(held.applied + WINDOW);
             let (mut upto, mut under_way) = (from, held.under_way);
             while upto < most {
-                let write = &held.writes[(upto - held.applied) as usize];
+                let write = &mut held.writes[(upto - held.applied) as usize];
+                let needs = write.command.version();
+                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
+                    if needs <= gate.possible {
+                        self.held_back.insert(session);
+                        break;
+                    }
+                    write.refuse(gate.version);
+                }
                 if under_way > 0 && under_way + write.size > WINDOW_BYTES {
                     break;
                 }
@@ -299,7 +327,10 @@ impl LocalSessions {
         (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
         let answer = match result {
-            Ok(reply) => Ok(Answer::Reply(reply.clone())),
+            Ok(reply) => match write.refused {
+                Some(refused) => Err(refused.into_error(session)),
+                None => Ok(Answer::Reply(reply.clone())),
+            },
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),
             Err(error) => Err(error.clone().into_error(session)),
         };
@@ -449,6 +480,7 @@ impl LocalSessions {
         self.waits = 0;
         self.lost.clear();
         self.unsent.clear();
+        self.held_back.clear();
         self.tickets.clear();
         self.ready.clear();
         self.catching_up.clear();
@@ -545,7 +577,8 @@ mod tests {
         let (session, holder) = (SessionId(1), 2);
         let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, command, &mut effects);
-        assert_eq!(sessions.take_unsent(100 * S).len(), 1);
+        let gate = Gate { version: FIRST, possible: FIRST };
+        assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         let result = Ok(Reply::Session { timeout_ms: 10_000 });
         let opened = Outcome { session, holder, seq: 0, result };
         sessions.outcome(&opened, 101 * S, 1, &mut effects);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::machine::command::{Command, Reply};
+use crate::machine::command::{Command, OpError, Reply};
 use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
 use crate::node::rounds::Ticket;
 use crate::node::watches::WatchKind;
@@ -55,6 +55,19 @@ pub(super) struct PendingWrite {
     pub(super) request: RequestId,
     pub(super) command: Command,
     pub(super) size: usize,
+    /// What it is refused with, when the cluster's version has no such command: `command`, which
+    /// does nothing, has taken its place in the session's sequence.
+    pub(super) refused: Option<OpError>,
+}
+
+impl PendingWrite {
+    /// Refuses what needs more than this version, if it does.
+    pub(super) fn refuse(&mut self, version: u16) {
+        if let Some(error) = self.command.unsupported(version) {
+            self.command = Command::Multi(Vec::new());
+            self.refused = Some(error);
+        }
+    }
 }
 
 #[derive(Debug)]

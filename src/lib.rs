@@ -99,4 +99,5 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 /// The README's examples are tested with the library's own.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/upgrades.md")]
 struct Readme;

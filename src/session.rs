@@ -350,7 +350,8 @@ impl Session {
     /// Deletes a znode and everything below it, whatever the versions and whoever's the ephemerals,
     /// as one write with one zxid; watches hear of each znode, of children before their parents.
     /// All replicas are busy with it for a time that grows with their number.
-    /// Blocks and fails as [`Session::create`], with [`Error::NoNode`] if it is missing.
+    /// Blocks and fails as [`Session::create`], with [`Error::NoNode`] if it is missing, and with
+    /// [`Error::Unsupported`] while the cluster has members that are older than version 2.
     ///
     /// (ZooKeeper's `deleteall` reads and deletes one by one.)
     ///

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::reader::decode_result;
 use super::writer::add;
 use super::*;
-use crate::machine::command::{Batch, Command, Op, OpError, Request};
+use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Machine, SessionRecord};
 use crate::znode::CreateMode;
@@ -358,10 +358,31 @@ fn golden_results() {
         OpError::StaleReap,
         OpError::Unsupported { what: "what".to_owned(), needs: 300, cluster: 2 },
     ];
+    /// How many errors version 1 has: those that have been added are of a later one, and say so.
+    const FIRST_ERRORS: u8 = 18;
     let mut golden = crate::golden::Golden::new("results");
     for error in errors {
-        let name = format!("{error:?}");
-        golden.sample(&name, &encode_result(&Err(error)));
+        let (name, version) = (format!("{error:?}"), error.version());
+        let bytes = encode_result(&Err(error));
+        assert_eq!(bytes[1] < FIRST_ERRORS, version == 1, "{name} is of version {version}");
+        golden.sample(&name, &bytes);
+    }
+    let stat = crate::znode::Stat::default();
+    let created = crate::znode::Created { path: path(), stat };
+    let results = vec![
+        crate::znode::OpResult::Created(created.clone()),
+        crate::znode::OpResult::Set(stat),
+        crate::znode::OpResult::Deleted,
+        crate::znode::OpResult::Checked,
+    ];
+    for (name, reply) in [
+        ("session", Reply::Session { timeout_ms: 300 }),
+        ("done", Reply::Done),
+        ("created", Reply::Created(created)),
+        ("set", Reply::Set(stat)),
+        ("multi", Reply::Multi(results)),
+    ] {
+        golden.sample(name, &encode_result(&Ok(reply)));
     }
     golden.check();
 }

@@ -229,8 +229,9 @@ impl Coordinator {
     /// most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] if a peer belongs to another cluster or speaks another version;
-    /// otherwise [`Error::Timeout`] says what it was waiting for: which peers do not answer, and why.
+    /// [`Error::PeerRefused`] if a peer belongs to another cluster, or one of the two is too old for
+    /// the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
+    /// answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let mut synced = self.session().nonblocking().sync();
         match synced.wait_timeout(timeout) {

@@ -226,7 +226,7 @@ pub enum Error {
     PeerRefused {
         /// The peer.
         peer: String,
-        /// Why: it belongs to another cluster, or speaks another version of the protocol.
+        /// Why: it belongs to another cluster, or one of the two is too old for the other.
         reason: String,
     },
     /// None of the peers is this process.

@@ -162,6 +162,8 @@ impl Op {
     /// The version that a cluster must act by for this to be in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {
+            // Builds of version 1 have it as well, and do it without asking. So it goes back to them
+            // as soon as version 2 has an operation of its own, before logs of both can meet.
             Op::DeleteTree { .. } => 2,
             Op::Create { .. } | Op::Set { .. } | Op::Delete { .. } | Op::Check { .. } => FIRST,
         }

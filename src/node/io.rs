@@ -47,8 +47,8 @@ pub(crate) struct Holding {
 pub(crate) struct Problem {
     /// For people.
     pub(crate) reason: String,
-    /// It was reached, and refuses this node: it belongs to another cluster, or speaks another
-    /// version. Waiting does not help.
+    /// It was reached, and refuses this node: it belongs to another cluster, or one of the two is too
+    /// old for the other. Waiting does not help.
     pub(crate) refused: bool,
 }
 

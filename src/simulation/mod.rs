@@ -22,6 +22,7 @@
 //! | `process`, `disk`, `network`, `clock` | what surrounds a node |
 //! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
+//! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
 //! | `workload` | what clients do, one file for each area |
@@ -56,6 +57,7 @@ mod sync;
 mod totals;
 mod trace;
 mod traffic;
+mod upgrades;
 mod workload;
 mod world;
 

@@ -91,7 +91,7 @@ pub(crate) struct World {
     /// The world's own choices.
     pub(crate) random: Random,
     /// Those of who is upgraded when.
-    versions: Random,
+    pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
     pub(super) members: Vec<Member>,
@@ -369,29 +369,6 @@ impl World {
         }
     }
 
-    /// An upgrade, or the way back, perhaps.
-    fn draw_version(kernel: &Kernel, versions: &Random, process: &mut Process) -> u16 {
-        if kernel.plan.mixed && process.epoch > 1 {
-            if process.version < VERSION {
-                if versions.percent(50) {
-                    kernel.count_event("upgrades");
-                    process.version = VERSION;
-                }
-            } else if kernel.phase.get() == Phase::Chaos && versions.percent(10) {
-                kernel.count_event("taken back");
-                (process.version, process.lowered_at) = (FIRST, Some(kernel.now()));
-            }
-        }
-        process.version
-    }
-
-    /// The node can do less than its cluster, and says so: it is upgraded.
-    fn too_old(&mut self, place: usize) {
-        self.kernel.count_event("too old");
-        self.kernel.check(versions::too_old(&self.processes[place]));
-        self.processes[place].version = VERSION;
-    }
-
     /// A store did not open.
     fn refused(&mut self, place: usize, error: &StorageError) {
         self.kernel.trace.say_fault(format_args!("node {place}: does not start: {error}"));
@@ -633,15 +610,6 @@ impl World {
     /// Whether all is settled and no container is left that is not used any more.
     pub(crate) fn is_tidy(&self) -> bool {
         self.is_settled() && self.kernel.checks.borrow().oracle.unused_container().is_none()
-    }
-
-    /// Whether the cluster acts by the version that all its members can do, if none is out: that one
-    /// might be of any.
-    pub(crate) fn has_its_version(&self) -> bool {
-        let lowest = self.processes.iter().map(|process| process.version).min();
-        let acts_by = self.kernel.checks.borrow().oracle.version();
-        self.processes.iter().any(|process| process.out.is_some())
-            || lowest.is_none_or(|lowest| lowest <= acts_by)
     }
 
     /// Whether there is a leader that all who can run follow.

@@ -16,6 +16,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
 use crate::storage::{Identity, LogStore, SledOptions, SledStore};
 use crate::transport::{LocalPeer, RemotePeer};
+use crate::version::VERSION;
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
 ///
@@ -44,6 +45,8 @@ pub struct Builder {
     pub(crate) heartbeat: Duration,
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
+    /// What the instance can do: less than this build only in a cluster in memory.
+    pub(crate) version: u16,
 }
 
 impl Default for Builder {
@@ -58,6 +61,7 @@ impl Default for Builder {
             heartbeat: Duration::from_millis(50),
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
+            version: VERSION,
         }
     }
 }
@@ -216,6 +220,7 @@ impl Builder {
             heartbeat: self.heartbeat,
             tick: self.tick,
             container_period: CONTAINER_PERIOD,
+            version: self.version,
             seed: entropy::number()?,
             log: LogLimits::default(),
         };
@@ -228,6 +233,7 @@ impl Builder {
             cluster: identity.cluster,
             node: identity.node,
             incarnation: identity.incarnation,
+            version: self.version,
         };
         driver::start(driver::Start {
             node,

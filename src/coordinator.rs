@@ -229,8 +229,9 @@ impl Coordinator {
     /// most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] if a peer belongs to another cluster or speaks another version;
-    /// otherwise [`Error::Timeout`] says what it was waiting for: which peers do not answer, and why.
+    /// [`Error::PeerRefused`] if a peer belongs to another cluster, or one of the two is too old for
+    /// the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
+    /// answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let mut synced = self.session().nonblocking().sync();
         match synced.wait_timeout(timeout) {
@@ -255,9 +256,14 @@ impl Coordinator {
         let now = shared.clock.now();
         let members = shared.members.iter().map(|member| {
             let problem = status.peers.iter().find(|(peer, _)| *peer == member.node);
+            let told = status.versions.iter().find(|(peer, _)| *peer == member.node);
+            let is_self = member.node == shared.node;
             MemberStatus {
                 address: member.address.clone(),
-                is_self: member.node == shared.node,
+                is_self,
+                version: told
+                    .map(|(_, version)| *version)
+                    .or(is_self.then_some(status.own_version)),
                 unreachable: problem
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone())),
             }
@@ -272,6 +278,7 @@ impl Coordinator {
             stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
             sessions: status.sessions,
             znodes: status.znodes,
+            version: status.version,
             members: members.collect(),
             stopped: shared.stopped().map(str::to_owned),
         }
@@ -320,6 +327,9 @@ pub struct Status {
     pub sessions: usize,
     /// How many znodes there are.
     pub znodes: usize,
+    /// The version that the cluster acts by, as far as this replica knows: the lowest of what its
+    /// members could do when all of them were last heard of together. It is never lowered.
+    pub version: u16,
     /// All members.
     pub members: Vec<MemberStatus>,
     /// Why this node has stopped, if it has.
@@ -340,6 +350,9 @@ pub struct MemberStatus {
     pub address: String,
     /// Whether it is the one that says so.
     pub is_self: bool,
+    /// The highest version that it can do, as it has told this instance when they were last
+    /// connected; `None` if it never has.
+    pub version: Option<u16>,
     /// Why it cannot be reached, if it cannot.
     pub unreachable: Option<String>,
 }
@@ -356,8 +369,8 @@ impl fmt::Display for Status {
         }
         write!(
             f,
-            " in term {}; zxid {}, {} znodes, {} sessions",
-            self.term, self.zxid, self.znodes, self.sessions
+            " in term {} at version {}; zxid {}, {} znodes, {} sessions",
+            self.term, self.version, self.zxid, self.znodes, self.sessions
         )?;
         match self.stale_by {
             Some(stale) => write!(f, "; reads are at most {stale:.1?} old")?,

@@ -172,6 +172,23 @@ pub enum Error {
         /// Why it failed.
         error: Box<Error>,
     },
+    /// The cluster acts by a version that has no such operation, since not all of its members are
+    /// known to be able to do it. Nothing was changed.
+    ///
+    /// See [`Status::version`](crate::Status::version), and for what each member can do
+    /// [`MemberStatus::version`](crate::MemberStatus::version).
+    #[error(
+        "{what} needs version {needs} and the cluster acts by version {cluster}; upgrade the members \
+         that status() lists with a lower version, or with none"
+    )]
+    Unsupported {
+        /// The operation.
+        what: String,
+        /// The lowest version that has it.
+        needs: u16,
+        /// The version that the cluster acts by.
+        cluster: u16,
+    },
     /// The session is over: its ephemeral znodes and locks are gone, or about to be.
     #[error("session {session} has expired; open a new one")]
     SessionExpired {
@@ -260,7 +277,7 @@ pub enum Error {
     PeerRefused {
         /// The peer.
         peer: String,
-        /// Why: it belongs to another cluster, or speaks another version of the protocol.
+        /// Why: it belongs to another cluster, or one of the two is too old for the other.
         reason: String,
     },
     /// None of the peers is this process.

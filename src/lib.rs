@@ -84,6 +84,7 @@ mod sync;
 pub mod testing;
 mod transaction;
 mod transport;
+mod version;
 mod watch;
 mod znode;
 
@@ -109,4 +110,5 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/upgrades.md")]
 struct Readme;

@@ -63,12 +63,15 @@ pub enum Bug {
     EventsOutOfOrder,
     LockEarly,
     TokenFixed,
+    VersionUnheard,
+    CommandAboveVersion,
+    VersionLostAtSnapshot,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 51] = [
+    pub const ALL: [Bug; 54] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -120,6 +123,9 @@ impl Bug {
         Bug::EventsOutOfOrder,
         Bug::LockEarly,
         Bug::TokenFixed,
+        Bug::VersionUnheard,
+        Bug::CommandAboveVersion,
+        Bug::VersionLostAtSnapshot,
     ];
 
     /// What goes wrong with it.
@@ -180,6 +186,11 @@ impl Bug {
             Bug::EventsOutOfOrder => "events of one entry come in the wrong order",
             Bug::LockEarly => "the second in the queue takes the lock too",
             Bug::TokenFixed => "every holder of a lock has the same fencing token",
+            Bug::VersionUnheard => "the version is raised though one member has not told its own",
+            Bug::CommandAboveVersion => "a command is let in and done that not all members know",
+            Bug::VersionLostAtSnapshot => {
+                "a snapshot does not say by which version the cluster acts"
+            }
         }
     }
 }

@@ -157,9 +157,8 @@ impl Session {
             // Known as these from the start, whatever its user says.
             let ids = shared.schemes.own.clone();
             session.ids.store(Arc::new(ids.clone()));
-            let (request, command) = (RequestId(0), Write::Authenticate(ids));
-            let own = ClientRequest::Write { request, session: id, command };
-            shared.tell(Some(Asker::Holder(Arc::clone(&session))), own);
+            let introduce = ClientRequest::Introduce { session: id, ids };
+            shared.tell(Some(Asker::Holder(Arc::clone(&session))), introduce);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))

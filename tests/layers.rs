@@ -11,16 +11,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("znode", &[]),
     ("path", &["error"]),
     ("planted", &[]),
-    ("machine", &["machine", "acl", "error", "path", "planted", "quota", "znode"]),
+    ("version", &[]),
+    ("machine", &["machine", "acl", "error", "path", "planted", "quota", "version", "znode"]),
     (
         "node",
         &[
-            "node", "machine", "acl", "error", "path", "planted", "quota", "znode", "session",
-            "storage", "watch",
+            "node", "machine", "acl", "error", "path", "planted", "quota", "version", "znode",
+            "session", "storage", "watch",
         ],
     ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),
-    ("transport", &["transport", "node", "machine"]),
+    ("transport", &["transport", "node", "machine", "version"]),
     ("sync", &["session"]),
 ];
 

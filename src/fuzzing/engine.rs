@@ -26,6 +26,7 @@ use crate::peers::{Founding, Member};
 use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
+use crate::version::VERSION;
 use crate::watch::WatchMode;
 use crate::znode::{CreateMode, SessionId};
 
@@ -234,7 +235,7 @@ impl<'a> World<'a> {
     fn event(&mut self) -> Input {
         let peer = u64::from(self.choices.below(4));
         match self.choices.below(5) {
-            0 | 1 => Input::Connected { peer },
+            0 | 1 => Input::Connected { peer, version: u16::from(self.choices.below(4)) },
             2 => {
                 let problem = Problem { reason: "gone".to_owned(), refused: false };
                 Input::Unreachable { peer, problem }
@@ -314,6 +315,7 @@ impl<'a> World<'a> {
             1 => Command::Resume { secret, timeout_ms, owner },
             2 => Command::Close,
             3 => Command::Expire { term: self.choices.near(self.node.status().term) },
+            4 if owner == 3 => Command::RaiseVersion { version: u16::from(self.choices.below(4)) },
             4 => Command::Reap { path: self.path() },
             5 => Command::Multi(vec![self.op(), self.op()]),
             _ => Command::Op(self.op()),
@@ -482,7 +484,8 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     // Few entries make a checkpoint, and few are kept behind it.
     let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
     let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
-    let config = NodeConfig { heartbeat: HEARTBEAT, tick, container_period, seed, log };
+    let version = VERSION;
+    let config = NodeConfig { heartbeat: HEARTBEAT, tick, container_period, version, seed, log };
     let node = boot(&mut store, config, now).expect("what was durable is sound");
     (store, node)
 }

@@ -10,14 +10,13 @@ use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{Input, Now, Time};
-use crate::node::message::{
-    HardState, MESSAGE_BYTES_MAX, PROTOCOL_VERSION, PeerMessage, SnapshotMeta, Voting,
-};
+use crate::node::message::{HardState, MESSAGE_BYTES_MAX, PeerMessage, SnapshotMeta, Voting};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
 use crate::path;
 use crate::storage::Boot;
 use crate::transport::frame::FrameReader;
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
+use crate::version::{OLDEST, VERSION};
 
 /// A peer's message: what decodes encodes to the same again.
 pub fn peer_message(bytes: &[u8]) {
@@ -113,7 +112,8 @@ fn fresh_node() -> Node {
     let boot = Boot { hard_state, checkpoint, entries: Vec::new() };
     let (heartbeat, tick) = (Time::from_millis(50), Time::from_secs(2));
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
-    let config = NodeConfig { heartbeat, tick, container_period, seed: 1, log };
+    let version = VERSION;
+    let config = NodeConfig { heartbeat, tick, container_period, version, seed: 1, log };
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     Node::new(config, 1, boot, machine, now).expect("this boot is sound")
 }
@@ -138,7 +138,7 @@ pub fn frames(bytes: &[u8]) {
 }
 
 fn take_payload(payload: &[u8]) {
-    let _ = Hello::decode(payload, PROTOCOL_VERSION);
+    let _ = Hello::decode(payload, OLDEST..=VERSION);
     let _ = Answer::decode(payload);
     let _ = PeerMessage::decode(payload);
 }

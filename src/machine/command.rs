@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::{AccessList, Acl, Id, Permissions};
 use crate::error::Error;
+use crate::version::FIRST;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The number of a member, never 0.
 pub(crate) type NodeId = u64;
 
-/// The format of [`Batch`] that this version writes, the only one so far.
+/// The format of [`Batch`], the only one so far: see `version` for how it grows.
 pub(crate) const BATCH_FORMAT: u8 = 1;
 
 /// The payload of one Raft entry.
@@ -32,6 +33,11 @@ impl Batch {
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_extend(self, vec![BATCH_FORMAT])
             .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    }
+
+    /// The version that a node must be able to do to apply it.
+    pub(crate) fn version(&self) -> u16 {
+        self.requests.iter().map(|request| request.command.version()).max().unwrap_or(FIRST)
     }
 
     /// Decodes what [`Batch::encode`] made; anything else is an error that says why.
@@ -86,6 +92,53 @@ pub(crate) enum Command {
     Reap { path: String },
     /// Adds to whom the session is known as, for as long as it has this holder.
     Authenticate { ids: Vec<Id> },
+    /// Raises the version by which the cluster acts: the leader's wish, once all members can do it.
+    RaiseVersion { version: u16 },
+}
+
+impl Command {
+    /// The version that a cluster must act by for this to be in its log.
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            Command::Op(op) => op.version(),
+            Command::Multi(ops) => ops.iter().map(Op::version).max().unwrap_or(FIRST),
+            // It is not refused by a lower one, which it raises, but who cannot do it cannot go on.
+            Command::RaiseVersion { version } => *version,
+            Command::Open { .. }
+            | Command::Resume { .. }
+            | Command::Close
+            | Command::Expire { .. }
+            | Command::Reap { .. } => FIRST,
+            Command::Authenticate { .. } => 2,
+        }
+    }
+
+    /// What it is refused with in a cluster that acts by a version below its own.
+    pub(crate) fn unsupported(&self, cluster: u16) -> Option<OpError> {
+        let unsupported = |what: &str, needs| {
+            let what = what.to_owned();
+            OpError::Unsupported { what, needs, cluster }
+        };
+        let refuse = |op: &Op| unsupported(op.name(), op.version());
+        match self {
+            Command::Op(op) => (op.version() > cluster).then(|| refuse(op)),
+            Command::Multi(ops) => {
+                let index = ops.iter().position(|op| op.version() > cluster)?;
+                let error = Box::new(refuse(&ops[index]));
+                Some(OpError::Multi { index: u32::try_from(index).unwrap_or(u32::MAX), error })
+            }
+            Command::Open { .. }
+            | Command::Resume { .. }
+            | Command::Close
+            | Command::Expire { .. }
+            | Command::Reap { .. }
+            | Command::RaiseVersion { .. } => None,
+            Command::Authenticate { .. } => {
+                let needs = self.version();
+                (needs > cluster).then(|| unsupported("add_auth", needs))
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +179,31 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// The version that a cluster must act by for this to be in its log.
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            Op::Create { .. }
+            | Op::Set { .. }
+            | Op::Delete { .. }
+            | Op::Check { .. }
+            | Op::DeleteTree { .. } => FIRST,
+            Op::CreateWithAcl { .. } | Op::SetAcl { .. } => 2,
+        }
+    }
+
+    /// As users call it.
+    fn name(&self) -> &'static str {
+        match self {
+            Op::Create { .. } => "create",
+            Op::CreateWithAcl { .. } => "create_with_acl",
+            Op::SetAcl { .. } => "set_acl",
+            Op::Set { .. } => "set",
+            Op::Delete { .. } => "delete",
+            Op::Check { .. } => "require",
+            Op::DeleteTree { .. } => "delete_recursive",
+        }
+    }
+
     pub(crate) fn path_mut(&mut self) -> &mut String {
         match self {
             Op::Create { path, .. }
@@ -270,9 +348,30 @@ pub(crate) enum OpError {
         limit: u64,
         needed: u64,
     },
+    /// The cluster acts by a version that has no such operation.
+    Unsupported {
+        what: String,
+        needs: u16,
+        cluster: u16,
+    },
 }
 
 impl OpError {
+    /// The version that a cluster must act by for this to be in its state. (What is refused for its
+    /// version is of that version: who cannot read the answer could not read the question.)
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            OpError::Unsupported { needs, .. } => *needs,
+            OpError::NoAuth { .. }
+            | OpError::InvalidAcl { .. }
+            | OpError::AuthFailed { .. }
+            | OpError::QuotaExceeded { .. } => 2,
+            OpError::Multi { error, .. } => error.version(),
+            _ => FIRST,
+        }
+    }
+
     pub(crate) fn into_error(self, session: SessionId) -> Error {
         match self {
             OpError::NoNode { path } => Error::NoNode { path },
@@ -303,6 +402,9 @@ impl OpError {
             | OpError::StaleReap => Error::SessionExpired { session },
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
+            OpError::Unsupported { what, needs, cluster } => {
+                Error::Unsupported { what, needs, cluster }
+            }
             OpError::Multi { index, error } => {
                 Error::Multi { index: index as usize, error: Box::new(error.into_error(session)) }
             }
@@ -409,6 +511,7 @@ mod tests {
                     Op::SetAcl { path: "/a".to_owned(), acl: Acl::read_only(), version: Some(7) },
                 ]),
             ),
+            ("raise version", Command::RaiseVersion { version: 300 }),
         ]
     }
 
@@ -417,6 +520,8 @@ mod tests {
         let mut golden = Golden::new("commands");
         for (name, command) in commands() {
             let (session, holder) = (SessionId(0x0123_4567_89ab_cdef), 42);
+            let later = ["authenticate", "acls", "raise version"].contains(&name);
+            assert_eq!(command.version() > FIRST, later, "{name}");
             let request = Request { session, holder, seq: 9, acked: 8, command };
             let batch = Batch { time: 1_700_000_000_000, requests: vec![request] };
             let bytes = batch.encode();

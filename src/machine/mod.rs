@@ -19,11 +19,13 @@
 //! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
 //! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
 //! | `Op` create, set, delete, set the ACL | one change of the tree | one |
+//! | `RaiseVersion` | the cluster acts by this version, if it is higher | none |
 //! | `Op` check | nothing | none |
 //! | `Authenticate` | the session is known as somebody more, for as long as it has this holder | none |
 //! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
 //!
-//! A request that fails, and one that is answered from memory, takes no zxid.
+//! A request that fails, and one that is answered from memory, takes no zxid. One of a version
+//! that the cluster does not act by fails, whoever applies it.
 //!
 //! Invariants ([`Machine::check_invariants`]): those of `tree` and `sessions`,
 //! and: a session's ephemerals are exactly the znodes that it owns, and each
@@ -65,6 +67,7 @@ use self::sessions::{Admission, Sessions};
 use self::tree::hash_words;
 use crate::path;
 use crate::planted::{Bug, planted, strikes};
+use crate::version::FIRST;
 use crate::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
@@ -85,6 +88,8 @@ pub(crate) struct State {
     sessions: Sessions,
     graves: Graves,
     time: u64,
+    /// What the cluster acts by: see `version`.
+    version: u16,
 }
 
 /// The paths and sessions that changed between two moments, those that are gone included.
@@ -108,12 +113,23 @@ impl State {
         self.tree.zxid()
     }
 
+    /// Whether quotas are kept: the first version knows nothing of them.
+    fn counts(&self) -> bool {
+        self.version >= 2
+    }
+
     /// The hash of everything: znodes, sessions and counters.
     pub(crate) fn hash(&self) -> u64 {
         hash_words(&[self.tree.zxid(), self.time])
             .wrapping_add(self.tree.hash())
             .wrapping_add(self.sessions.hash())
             .wrapping_add(self.graves.hash())
+            .wrapping_add(self.version_hash())
+    }
+
+    /// Nothing for the first version: builds that know no other must come to the same hash.
+    fn version_hash(&self) -> u64 {
+        if self.version == FIRST { 0 } else { hash_words(&[u64::from(self.version)]) }
     }
 }
 
@@ -125,6 +141,7 @@ impl Machine {
             sessions: Sessions::new(),
             graves: Graves::new(),
             time: 0,
+            version: FIRST,
         })
     }
 
@@ -163,6 +180,11 @@ impl Machine {
     /// The log's time, which is the greatest of all leaders' clocks: milliseconds since the Unix epoch.
     pub(crate) fn time(&self) -> u64 {
         self.state.time
+    }
+
+    /// The version that the cluster acts by.
+    pub(crate) fn version(&self) -> u16 {
+        self.state.version
     }
 
     #[cfg(any(test, feature = "simulator"))]
@@ -210,7 +232,7 @@ impl Machine {
     /// Checks all invariants, in a time that grows with the size of the state.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let State { tree, sessions, .. } = &self.state;
-        let ephemerals = tree.check()?;
+        let ephemerals = tree.check(self.state.counts())?;
         sessions.check()?;
         // Each path that a session lists is its own, and together they are as many as there are:
         // so they are the same.
@@ -254,6 +276,16 @@ impl Machine {
                 return Ok(self.close(id, applied));
             }
             Command::Reap { path } => return self.reap(path, applied),
+            Command::RaiseVersion { version } => {
+                let counted = self.state.counts();
+                self.state.version = self.state.version.max(*version);
+                if !counted && self.state.counts() {
+                    for path in self.state.tree.recount() {
+                        self.dirty.add_path(&path);
+                    }
+                }
+                return Ok(Reply::Done);
+            }
             Command::Close | Command::Authenticate { .. } => &[],
             Command::Op(op) => std::slice::from_ref(op),
             Command::Multi(ops) => ops.as_slice(),
@@ -277,13 +309,17 @@ impl Machine {
             (Admission::Known(result), _) => result,
             (Admission::Run, Command::Close) => Ok(self.close(id, applied)),
             (Admission::Run, command) => {
-                let result = match command {
-                    Command::Authenticate { ids } => self
+                let refused = command.unsupported(self.state.version);
+                let result = match (refused, command) {
+                    (Some(refused), _) if !planted(Bug::CommandAboveVersion) => Err(refused),
+                    (_, Command::Authenticate { ids }) => self
                         .state
                         .sessions
                         .update(id, |record| record.authenticate(ids))
                         .unwrap_or(Err(OpError::SessionExpired)),
-                    command => self.execute(id, ops, matches!(command, Command::Multi(_)), applied),
+                    (_, command) => {
+                        self.execute(id, ops, matches!(command, Command::Multi(_)), applied)
+                    }
                 };
                 self.state.sessions.update(id, |record| record.remember(result.clone()));
                 result
@@ -347,6 +383,7 @@ impl Machine {
     /// Ends a session, and its ephemerals with it.
     fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
+        write.counts = self.state.counts();
         self.state.graves.bury(id, write.zxid);
         let mut holder = 0;
         let stay = planted(Bug::EphemeralsStay);
@@ -374,6 +411,7 @@ impl Machine {
             return Err(OpError::StaleReap);
         }
         let mut write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
+        write.counts = self.state.counts();
         write.delete(&mut self.state.tree, path);
         self.commit(write, applied);
         Ok(Reply::Done)
@@ -391,6 +429,7 @@ impl Machine {
         if let Some(record) = self.session(id) {
             write.ids = Arc::clone(&record.ids);
         }
+        write.counts = self.state.counts();
         let tree = &mut self.state.tree;
         let reply = match ops {
             // A refused operation has changed nothing, so a single one needs no way back.

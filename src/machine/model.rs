@@ -43,6 +43,8 @@ pub(crate) struct Model {
     ended: BTreeSet<SessionId>,
     pub(crate) zxid: u64,
     pub(crate) time: u64,
+    /// What the cluster acts by.
+    pub(crate) version: u16,
     /// What has changed since whoever looks last cleared it.
     pub(crate) changes: Vec<Change>,
     pub(crate) session_changes: Vec<SessionChange>,
@@ -57,6 +59,7 @@ impl Model {
             ended: BTreeSet::new(),
             zxid: 0,
             time: 0,
+            version: 1,
             changes: Vec::new(),
             session_changes: Vec::new(),
         }
@@ -127,7 +130,7 @@ impl Model {
     /// The paths above this one, and itself, whose use is told by a znode of theirs.
     fn counted_for(&self, path: &str) -> Vec<String> {
         let mut above = Vec::new();
-        let mut at = Some(path);
+        let mut at = (self.version >= 2).then_some(path);
         while let Some(path) = at {
             let own = if path == "/" { "" } else { path };
             if self.znodes.contains_key(&format!("/zookeeper/quota{own}/zookeeper_stats")) {
@@ -310,6 +313,19 @@ impl Model {
                 self.delete(self.zxid, path);
                 Ok(Reply::Done)
             }
+            Command::RaiseVersion { version } => {
+                if *version > self.version {
+                    let first = self.version < 2 && *version >= 2;
+                    self.version = *version;
+                    for stats in self.telling().into_iter().filter(|_| first) {
+                        let of = stats.len() - "/zookeeper_stats".len();
+                        let (count, bytes) = self.usage(&stats["/zookeeper/quota".len()..of]);
+                        let znode = self.znodes.get_mut(&stats).expect("it was there just now");
+                        znode.data = format!("count={count},bytes={bytes}").into_bytes();
+                    }
+                }
+                Ok(Reply::Done)
+            }
             Command::Expire { term: decided } => {
                 let session = self.sessions.get(&id).ok_or(OpError::SessionExpired)?;
                 if *decided != term || session.holders.last() != Some(&request.holder) {
@@ -334,7 +350,26 @@ impl Model {
                         session.results[request.seq as usize - 1].clone()
                     };
                 }
+                let version = self.version;
+                let too_new = |op: &&Op| {
+                    matches!(op, Op::CreateWithAcl { .. } | Op::SetAcl { .. }) && version < 2
+                };
+                let unsupported = |what: &str| {
+                    let what = what.to_owned();
+                    OpError::Unsupported { what, needs: 2, cluster: version }
+                };
+                let name = |op: &Op| match op {
+                    Op::SetAcl { .. } => "set_acl",
+                    _ => "create_with_acl",
+                };
                 let result = match command {
+                    Command::Op(op) if too_new(&op) => Err(unsupported(name(op))),
+                    Command::Authenticate { .. } if version < 2 => Err(unsupported("add_auth")),
+                    Command::Multi(ops) if ops.iter().any(|op| too_new(&op)) => {
+                        let before = ops.iter().take_while(|op| !too_new(op)).count();
+                        let error = Box::new(unsupported(name(&ops[before])));
+                        Err(OpError::Multi { index: before as u32, error })
+                    }
                     Command::Close => return Ok(self.close(id)),
                     Command::Op(op) => {
                         let zxid = self.zxid + 1;
@@ -472,7 +507,7 @@ impl Model {
                     return Err(OpError::NoChildrenForEphemerals { path: parent });
                 }
                 self.afford(&path, 1, data.len() as u64, 0)?;
-                let data = if tells_usage(&path) {
+                let data = if self.version >= 2 && tells_usage(&path) {
                     let of = path.len() - "/zookeeper_stats".len();
                     let (count, bytes) = self.usage(&path["/zookeeper/quota".len()..of]);
                     format!("count={count},bytes={bytes}").into_bytes()
@@ -501,7 +536,9 @@ impl Model {
                 let stat = self.stat(&path);
                 Ok(OpResult::Created(Created { path, stat }))
             }
-            Op::Set { .. } if path == "/zookeeper/config" || tells_usage(&path) => {
+            Op::Set { .. }
+                if path == "/zookeeper/config" || self.version >= 2 && tells_usage(&path) =>
+            {
                 Err(OpError::Reserved { path })
             }
             Op::SetAcl { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),

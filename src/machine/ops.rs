@@ -45,6 +45,8 @@ pub(super) struct Write {
     pub(super) time: u64,
     /// As whom its session has authenticated.
     pub(super) ids: Arc<Vec<Id>>,
+    /// Whether quotas are kept.
+    pub(super) counts: bool,
     pub(super) changes: Vec<Change>,
     /// The znodes that changed in a way that no watch tells of: in their access lists.
     pub(super) unwatched: Vec<String>,
@@ -69,6 +71,7 @@ impl Write {
             zxid,
             time,
             ids: Arc::default(),
+            counts: false,
             changes: Vec::new(),
             unwatched: Vec::new(),
             ephemerals: Vec::new(),
@@ -121,7 +124,7 @@ impl Write {
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
-                if path == CONFIG || quota::of_stats(path).is_some() {
+                if path == CONFIG || self.tells_usage(path) {
                     return Err(reserved(path));
                 }
                 let Some(znode) = tree.get(path) else {
@@ -129,7 +132,7 @@ impl Write {
                 };
                 let more = (0, data.len() as i64 - znode.data().len() as i64);
                 self.permitted(tree, path, Permissions::WRITE)?;
-                check_quota(tree, path, more)?;
+                self.check_quota(tree, path, more)?;
                 check_version(tree, path, *version)?;
                 match tree.set(path, data, self.zxid, self.time) {
                     Some(stat) => {
@@ -278,8 +281,9 @@ impl Write {
             return Err(OpError::NoChildrenForEphemerals { path: parent.to_owned() });
         }
         let more = (1, data.len() as i64);
-        check_quota(tree, path, more)?;
-        let usage = quota::of_stats(path).map(|of| tree.usage(of).to_string());
+        self.check_quota(tree, path, more)?;
+        let usage = quota::of_stats(path).filter(|_| self.counts);
+        let usage = usage.map(|of| tree.usage(of).to_string());
         let data = usage.as_ref().map_or(data, |usage| usage.as_bytes());
         let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
         if let Kind::Ephemeral(owner) = kind {
@@ -305,10 +309,32 @@ impl Write {
         self.count(tree, path, less);
     }
 
+    /// Whether it is a znode that tells how much is used, which nobody writes.
+    fn tells_usage(&self, path: &str) -> bool {
+        self.counts && quota::of_stats(path).is_some()
+    }
+
+    /// That a write which needs so much more of it does not go beyond a hard limit.
+    fn check_quota(&self, tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
+        if !self.counts {
+            return Ok(());
+        }
+        for of in tree.counted_for(path) {
+            let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
+            if let Some((resource, limit, needed)) =
+                exceeded.filter(|_| !planted(Bug::QuotaIgnored))
+            {
+                let (path, bytes) = (of.to_owned(), resource == "bytes");
+                return Err(OpError::QuotaExceeded { path, bytes, limit, needed });
+            }
+        }
+        Ok(())
+    }
+
     /// Counts what a write has changed. Who watches is told when that oversteps a soft limit, or
     /// keeps it again.
     fn count(&mut self, tree: &mut Tree, path: &str, more: (i64, i64)) {
-        if planted(Bug::QuotaForgets) && more.0 < 0 {
+        if !self.counts || (planted(Bug::QuotaForgets) && more.0 < 0) {
             return;
         }
         let all: Vec<String> = tree.counted_for(path).map(str::to_owned).collect();
@@ -352,18 +378,6 @@ impl Write {
             limit: DATA_BYTES_MAX as u64,
         })
     }
-}
-
-/// That a write which needs so much more of it does not go beyond a hard limit.
-fn check_quota(tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
-    for of in tree.counted_for(path) {
-        let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
-        if let Some((resource, limit, needed)) = exceeded.filter(|_| !planted(Bug::QuotaIgnored)) {
-            let (path, bytes) = (of.to_owned(), resource == "bytes");
-            return Err(OpError::QuotaExceeded { path, bytes, limit, needed });
-        }
-    }
-    Ok(())
 }
 
 fn limits(tree: &Tree, of: &str) -> Quota {

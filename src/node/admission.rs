@@ -26,6 +26,9 @@ pub(crate) struct Admission {
     queue: VecDeque<Request>,
     /// About the bytes in it, expiries aside.
     bytes: usize,
+    /// The version that the cluster has once the entries of this term are applied, if one of them
+    /// raises it.
+    raised_to: u16,
 }
 
 impl Admission {
@@ -34,6 +37,16 @@ impl Admission {
         self.proposed.clear();
         self.queue.clear();
         self.bytes = 0;
+        self.raised_to = 0;
+    }
+
+    /// The log has an entry of this term that raises the cluster's version.
+    pub(crate) fn raise(&mut self, version: u16) {
+        self.raised_to = version;
+    }
+
+    pub(crate) fn raised_to(&self) -> u16 {
+        self.raised_to
     }
 
     /// The session is closed.
@@ -55,6 +68,13 @@ impl Admission {
     pub(crate) fn admit(&mut self, request: Request, machine: &Machine) {
         if let Command::Expire { .. } | Command::Reap { .. } = request.command {
             self.queue.push_back(request);
+            return;
+        }
+        // Not all members could read it. A node does not ask before its replica has seen the
+        // version, so the log has that; should this leader not know yet, it is sent again.
+        if request.command.version() > self.raised_to.max(machine.version())
+            && !planted(Bug::CommandAboveVersion)
+        {
             return;
         }
         // These are the machine's to make, which the door mostly keeps from being asked twice.
@@ -125,6 +145,7 @@ pub(crate) fn size(command: &Command) -> usize {
             Command::Open { .. }
             | Command::Resume { .. }
             | Command::Close
+            | Command::RaiseVersion { .. }
             | Command::Expire { .. } => 32,
             Command::Reap { path } => path.len(),
             Command::Authenticate { ids } => {

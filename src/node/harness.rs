@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::machine::command::{NodeId, Op, Reply};
+use crate::machine::command::{Batch, NodeId, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
 };
-use crate::node::message::{HardState, LogEntry, PeerMessage, SnapshotMeta, Voting};
+use crate::node::message::{HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
 use crate::session::SessionState;
 use crate::storage::Boot;
+use crate::version::VERSION;
 use crate::watch::{WatchEvent, WatchMode};
 use crate::znode::{CreateMode, SessionId};
 
@@ -59,6 +60,25 @@ impl Disk {
     }
 }
 
+/// What a node must be able to do to read a message, and what is in it.
+fn needs(message: &PeerMessage) -> u16 {
+    match message {
+        PeerMessage::Forward { requests } => {
+            requests.iter().map(|request| request.command.version()).max().unwrap_or(0)
+        }
+        PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } => {
+            let entries = entries.iter().filter(|entry| !entry.data.is_empty());
+            entries.map(|entry| Batch::decode(&entry.data).unwrap().version()).max().unwrap_or(0)
+        }
+        PeerMessage::SnapshotChunk { number: 0, bytes, .. } => {
+            let mut reader = ChunkReader::new();
+            reader.push(bytes).unwrap();
+            reader.version()
+        }
+        _ => 0,
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) node: Option<Node>,
@@ -67,6 +87,8 @@ pub(crate) struct Host {
     /// Writes that the disk has not done yet, while it is held up.
     held: VecDeque<DiskOp>,
     pub(crate) disk_stalled: bool,
+    /// What its node can do, from its next start on.
+    pub(crate) version: u16,
 }
 
 /// A node that is killed in the middle of what one of its steps wants done.
@@ -95,6 +117,8 @@ pub(crate) struct Cluster {
     pub(crate) states: Vec<(NodeId, SessionId, SessionState)>,
     pub(crate) leases: BTreeMap<SessionId, Time>,
     pub(crate) stopped: BTreeMap<NodeId, String>,
+    /// The highest version of anything that was sent or written: what its reader must be able to do.
+    pub(crate) newest: u16,
     /// Requests on their way to a leader.
     pub(crate) forwarded: Vec<PeerMessage>,
     /// All that was done, for comparing two runs.
@@ -123,6 +147,7 @@ impl Cluster {
             inputs: VecDeque::new(),
             held: VecDeque::new(),
             disk_stalled: false,
+            version: VERSION,
         };
         let mut cluster = Cluster {
             crash: None,
@@ -138,6 +163,7 @@ impl Cluster {
             states: Vec::new(),
             leases: BTreeMap::new(),
             stopped: BTreeMap::new(),
+            newest: 0,
             forwarded: Vec::new(),
             trace: Vec::new(),
         };
@@ -170,6 +196,7 @@ impl Cluster {
             heartbeat: HEARTBEAT,
             tick: TICK,
             container_period: CONTAINER_PERIOD,
+            version: host.version,
             seed,
             log: LogLimits::default(),
         };
@@ -177,9 +204,29 @@ impl Cluster {
         host.inputs.clear();
         host.held.clear();
         for peer in self.hosts.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {
-            self.hosts.get_mut(&peer).unwrap().inputs.push_back(Input::Connected { peer: id });
-            self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Connected { peer });
+            let version = self.hosts[&id].version;
+            let other = self.hosts.get_mut(&peer).unwrap();
+            other.inputs.push_back(Input::Connected { peer: id, version });
+            let version = other.version;
+            let own = self.hosts.get_mut(&id).unwrap();
+            own.inputs.push_back(Input::Connected { peer, version });
         }
+    }
+
+    /// A member whose process has never started, and of which nobody has heard.
+    pub(crate) fn take_away(&mut self, id: NodeId) {
+        self.kill(id);
+        for host in self.hosts.values_mut() {
+            host.inputs
+                .retain(|input| !matches!(input, Input::Connected { peer, .. } if *peer == id));
+        }
+    }
+
+    /// The member's next start is that of another build.
+    pub(crate) fn restart_as(&mut self, id: NodeId, version: u16) {
+        self.kill(id);
+        self.hosts.get_mut(&id).unwrap().version = version;
+        self.start(id);
     }
 
     /// The node is gone at once; writes that its disk has not done are lost.
@@ -266,6 +313,7 @@ impl Cluster {
                 self.forwarded.push(message.clone());
             }
             let message = PeerMessage::decode(&bytes).unwrap();
+            self.newest = self.newest.max(needs(&message));
             if self.cut.contains(&(id, to)) || self.hosts[&to].node.is_none() {
                 continue;
             }

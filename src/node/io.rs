@@ -48,8 +48,8 @@ pub(crate) struct Holding {
 pub(crate) struct Problem {
     /// For people.
     pub(crate) reason: String,
-    /// It was reached, and refuses this node: it belongs to another cluster, or speaks another
-    /// version. Waiting does not help.
+    /// It was reached, and refuses this node: it belongs to another cluster, or one of the two is too
+    /// old for the other. Waiting does not help.
     pub(crate) refused: bool,
 }
 
@@ -58,8 +58,9 @@ pub(crate) struct Problem {
 pub(crate) enum Input {
     /// A peer's message, from an authenticated connection.
     Peer { from: NodeId, message: PeerMessage },
-    /// A connection to the peer was made: what was sent before may be lost.
-    Connected { peer: NodeId },
+    /// A connection to the peer was made, which can do this version: what was sent before may be
+    /// lost.
+    Connected { peer: NodeId, version: u16 },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
     /// A user's request.
@@ -97,6 +98,8 @@ pub(crate) enum ClientRequest {
         secret: [u8; 16],
         timeout: Duration,
     },
+    /// As whom the session is known, whatever its user says. Not answered.
+    Introduce { session: SessionId, ids: Vec<Id> },
     /// Answered with the `Reply` that fits the command.
     Write { request: RequestId, session: SessionId, command: Write },
     /// Answered, once all earlier requests of the session are, from this replica. With `watch`,
@@ -218,4 +221,9 @@ pub(crate) struct NodeStatus {
     pub(crate) znodes: usize,
     /// For each other member: why it cannot be reached, or `None` when it can.
     pub(crate) peers: Vec<(NodeId, Option<Problem>)>,
+    /// The version that the cluster acts by, and the highest that this node can do.
+    pub(crate) version: u16,
+    pub(crate) own_version: u16,
+    /// The highest that other members can do, as far as they have told.
+    pub(crate) versions: Vec<(NodeId, u16)>,
 }

@@ -7,7 +7,7 @@ use raft::StateRole;
 
 use super::rounds::Asked;
 use super::{EARLY_BYTES_MAX, EARLY_MAX, Node, admission};
-use crate::machine::command::{Command, NodeId, Request};
+use crate::machine::command::{Batch, Command, NodeId, Request};
 use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
@@ -16,7 +16,7 @@ impl Node {
     pub(super) fn take_forwarded(&mut self, from: NodeId, request: Request) {
         // Only a leader decides that a session has expired, and a node opens sessions for itself.
         let forged = match request.command {
-            Command::Expire { .. } | Command::Reap { .. } => true,
+            Command::Expire { .. } | Command::Reap { .. } | Command::RaiseVersion { .. } => true,
             Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
             _ => false,
         };
@@ -76,6 +76,26 @@ impl Node {
                 let timeout = Duration::from_millis(u64::from(record.timeout_ms));
                 self.expiry.touch(session, timeout, self.now.mono);
             }
+        }
+    }
+
+    /// Raises the cluster's version to what all members can do, by an entry of its own: who can do
+    /// less can read that at least.
+    pub(super) fn raise_version(&mut self) {
+        let present = self.machine.version().max(self.admission.raised_to());
+        if !self.serving || self.versions.own() <= present {
+            return;
+        }
+        let Some(version) = self.versions.common(self.others()).filter(|all| *all > present) else {
+            return;
+        };
+        let command = Command::RaiseVersion { version };
+        let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+        let batch = Batch { time: self.now.wall_ms, requests: vec![request] };
+        // Refused while leadership is handed over: then by the next step, or the next leader.
+        if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
+            tracing::info!(from = present, to = version, "raising the cluster's version");
+            self.admission.raise(version);
         }
     }
 

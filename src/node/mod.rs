@@ -14,7 +14,7 @@
 //!
 //! [`users`] is what the node does for its own users, [`lead`] what it does as the
 //! leader ([`expiry`] of sessions, [`reap`] of znodes), [`receive`] what its peers say, [`ready`]
-//! what Raft wants done.
+//! what Raft wants done, [`versions`] which of its users' requests all members know.
 //!
 //! What Raft wants sent only after something is durable waits in
 //! `Node::undurable` for [`io::Input::Written`]; the shell cannot get that order wrong.
@@ -52,6 +52,9 @@ mod start;
 mod tests;
 mod transfer;
 mod users;
+#[cfg(test)]
+mod version_tests;
+mod versions;
 mod watches;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -75,6 +78,7 @@ use message::{HardState, SnapshotMeta};
 use reap::Reaper;
 use rounds::{Confirmations, Rounds};
 use transfer::{Incoming, Outgoing};
+use versions::Versions;
 use watches::WatchTable;
 
 pub(crate) use reap::CONTAINER_PERIOD;
@@ -100,6 +104,9 @@ pub(crate) struct NodeConfig {
     pub(crate) tick: Duration,
     /// How often a leader looks for containers that are not used any more.
     pub(crate) container_period: Duration,
+    /// The highest version that it can do: [`VERSION`](crate::version::VERSION), but where an older
+    /// build is to be acted.
+    pub(crate) version: u16,
     /// Seeds the node's own choices (election timeouts) and tells this start from earlier ones.
     /// Random, drawn anew for each start.
     pub(crate) seed: u64,
@@ -179,6 +186,8 @@ pub(crate) struct Node {
     /// Rounds confirmed at an index that is not applied yet, and when they were sent.
     fresh_soon: Vec<(u64, Time)>,
     fresh_at: Option<Time>,
+
+    versions: Versions,
 
     // As the leader.
     /// It has applied an entry of its own term, and so all before it.
@@ -304,6 +313,13 @@ impl Node {
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
             peers: self.unreachable.clone(),
+            version: self.machine.version(),
+            own_version: self.versions.own(),
+            versions: self
+                .unreachable
+                .iter()
+                .filter_map(|(peer, _)| Some((*peer, self.versions.of(*peer)?)))
+                .collect(),
         }
     }
 
@@ -367,14 +383,16 @@ impl Node {
     fn take(&mut self, input: Input) -> Result<(), String> {
         match input {
             Input::Peer { from, message } => self.take_message(from, message)?,
-            Input::Connected { peer } => {
+            Input::Connected { peer, version } => {
                 self.note_peer(peer, None);
+                self.versions.connected(peer, version, self.versions_settled_at());
                 if peer == self.raw.raft.leader_id {
                     self.send_again();
                 }
             }
             Input::Unreachable { peer, problem } => {
                 self.note_peer(peer, Some(problem));
+                self.versions.lost(peer);
                 self.raw.report_unreachable(peer);
                 if self.outgoing.abort(peer, None) {
                     self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -414,6 +432,18 @@ impl Node {
         }
     }
 
+    /// When it is settled what follows from news of now.
+    fn versions_settled_at(&self) -> Time {
+        self.now.mono + self.config.tick * versions::PATIENCE_TICKS
+    }
+
+    /// The members but for this one.
+    fn others(&self) -> impl Iterator<Item = NodeId> {
+        let members = self.raw.store().conf_state();
+        let lists = [&members.voters, &members.learners, &members.voters_outgoing];
+        lists.into_iter().flatten().copied().filter(|member| *member != self.id)
+    }
+
     /// What is done once a heartbeat.
     fn pulse(&mut self) {
         let now = self.now.mono;
@@ -439,6 +469,7 @@ impl Node {
         loop {
             self.observe_leader();
             self.send_requests();
+            self.raise_version();
             self.propose();
             self.ask_round();
             self.read_index();
@@ -465,6 +496,7 @@ impl Node {
             self.expiry.clear();
             self.expiring.clear();
             self.outgoing.clear();
+            self.versions.unsettle(self.versions_settled_at());
             self.send_again();
             if leadership.leader != 0 {
                 tracing::info!(

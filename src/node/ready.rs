@@ -17,6 +17,7 @@ use crate::node::io::DiskOp;
 use crate::node::message::{LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
 use crate::planted::{Bug, planted, strikes};
 use crate::storage::LogWrite;
+use crate::version;
 
 impl Node {
     /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
@@ -171,6 +172,9 @@ impl Node {
                 let batch = Batch::decode(&entry.data).map_err(|reason| {
                     format!("entry {} is not readable by this version: {reason}", entry.index)
                 })?;
+                if batch.version() > self.config.version {
+                    return Err(version::too_old(batch.version(), self.config.version));
+                }
                 if !strikes(Bug::EntrySkipped, 97) {
                     self.apply_batch(entry.term, batch);
                 }

@@ -6,6 +6,7 @@ use super::guard::{self, View, Violation};
 use super::message::{PeerMessage, RaftBody};
 use super::{EARLY_ROUNDS_MAX, Node, raft_leads};
 use crate::machine::command::NodeId;
+use crate::version;
 
 impl Node {
     pub(super) fn take_message(
@@ -34,7 +35,14 @@ impl Node {
             }
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
-                let answer = self.incoming.chunk(from, transfer, number, &bytes);
+                let newest = self.config.version;
+                let answer = match self.incoming.chunk(from, transfer, number, &bytes, newest) {
+                    Ok(answer) => answer,
+                    Err(version) if from == self.raw.raft.leader_id => {
+                        return Err(version::too_old(version, newest));
+                    }
+                    Err(_) => PeerMessage::SnapshotAbort { transfer },
+                };
                 self.effects.messages.push((from, answer));
             }
             PeerMessage::SnapshotAck { transfer, next } => {

@@ -13,6 +13,7 @@ use super::log::{MemLog, Position};
 use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
 use super::transfer::{Incoming, Outgoing};
+use super::versions::Versions;
 use super::watches::WatchTable;
 use super::{ELECTION_TICKS, Leadership, Node, NodeConfig, raft_log};
 use crate::machine::Machine;
@@ -82,6 +83,7 @@ impl Node {
             rounds: Rounds::new(config.seed),
             fresh_soon: Vec::new(),
             fresh_at: None,
+            versions: Versions::new(config.version),
             serving: false,
             admission: Admission::default(),
             early: VecDeque::new(),

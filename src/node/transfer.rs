@@ -150,14 +150,16 @@ struct Receiving {
 }
 
 impl Incoming {
-    /// Takes a chunk and says what to answer.
+    /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node can
+    /// do `newest` at most and that is more.
     pub(crate) fn chunk(
         &mut self,
         from: NodeId,
         transfer: u64,
         number: u32,
         bytes: &[u8],
-    ) -> PeerMessage {
+        newest: u16,
+    ) -> Result<PeerMessage, u16> {
         if number == 0 {
             let reader = ChunkReader::new();
             self.receiving = Some(Receiving { from, transfer, next: 0, reader });
@@ -166,17 +168,23 @@ impl Incoming {
             receiving.from == from && receiving.transfer == transfer && receiving.next == number
         });
         let Some(receiving) = expected else {
-            return PeerMessage::SnapshotAbort { transfer };
+            return Ok(PeerMessage::SnapshotAbort { transfer });
         };
-        match receiving.reader.push(bytes) {
+        let taken = receiving.reader.push(bytes);
+        let version = receiving.reader.version();
+        match taken {
+            _ if version > newest => {
+                self.receiving = None;
+                Err(version)
+            }
             Ok(()) => {
                 receiving.next += 1;
-                PeerMessage::SnapshotAck { transfer, next: receiving.next }
+                Ok(PeerMessage::SnapshotAck { transfer, next: receiving.next })
             }
             Err(reason) => {
                 tracing::warn!(from, number, reason, "a snapshot chunk does not decode");
                 self.receiving = None;
-                PeerMessage::SnapshotAbort { transfer }
+                Ok(PeerMessage::SnapshotAbort { transfer })
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::io::ClientRequest;
+use super::versions::Gate;
 use super::watches::{Fired, WatchKind};
 use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
 use crate::acl::AccessList;
@@ -35,6 +36,9 @@ impl Node {
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 effects.ended.extend(self.watches.end_session(session));
                 self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Introduce { session, ids } => {
+                self.local.introduce(session, ids, self.machine.version(), effects);
             }
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
@@ -71,7 +75,9 @@ impl Node {
             | ClientRequest::Read { request, .. }
             | ClientRequest::Watch { request, .. }
             | ClientRequest::Sync { request, .. } => request,
-            ClientRequest::Abandon { .. } | ClientRequest::Unwatch { .. } => return,
+            ClientRequest::Introduce { .. }
+            | ClientRequest::Abandon { .. }
+            | ClientRequest::Unwatch { .. } => return,
         };
         let error = Error::Stopped { reason: reason.to_owned() };
         self.effects.replies.push((request, Err(error)));
@@ -84,10 +90,17 @@ impl Node {
 
     pub(super) fn send_requests(&mut self) {
         let leader = self.leadership.leader;
-        if leader == 0 || !self.local.has_unsent() || (leader == self.id && !self.serving) {
+        if leader == 0 || (leader == self.id && !self.serving) {
             return;
         }
-        let requests = self.local.take_unsent(self.now.mono);
+        self.local.introduce_all(self.machine.version(), &mut self.effects);
+        if self.local.has_held_back() {
+            self.local.release(self.gate());
+        }
+        if !self.local.has_unsent() {
+            return;
+        }
+        let requests = self.local.take_unsent(self.gate(), self.now.mono);
         if leader == self.id {
             for request in requests {
                 self.admission.admit(request, &self.machine);
@@ -108,6 +121,10 @@ impl Node {
         if !part.is_empty() {
             self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
         }
+    }
+
+    fn gate(&self) -> Gate {
+        self.versions.gate(self.machine.version(), self.others(), self.now.mono)
     }
 
     pub(super) fn ask_round(&mut self) {

@@ -200,7 +200,7 @@ impl Driver {
     fn take_event(&mut self, event: TransportEvent) {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
-            TransportEvent::Connected { peer } => Input::Connected { peer },
+            TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }
@@ -240,6 +240,7 @@ mod tests {
     use crate::runtime::host::{Asker, CLOSE_TIME, Shared};
     use crate::runtime::session::SessionShared;
     use crate::storage::{Identity, MemoryDisk};
+    use crate::version::VERSION;
     use crate::znode::SessionId;
 
     /// A member with an address and a disk of its own, which the test gives its turns.
@@ -250,7 +251,8 @@ mod tests {
         clock: &Clock,
     ) -> (Driver, Arc<Shared>) {
         let node = founding.members[place].node;
-        let local = LocalPeer { cluster: founding.cluster, node, incarnation: node };
+        let local =
+            LocalPeer { cluster: founding.cluster, node, incarnation: node, version: VERSION };
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (local.cluster, node);
         let mut store = MemoryDisk::new().open();
@@ -262,6 +264,7 @@ mod tests {
             heartbeat: builder.heartbeat,
             tick: builder.tick,
             container_period: CONTAINER_PERIOD,
+            version: VERSION,
             seed: node,
             log: LogLimits::default(),
         };

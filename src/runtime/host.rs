@@ -249,7 +249,8 @@ pub(crate) struct Host {
     /// Somebody who reads a session's states was too slow for the latest.
     readers_behind: bool,
     status_at: Time,
-    status_leadership: (u64, NodeId, bool),
+    /// What the status says that was important when it was last brought up to date.
+    status_news: ((u64, NodeId, bool), u16),
     /// Until when it takes its time to close.
     closing: Option<Time>,
     /// Who waits for that.
@@ -289,7 +290,7 @@ impl Host {
             sessions: BTreeMap::new(),
             readers_behind: false,
             status_at: Time::ZERO,
-            status_leadership: (0, 0, false),
+            status_news: ((0, 0, false), 0),
             closing: None,
             closers: Vec::new(),
         };
@@ -499,12 +500,12 @@ impl Host {
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
-        let leadership = self.node.leadership();
-        let changed = at_once || leadership != self.status_leadership;
+        let news = (self.node.leadership(), self.node.machine().version());
+        let changed = at_once || news != self.status_news;
         if !changed && now < self.status_at + STATUS_EVERY {
             return;
         }
-        self.status_leadership = leadership;
+        self.status_news = news;
         self.status_at = now;
         let status = self.node.status();
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;

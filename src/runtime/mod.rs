@@ -15,6 +15,7 @@ use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;
 use crate::node::{Node, NodeConfig};
 use crate::storage::{LogStore, StorageError};
+use crate::version;
 
 /// Starts a node from what its store holds.
 pub(crate) fn boot(
@@ -27,11 +28,98 @@ pub(crate) fn boot(
         return Err(corrupt("no identity".to_owned()));
     };
     let mut reader = ChunkReader::new();
-    let boot = store.load(&mut |chunk| reader.push(chunk))?;
+    let newest = config.version;
+    // What is only too new is not damaged, and the store must not take it for that.
+    let loaded = store.load(&mut |chunk| match reader.push(chunk) {
+        Err(_) if reader.version() > newest => Ok(()),
+        pushed => pushed,
+    });
+    if reader.version() > newest {
+        return Err(StorageError::Version { what: version::too_old(reader.version(), newest) });
+    }
+    let boot = loaded?;
     let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
     let voting = &boot.checkpoint.voting;
     if !voting.voters.contains(&id) && !voting.learners.contains(&id) {
         return Err(corrupt("the cluster's configuration is without this member".to_owned()));
     }
     Node::new(config, id, boot, machine, now).map_err(corrupt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::machine::command::{Batch, Command, Request};
+    use crate::machine::snapshot::ChunkWriter;
+    use crate::node::io::Time;
+    use crate::node::{CONTAINER_PERIOD, LogLimits};
+    use crate::peers::{Founding, Member};
+    use crate::storage::{Identity, LogAfter, SledOptions, SledStore, SnapshotMeta};
+    use crate::version::VERSION;
+    use crate::znode::SessionId;
+
+    fn config(version: u16) -> NodeConfig {
+        NodeConfig {
+            heartbeat: Time::from_millis(50),
+            tick: Time::from_secs(2),
+            container_period: CONTAINER_PERIOD,
+            version,
+            seed: 1,
+            log: LogLimits::default(),
+        }
+    }
+
+    /// A directory that is damaged is put aside, and must not be used again. One that is only of a
+    /// newer version must not be taken for that, even where nothing in it can be read here.
+    #[test]
+    fn a_directory_of_a_newer_version_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || SledStore::open(dir.path(), SledOptions::default()).unwrap();
+        let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
+        let members = vec![Member { node: 1, address: "a:1".to_owned() }];
+        let (hard_state, meta, state) = Founding { cluster: 7, members }.genesis();
+        let identity = Identity { cluster: 7, node: 1, incarnation: 5, address: "a:1".to_owned() };
+        open().found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+
+        let mut machine = Machine::new();
+        let raised_to = |machine: &mut Machine, version| {
+            let command = Command::RaiseVersion { version };
+            let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+            machine.apply(1, &Batch { time: 1, requests: vec![request] });
+            ChunkWriter::full(machine.state()).collect::<Vec<_>>().concat()
+        };
+        let checkpoint = |machine: &Machine, chunk: &[u8]| {
+            let (zxid, hash) = (machine.zxid(), machine.hash());
+            let meta = SnapshotMeta { zxid, hash, ..meta.clone() };
+            let mut store = open();
+            store.load(&mut |_| Ok(())).unwrap();
+            store.begin_checkpoint(true).unwrap();
+            store.put_chunk(chunk).unwrap();
+            store.commit_checkpoint(&meta, LogAfter::From(2)).unwrap();
+        };
+        let refused = |cluster, own| {
+            let error = boot(&mut open(), config(own), now).unwrap_err();
+            assert_eq!(error, StorageError::Version { what: version::too_old(cluster, own) });
+        };
+
+        let chunk = raised_to(&mut machine, 2);
+        checkpoint(&machine, &chunk);
+        refused(2, 1);
+        refused(2, 1);
+        let node = boot(&mut open(), config(2), now).unwrap();
+        assert_eq!(node.machine().version(), 2);
+        drop(node);
+
+        // As a build to come may write it: behind the version, something that is not known here.
+        let chunk = raised_to(&mut machine, VERSION + 1);
+        checkpoint(&machine, &[&chunk[..5], &[0x7F, 1, 2]].concat());
+        refused(VERSION + 1, VERSION);
+        refused(VERSION + 1, VERSION);
+        // What is said to be of a version that is known must be readable.
+        let chunk = raised_to(&mut Machine::new(), 2);
+        checkpoint(&machine, &[&chunk[..5], &[0x7F, 1, 2]].concat());
+        let error = boot(&mut open(), config(2), now).unwrap_err();
+        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    }
 }

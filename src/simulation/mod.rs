@@ -22,6 +22,7 @@
 //! | `process`, `disk`, `network`, `clock` | what surrounds a node |
 //! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
+//! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
 //! | `workload` | what clients do, one file for each area |
@@ -56,6 +57,7 @@ mod sync;
 mod totals;
 mod trace;
 mod traffic;
+mod upgrades;
 mod workload;
 mod world;
 
@@ -163,6 +165,7 @@ fn live(world: &mut World) {
     let recovery = kernel.plan.recovery();
     // Sessions that were lost meanwhile expire, and whatever is left of them with that.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
+    await_until(world, recovery, "I32 the version is that of all", World::has_its_version);
     pass(world, 3 * timeout);
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);

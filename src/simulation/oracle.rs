@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::checks::Violation;
+use super::checks::{Violation, require};
 use crate::acl::{Acl, Id, Permissions};
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Change, Command, Op, OpError, Reply, Request};
@@ -54,6 +54,8 @@ pub(crate) struct Outcome {
     pub(crate) closes: bool,
     /// It has changed the tree.
     pub(crate) changes: bool,
+    /// What the cluster acted by.
+    pub(crate) version: u16,
 }
 
 impl Outcome {
@@ -119,6 +121,11 @@ impl Oracle {
     /// The last index committed.
     pub(crate) fn last(&self) -> u64 {
         FOUNDING + self.entries.len() as u64
+    }
+
+    /// What the cluster acts by.
+    pub(crate) fn version(&self) -> u16 {
+        self.model.version
     }
 
     /// The term and digest of a committed entry.
@@ -222,6 +229,7 @@ impl Oracle {
         self.model.session_changes.clear();
         for (request, ours) in batch.requests.iter().zip(&applied.outcomes) {
             let result = self.model.apply(entry.term, request);
+            self.check_versions(request, &ours.result)?;
             if result != ours.result {
                 return Err(Violation::new(
                     "I7 machine as model",
@@ -261,7 +269,8 @@ impl Oracle {
                 let key = (request.session, request.holder, request.seq);
                 let (index, zxid) = (entry.index, self.model.zxid);
                 let closes = matches!(request.command, Command::Close);
-                let outcome = Outcome { index, zxid, result, closes, changes };
+                let version = self.model.version;
+                let outcome = Outcome { index, zxid, result, closes, changes, version };
                 self.outcomes.entry(key).or_insert(outcome);
             }
         }
@@ -280,6 +289,19 @@ impl Oracle {
         }
         self.changes.extend(applied.changes);
         Ok(())
+    }
+
+    /// I32: all members can do what is in the log, and read what is answered.
+    fn check_versions(
+        &self,
+        request: &Request,
+        result: &Result<Reply, OpError>,
+    ) -> Result<(), Violation> {
+        let answer = result.as_ref().err().map_or(0, OpError::version);
+        let needs = request.command.version().max(answer);
+        require(needs <= self.model.version, "I32 all can do what is in the log", || {
+            format!("{request:?} gave {result:?}, by version {}", self.model.version)
+        })
     }
 
     /// I18: with a session its ephemerals go.

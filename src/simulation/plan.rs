@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) data_bytes: usize,
     /// How many requests may wait at a node.
     pub(crate) pending_requests_max: usize,
+    /// Whether members may be of an older version, to be upgraded when they start again.
+    pub(crate) mixed: bool,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -84,6 +86,7 @@ impl Plan {
             } else {
                 10_000
             },
+            mixed: random.fork(5).percent(50),
         }
     }
 

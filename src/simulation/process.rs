@@ -25,6 +25,10 @@ pub(crate) struct Process {
     pub(crate) epoch: u64,
     /// Why it will never start again.
     pub(crate) out: Option<&'static str>,
+    /// What it can do, since its last start.
+    pub(crate) version: u16,
+    /// When it was last taken back to an older build.
+    pub(crate) lowered_at: Option<Nanos>,
     /// Its disk was replaced by an empty one.
     pub(crate) wiped: bool,
     pub(crate) paused_until: Nanos,

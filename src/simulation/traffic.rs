@@ -4,7 +4,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::checks::{Violation, durability};
+use super::checks::{Violation, durability, versions};
 use super::clock::SECOND;
 use super::faults::Fault;
 use super::kernel::Phase;
@@ -27,6 +27,7 @@ impl World {
         if self.processes[to].life.is_none() || !self.network.is_open(from, to) {
             return;
         }
+        self.kernel.check(versions::sending(message, &self.processes[to]));
         let rates = &self.kernel.plan.rates;
         let chaos = self.kernel.phase.get() == Phase::Chaos;
         let strikes = |fault| {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checks::agreement::{Before, same_state};
-use super::checks::durability;
 use super::checks::watches::Moved;
 use super::checks::{Violation, require};
+use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::SimDisk;
 use super::faults::Fault;
@@ -32,6 +32,7 @@ use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
 use crate::runtime::host::{Host, Limits};
 use crate::storage::StorageError;
+use crate::version::{FIRST, VERSION};
 
 /// Something that is due.
 #[derive(Debug)]
@@ -90,6 +91,8 @@ pub(crate) struct World {
     pub(crate) kernel: Rc<Kernel>,
     /// The world's own choices.
     pub(crate) random: Random,
+    /// Those of who is upgraded when.
+    pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
     pub(super) members: Vec<Member>,
@@ -119,6 +122,7 @@ impl World {
             steps: 0,
             members,
             random: random.fork(4),
+            versions: random.fork(6),
             kernel,
         };
         for place in 0..world.members.len() {
@@ -132,6 +136,12 @@ impl World {
                 life: None,
                 epoch: 0,
                 out: None,
+                version: if world.kernel.plan.mixed && world.versions.percent(60) {
+                    FIRST
+                } else {
+                    VERSION
+                },
+                lowered_at: None,
                 wiped: false,
                 paused_until: 0,
                 slow_until: 0,
@@ -274,9 +284,10 @@ impl World {
     fn notice(&mut self, place: usize, peer: usize) {
         let reaches = self.network.is_open(place, peer) && self.processes[peer].life.is_some();
         let member = self.members[peer].node;
+        let version = self.processes[peer].version;
         if let Some(life) = &mut self.processes[place].life {
             life.host.input(if reaches {
-                Input::Connected { peer: member }
+                Input::Connected { peer: member, version }
             } else {
                 let problem = Problem { reason: "cut off".to_owned(), refused: false };
                 Input::Unreachable { peer: member, problem }
@@ -307,6 +318,7 @@ impl World {
         }
         process.epoch += 1;
         let chaos = self.kernel.phase.get() == Phase::Chaos;
+        let version = Self::draw_version(&self.kernel, &self.versions, process);
         if chaos && self.random.chance(self.kernel.plan.rates.of(Fault::ReadError)) {
             process.disk.condition().unreadable = true;
             self.kernel.count_fault(Fault::ReadError);
@@ -317,6 +329,7 @@ impl World {
             heartbeat: plan.heartbeat,
             tick: plan.tick,
             container_period: plan.container_period,
+            version,
             seed: self.random.next(),
             log: plan.log,
         };
@@ -366,6 +379,10 @@ impl World {
             StorageError::Io { .. } => {
                 self.processes[place].starting = true;
                 self.schedule_in(SECOND, Event::Start { place });
+            }
+            StorageError::Version { .. } => {
+                self.too_old(place);
+                self.start_in(place, SECOND);
             }
             StorageError::Corrupt { .. } if damaged.is_some() => {
                 self.processes[place].out = damaged;
@@ -479,9 +496,13 @@ impl World {
                 work.messages.len()
             ));
         }
+        let (term, _, leads) = life.host.node().leadership();
         let checked = self.observe(place, &life, before, installed).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
-            work.disk.iter().try_for_each(|op| checks.agreement.writing(op))
+            work.disk.iter().try_for_each(|op| {
+                versions::proposing(op, leads.then_some(term), &self.processes, now)?;
+                checks.agreement.writing(op)
+            })
         });
         self.kernel.check(checked);
 
@@ -545,10 +566,13 @@ impl World {
         self.start_in(place, time);
     }
 
-    /// A node stops by itself when its disk fails, and for nothing else that is done to it here.
+    /// A node stops by itself when its disk fails or it is too old, and for nothing else that is done
+    /// to it here.
     fn node_stopped(&mut self, place: usize, reason: &str) {
         self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
-        if !reason.starts_with("the disk failed") {
+        if reason.starts_with("the cluster acts by version") {
+            self.too_old(place);
+        } else if !reason.starts_with("the disk failed") {
             self.kernel.fail(Violation::new(
                 "I31 no node stops by itself",
                 format!("node {place}: {reason}"),

@@ -15,9 +15,11 @@ use crate::acl::Id;
 use crate::auth::AuthProvider;
 use crate::builder::Builder;
 use crate::coordinator::Coordinator;
+use crate::error::Result;
 use crate::runtime::clock::Clock;
 use crate::runtime::host::Shared;
 use crate::session::Session;
+use crate::version::{FIRST, VERSION};
 use crate::znode::SessionId;
 use seats::Seats;
 
@@ -85,7 +87,8 @@ pub(crate) enum Control {
     /// Only nodes of the same group reach each other.
     Groups(Vec<usize>, Sender<()>),
     Stop(usize, Sender<()>),
-    Restart(usize, Sender<Arc<Shared>>),
+    /// As an instance of another version, if one is given.
+    Restart(usize, Option<u16>, Sender<Result<Arc<Shared>>>),
     Expire(SessionId, Sender<()>),
     Advance(Duration, Sender<()>),
     Leader(Sender<Option<usize>>),
@@ -150,6 +153,19 @@ impl ClusterBuilder {
         self
     }
 
+    /// Starts instances of an older version, as a fleet has them before its upgrade:
+    /// [`Cluster::restart_as`] upgrades them.
+    ///
+    /// # Panics
+    /// If there is no such version: the versions are those from 1 to the highest that this build
+    /// can do.
+    #[must_use]
+    pub fn version(mut self, version: u16) -> ClusterBuilder {
+        check_version(version);
+        self.settings.version = version;
+        self
+    }
+
     /// Starts a cluster of so many nodes.
     ///
     /// # Panics
@@ -158,6 +174,13 @@ impl ClusterBuilder {
     pub fn start(self, nodes: usize) -> Cluster {
         Cluster::start(nodes, self.settings)
     }
+}
+
+fn check_version(version: u16) {
+    assert!(
+        (FIRST..=VERSION).contains(&version),
+        "this build can do versions {FIRST} to {VERSION}"
+    );
 }
 
 impl Cluster {
@@ -306,8 +329,42 @@ impl Cluster {
     /// If there is no such node.
     pub fn restart(&self, node: usize) {
         self.check(node);
-        let shared = self.order(|done| Control::Restart(node, done));
+        self.start_again(node, None).expect("it reads what it has written itself");
+    }
+
+    /// The same as [`Cluster::restart`], with an instance that can do this version at most: as if
+    /// it had been upgraded, or taken back to an older build.
+    ///
+    /// ```
+    /// use quorate::{Error, testing::Cluster};
+    ///
+    /// let cluster = Cluster::builder().version(1).start(3);
+    /// for node in 0..3 {
+    ///     assert_eq!(cluster.node(node).status().version, 1);
+    ///     cluster.restart_as(node, 2)?;
+    ///     cluster.advance(std::time::Duration::from_secs(5));
+    /// }
+    /// assert_eq!(cluster.node(0).status().version, 2);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if what it has "on disk" is of a
+    /// cluster that acts by a higher version; the node does not run then. (If it has that in its log
+    /// only, it starts, and stops when it comes to it.)
+    ///
+    /// # Panics
+    /// If there is no such node, and for a version that [`ClusterBuilder::version`] does not take.
+    pub fn restart_as(&self, node: usize, version: u16) -> Result<()> {
+        self.check(node);
+        check_version(version);
+        self.start_again(node, Some(version))
+    }
+
+    fn start_again(&self, node: usize, version: Option<u16>) -> Result<()> {
+        let shared = self.order(|done| Control::Restart(node, version, done))?;
         self.lock_nodes()[node] = Coordinator::of_cluster(shared, Arc::clone(&self.running));
+        Ok(())
     }
 
     /// Expires a session, as if its node had not been heard of for its timeout.

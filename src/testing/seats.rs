@@ -2,6 +2,7 @@
 //! messages.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::{Call, Host, Limits, Shared};
 use crate::runtime::{boot, entropy};
-use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
+use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore, StorageError};
 
 pub(crate) struct Seats {
     seats: Vec<Seat>,
@@ -33,6 +34,8 @@ struct Seat {
     running: Option<Running>,
     /// Nodes of one group reach each other.
     group: usize,
+    /// What its node can do, from its next start on.
+    version: u16,
 }
 
 struct Running {
@@ -66,24 +69,27 @@ impl Seats {
             disk.open()
                 .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
                 .expect("a new store in memory takes its founding");
-            seats.seats.push(Seat { disk, running: None, group: 0 });
+            let version = seats.settings.version;
+            seats.seats.push(Seat { disk, running: None, group: 0, version });
         }
-        let shared = (0..nodes).map(|node| seats.start(node)).collect();
+        let shared = (0..nodes)
+            .map(|node| seats.start(node).expect("a store in memory keeps what it was given"))
+            .collect();
         (seats, shared)
     }
 
-    fn start(&mut self, node: usize) -> Arc<Shared> {
+    fn start(&mut self, node: usize) -> Result<Arc<Shared>, StorageError> {
         let mut store = self.seats[node].disk.open();
         let config = NodeConfig {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
             container_period: CONTAINER_PERIOD,
+            version: self.seats[node].version,
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
-        let booted =
-            boot(&mut store, config, now).expect("a store in memory keeps what it was given");
+        let booted = boot(&mut store, config, now)?;
         let limits = Limits {
             pending_requests_max: self.settings.pending_requests_max,
             request_timeout: self.settings.request_timeout,
@@ -100,7 +106,7 @@ impl Seats {
             self.meet(node, other);
             self.meet(other, node);
         }
-        shared
+        Ok(shared)
     }
 
     fn stop(&mut self, node: usize) {
@@ -122,12 +128,12 @@ impl Seats {
             return;
         }
         let reaches = self.reaches(node, other);
-        let peer = self.members[other].node;
+        let (peer, version) = (self.members[other].node, self.seats[other].version);
         let Some(running) = &mut self.seats[node].running else {
             return;
         };
         running.host.input(if reaches {
-            Input::Connected { peer }
+            Input::Connected { peer, version }
         } else {
             let problem = Problem { reason: "cut off".to_owned(), refused: false };
             Input::Unreachable { peer, problem }
@@ -182,9 +188,11 @@ impl Seats {
                 self.settle();
                 let _ = done.send(());
             }
-            Control::Restart(node, done) => {
+            Control::Restart(node, version, done) => {
                 self.stop(node);
-                let _ = done.send(self.start(node));
+                self.seats[node].version = version.unwrap_or(self.seats[node].version);
+                let dir = PathBuf::from(&self.members[node].address);
+                let _ = done.send(self.start(node).map_err(|error| error.into_error(dir)));
             }
             Control::Expire(session, done) => {
                 self.settle();

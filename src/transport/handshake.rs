@@ -6,20 +6,28 @@
 //! answered.
 //!
 //! ```text
-//! hello:   magic, 8 bytes | protocol, u16 LE | what follows depends on the protocol; version 1: postcard of
+//! hello:   magic, 8 bytes | version, u16 LE | what follows depends on the version; so far: postcard of
 //!          (cluster u64, from u64, to u64, incarnation u64)
-//! answer:  magic, 8 bytes | protocol, u16 LE | code, u8 (0 = welcome) | text, UTF-8, for people
+//! answer:  magic, 8 bytes | version, u16 LE | code, u8 (0 = welcome) | text, UTF-8, for people
 //! ```
 //!
 //! The front of the hello and the whole answer are the same in every version,
 //! so that nodes of different versions can tell each other what is wrong.
 //! Codes are only ever appended.
 //!
+//! The version of an answer is the highest that the node that answers can do, and that of a hello
+//! the one that the connection is to have: the highest of the node that connects, at first. A node
+//! that can do less refuses that ([`RefusalCode::Protocol`]), and by its answer is asked again
+//! with the lower of both. One that is older than the oldest that a node can talk to is refused by
+//! name, and so is a node that is too old for its peer; a newer one is as good as any.
+//!
 //! A hello is believed, not proven: what keeps strangers out is the network or
 //! TLS below. What it keeps out are mistakes: another cluster on a reused
 //! address, a node under another's address, two versions that do not fit.
 //!
 //! Not here: timeouts and connections (`tcp`).
+
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +46,7 @@ const FRONT_BYTES: usize = MAGIC.len() + 2;
 /// What a node says first on a connection that it has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) protocol: u16,
+    pub(crate) version: u16,
     pub(crate) cluster: u64,
     pub(crate) from: NodeId,
     /// Whom the connection was meant for: addresses may have been given to others since.
@@ -46,7 +54,7 @@ pub(crate) struct Hello {
     pub(crate) incarnation: u64,
 }
 
-/// A hello's form in version 1 of the protocol.
+/// A hello's form, in all versions so far.
 #[derive(Serialize, Deserialize)]
 struct HelloBody {
     cluster: u64,
@@ -74,7 +82,7 @@ pub(crate) struct Refusal {
 pub(crate) enum RefusalCode {
     /// What arrived is not a hello.
     Malformed,
-    /// The peer speaks another version of the protocol.
+    /// The peer cannot talk in this version.
     Protocol,
     /// The peer is of another cluster.
     Cluster,
@@ -142,24 +150,25 @@ impl Hello {
             to: self.to,
             incarnation: self.incarnation,
         };
-        postcard::to_extend(&body, front(buffer, self.protocol))
+        postcard::to_extend(&body, front(buffer, self.version))
             .expect("encoding four integers to a Vec cannot fail")
     }
 
-    /// Decodes a hello; what is not one of version `protocol` is a refusal to answer with.
-    pub(crate) fn decode(bytes: &[u8], protocol: u16) -> Result<Hello, Refusal> {
+    /// Decodes a hello; what is not one of these versions is a refusal to answer with.
+    pub(crate) fn decode(bytes: &[u8], versions: RangeInclusive<u16>) -> Result<Hello, Refusal> {
         let malformed = |why: &str| Refusal::new(RefusalCode::Malformed, why.to_owned());
-        let (theirs, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
-        if theirs != protocol {
+        let (version, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
+        if !versions.contains(&version) {
             // What follows is of a form that is not known here.
+            let (oldest, newest) = versions.into_inner();
             return Err(Refusal::new(
                 RefusalCode::Protocol,
-                format!("this node speaks version {protocol} of the protocol, not {theirs}"),
+                format!("this node can do versions {oldest} to {newest}, not {version}"),
             ));
         }
         match postcard::take_from_bytes::<HelloBody>(body) {
             Ok((body, [])) => Ok(Hello {
-                protocol,
+                version,
                 cluster: body.cluster,
                 from: body.from,
                 to: body.to,
@@ -171,9 +180,9 @@ impl Hello {
 }
 
 impl Answer {
-    /// Appends the encoded answer of a node that speaks `protocol` to `buffer`.
-    pub(crate) fn encode(&self, protocol: u16, buffer: Vec<u8>) -> Vec<u8> {
-        let mut buffer = front(buffer, protocol);
+    /// Appends the encoded answer of a node that can do `version` at most to `buffer`.
+    pub(crate) fn encode(&self, version: u16, buffer: Vec<u8>) -> Vec<u8> {
+        let mut buffer = front(buffer, version);
         match self {
             Answer::Welcome => buffer.push(0),
             Answer::Refused(refusal) => {
@@ -184,36 +193,30 @@ impl Answer {
         buffer
     }
 
-    /// Decodes an answer of any version; `None` if it is none.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Answer> {
-        let (_, rest) = split_front(bytes)?;
+    /// Decodes an answer of any version, and says which one; `None` if it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(u16, Answer)> {
+        let (version, rest) = split_front(bytes)?;
         let (&code, text) = rest.split_first()?;
         if code == 0 {
-            return Some(Answer::Welcome);
+            return Some((version, Answer::Welcome));
         }
         // The text goes to logs: whoever answers shall not be able to forge lines there.
         let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)])
             .chars()
             .map(|char| if char.is_control() { ' ' } else { char })
             .collect();
-        Some(Answer::Refused(Refusal::new(RefusalCode::from_byte(code), text)))
+        Some((version, Answer::Refused(Refusal::new(RefusalCode::from_byte(code), text))))
     }
 }
 
 /// Decides whether the sender of `hello` is a peer: a member known here (`is_known`), of our
-/// cluster and version, that means us.
+/// cluster, that means us.
 pub(crate) fn check(
     local: &LocalPeer,
-    protocol: u16,
     hello: &Hello,
     is_known: impl FnOnce(NodeId) -> bool,
 ) -> Result<NodeId, Refusal> {
-    let (code, text) = if hello.protocol != protocol {
-        (
-            RefusalCode::Protocol,
-            format!("this node speaks version {protocol} of the protocol, not {}", hello.protocol),
-        )
-    } else if hello.cluster != local.cluster {
+    let (code, text) = if hello.cluster != local.cluster {
         (
             RefusalCode::Cluster,
             format!(
@@ -243,13 +246,13 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-fn front(mut buffer: Vec<u8>, protocol: u16) -> Vec<u8> {
+fn front(mut buffer: Vec<u8>, version: u16) -> Vec<u8> {
     buffer.extend_from_slice(&MAGIC);
-    buffer.extend_from_slice(&protocol.to_le_bytes());
+    buffer.extend_from_slice(&version.to_le_bytes());
     buffer
 }
 
-/// The protocol's version and what follows; `None` if the magic is not ours.
+/// The version and what follows; `None` if the magic is not ours.
 fn split_front(bytes: &[u8]) -> Option<(u16, &[u8])> {
     let (front, rest) = bytes.split_at_checked(FRONT_BYTES)?;
     let version = front.strip_prefix(&MAGIC)?;
@@ -262,9 +265,9 @@ mod tests {
 
     use super::*;
 
-    const LOCAL: LocalPeer = LocalPeer { cluster: 77, node: 1, incarnation: 5 };
+    const LOCAL: LocalPeer = LocalPeer { cluster: 77, node: 1, incarnation: 5, version: 2 };
 
-    const HELLO: Hello = Hello { protocol: 1, cluster: 77, from: 2, to: 1, incarnation: 6 };
+    const HELLO: Hello = Hello { version: 1, cluster: 77, from: 2, to: 1, incarnation: 6 };
 
     #[test]
     fn golden_handshake() {
@@ -273,6 +276,8 @@ mod tests {
         golden.sample("welcome", &Answer::Welcome.encode(1, Vec::new()));
         let refusal = Refusal::new(RefusalCode::Cluster, "another cluster".to_owned());
         golden.sample("refusal", &Answer::Refused(refusal).encode(1, Vec::new()));
+        golden.sample("hello, version 2", &Hello { version: 2, ..HELLO }.encode(Vec::new()));
+        golden.sample("welcome, version 2", &Answer::Welcome.encode(2, Vec::new()));
         golden.check();
     }
 
@@ -280,22 +285,23 @@ mod tests {
     fn hello_and_answers_survive_encoding() {
         let bytes = HELLO.encode(Vec::new());
         assert_eq!(&bytes[..10], b"quorate\n\x01\x00");
-        assert_eq!(Hello::decode(&bytes, 1), Ok(HELLO));
+        assert_eq!(Hello::decode(&bytes, 1..=1), Ok(HELLO));
+        assert_eq!(Hello::decode(&bytes, 1..=3), Ok(HELLO));
         for code in (1..=255).map(RefusalCode::from_byte) {
             let answer = Answer::Refused(Refusal::new(code, "nein \u{fc}".to_owned()));
-            assert_eq!(Answer::decode(&answer.encode(1, Vec::new())), Some(answer));
+            assert_eq!(Answer::decode(&answer.encode(3, Vec::new())), Some((3, answer)));
         }
         let welcome = Answer::Welcome.encode(1, Vec::new());
-        assert_eq!(Answer::decode(&welcome), Some(Answer::Welcome));
+        assert_eq!(Answer::decode(&welcome), Some((1, Answer::Welcome)));
     }
 
     #[test]
     fn hello_of_another_version_is_recognised_whatever_follows() {
         for body in [&b""[..], b"\xff\xff\xff", &[0; 3000]] {
             let bytes = [&b"quorate\n\x02\x01"[..], body].concat();
-            let refusal = Hello::decode(&bytes, 1).unwrap_err();
+            let refusal = Hello::decode(&bytes, 1..=2).unwrap_err();
             assert_eq!(refusal.code, RefusalCode::Protocol);
-            assert!(refusal.text.contains("version 1"), "{}", refusal.text);
+            assert!(refusal.text.contains("versions 1 to 2"), "{}", refusal.text);
             assert!(refusal.text.contains("258"), "{}", refusal.text);
         }
     }
@@ -303,10 +309,9 @@ mod tests {
     #[test]
     fn hello_is_checked_in_every_respect() {
         let known = |node| [2, 3].contains(&node);
-        let code = |hello: Hello| check(&LOCAL, 1, &hello, known).map_err(|refusal| refusal.code);
+        let code = |hello: Hello| check(&LOCAL, &hello, known).map_err(|refusal| refusal.code);
         assert_eq!(code(HELLO), Ok(2));
         let wrong = [
-            (Hello { protocol: 2, ..HELLO }, RefusalCode::Protocol),
             (Hello { cluster: 78, ..HELLO }, RefusalCode::Cluster),
             (Hello { to: 3, ..HELLO }, RefusalCode::NotAddressed),
             (Hello { from: 1, ..HELLO }, RefusalCode::OwnId),
@@ -323,7 +328,7 @@ mod tests {
         let answer = Answer::Refused(Refusal::new(RefusalCode::Cluster, text));
         let bytes = answer.encode(1, Vec::new());
         assert!(bytes.len() <= FRONT_BYTES + 1 + TEXT_BYTES_MAX);
-        let Some(Answer::Refused(refusal)) = Answer::decode(&bytes) else {
+        let Some((1, Answer::Refused(refusal))) = Answer::decode(&bytes) else {
             panic!("not a refusal");
         };
         assert!(!refusal.text.contains(['\n', '\u{fffd}']));
@@ -335,9 +340,9 @@ mod tests {
         fn any_bytes_decode_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), ours in any::<bool>()) {
             let bytes = if ours { [&b"quorate\n\x01\x00"[..], &bytes].concat() } else { bytes };
             let _ = Answer::decode(&bytes);
-            if let Ok(hello) = Hello::decode(&bytes, 1) {
-                prop_assert_eq!(Hello::decode(&hello.encode(Vec::new()), 1), Ok(hello));
-                let _ = check(&LOCAL, 1, &hello, |_| true);
+            if let Ok(hello) = Hello::decode(&bytes, 1..=2) {
+                prop_assert_eq!(Hello::decode(&hello.encode(Vec::new()), 1..=2), Ok(hello));
+                let _ = check(&LOCAL, &hello, |_| true);
             }
         }
     }

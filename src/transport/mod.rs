@@ -20,6 +20,8 @@ pub(crate) struct LocalPeer {
     pub(crate) cluster: u64,
     pub(crate) node: NodeId,
     pub(crate) incarnation: u64,
+    /// The highest version that it can do: see `crate::version`.
+    pub(crate) version: u16,
 }
 
 /// Another member: its id, and where it is reached (`host:port`).
@@ -34,8 +36,8 @@ pub(crate) struct RemotePeer {
 pub(crate) enum TransportEvent {
     /// A message of an authenticated peer.
     Received { from: NodeId, message: PeerMessage },
-    /// What is sent to this peer now reaches it, as far as can be told.
-    Connected { peer: NodeId },
+    /// What is sent to this peer now reaches it, as far as can be told. It can do this version.
+    Connected { peer: NodeId, version: u16 },
     /// This peer cannot be reached; it is tried again after a while. `reason` is for people.
     /// `permanent` says that trying again will not help unless something is reconfigured
     /// (another cluster, another version, another identity).

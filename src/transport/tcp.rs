@@ -278,6 +278,7 @@ fn request_weight(request: &Request) -> usize {
             command::Command::Open { .. }
             | command::Command::Resume { .. }
             | command::Command::Close
+            | command::Command::RaiseVersion { .. }
             | command::Command::Expire { .. } => 0,
             command::Command::Reap { path } => path.len(),
             command::Command::Authenticate { ids } => {

@@ -8,8 +8,8 @@
 //!
 //! | image | items |
 //! | --- | --- |
-//! | full | all znodes, each after its parent and followed by its access list if it has one; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results and its holder's ids |
-//! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
+//! | full | the cluster's version, unless it is the first; all znodes, each after its parent and followed by its access list if it has one; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results and its holder's ids |
+//! | delta | the same of the version; the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
 //!
 //! Equal states give equal bytes. What follows from the rest is left out (sets
 //! of children, the ephemerals of a session, hashes) and made anew.
@@ -104,6 +104,11 @@ enum Item<'a> {
         id: SessionId,
         ids: Vec<Id>,
     },
+    /// What the cluster acts by, at the beginning of every image of a state that is not of the first
+    /// version: see `version`.
+    Version {
+        version: u16,
+    },
 }
 
 /// Bytes that are borrowed and not taken apart.
@@ -147,6 +152,7 @@ impl Item<'_> {
             }
             Item::Outcome { .. } => "a result",
             Item::End { .. } => "the end of an image",
+            Item::Version { .. } => "a version",
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_resul
 use crate::machine::tree::{Fields, RESERVED, Tree};
 use crate::machine::{Machine, State};
 use crate::path;
+use crate::version::FIRST;
 use crate::znode::{SessionId, Zxid};
 
 /// Makes a machine of chunks.
@@ -19,6 +20,7 @@ pub(crate) struct ChunkReader {
     sessions: Sessions,
     graves: Graves,
     time: u64,
+    version: u16,
     phase: Phase,
 }
 
@@ -43,8 +45,15 @@ impl ChunkReader {
             sessions: Sessions::new(),
             graves: Graves::new(),
             time: 0,
+            version: FIRST,
             phase: Phase::Blank,
         }
+    }
+
+    /// The cluster's version as of what was read, of an image that could not be read to its end
+    /// too: it comes before what only that version has.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
     }
 
     /// Takes the next chunk. After an error, nothing else is taken.
@@ -83,6 +92,7 @@ impl ChunkReader {
             sessions: self.sessions,
             graves: self.graves,
             time: self.time,
+            version: self.version,
         });
         machine.check_invariants()?;
         if (machine.zxid(), machine.hash()) != (zxid, hash) {
@@ -97,8 +107,8 @@ impl ChunkReader {
     }
 
     fn fail(&mut self, reason: String) -> String {
-        *self = ChunkReader::new();
-        self.phase = Phase::Failed;
+        let version = self.version;
+        *self = ChunkReader { version, phase: Phase::Failed, ..ChunkReader::new() };
         reason
     }
 
@@ -112,6 +122,10 @@ impl ChunkReader {
             }
             (Phase::Complete, Item::Begin { full: false }) => {
                 self.phase = Phase::Open;
+                Ok(())
+            }
+            (Phase::Open, Item::Version { version }) => {
+                self.version = version;
                 Ok(())
             }
             (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),

@@ -6,7 +6,7 @@ use super::reader::decode_result;
 use super::writer::add;
 use super::*;
 use crate::acl::Permissions;
-use crate::machine::command::{Batch, Command, Op, OpError, Request};
+use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Machine, SessionRecord};
 use crate::znode::CreateMode;
@@ -308,7 +308,7 @@ fn rich() -> Machine {
 
 #[test]
 fn golden_snapshot() {
-    golden("snapshot", &rich());
+    golden("snapshot", rich());
 }
 
 /// One that only those read who know access lists.
@@ -321,14 +321,21 @@ fn golden_snapshot_with_acls() {
     ];
     let (path, data, mode) = ("/a".to_owned(), "data".into(), CreateMode::Persistent);
     let ids = vec![Id::digest("alice", "secret"), Id::superuser()];
+    raise(&mut machine, 2);
     apply(&mut machine, 0, 0, open());
     apply(&mut machine, 1, 1, Command::Authenticate { ids });
     apply(&mut machine, 2, 2, Command::Op(Op::CreateWithAcl { path, data, mode, acl }));
     assert_eq!(machine.zxid(), 2);
-    golden("snapshot_with_acls", &machine);
+    golden("snapshot_with_acls", machine);
 }
 
-fn golden(name: &str, machine: &Machine) {
+fn raise(machine: &mut Machine, version: u16) {
+    let command = Command::RaiseVersion { version };
+    let raise = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+    machine.apply(1, &Batch { time: 1, requests: vec![raise] });
+}
+
+fn golden(name: &str, mut machine: Machine) {
     let chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
     let mut golden = crate::golden::Golden::new(name);
     let mut reader = ChunkReader::new();
@@ -336,9 +343,20 @@ fn golden(name: &str, machine: &Machine) {
         golden.sample("chunk", chunk);
         reader.push(chunk).unwrap();
     }
-    golden.check();
     let read = reader.finish(machine.zxid(), machine.hash()).unwrap();
     assert_eq!(read.hash(), machine.hash());
+    // Members of several versions compare it.
+    golden.sample("hash", &machine.hash().to_be_bytes());
+
+    raise(&mut machine, 300);
+    let mut reader = ChunkReader::new();
+    for chunk in ChunkWriter::full(machine.state()) {
+        golden.sample("chunk, version 300", &chunk);
+        reader.push(&chunk).unwrap();
+    }
+    assert_eq!(reader.finish(machine.zxid(), machine.hash()).unwrap().version(), 300);
+    golden.sample("hash, version 300", &machine.hash().to_be_bytes());
+    golden.check();
 }
 
 #[test]
@@ -367,11 +385,33 @@ fn golden_results() {
         OpError::InvalidAcl { path: path(), reason: "why".to_owned() },
         OpError::QuotaExceeded { path: path(), bytes: true, limit: 1, needed: 300 },
         OpError::AuthFailed { scheme: "token".to_owned(), reason: "why".to_owned() },
+        OpError::Unsupported { what: "what".to_owned(), needs: 300, cluster: 2 },
     ];
+    /// How many errors version 1 has: those that have been added are of a later one, and say so.
+    const FIRST_ERRORS: u8 = 18;
     let mut golden = crate::golden::Golden::new("results");
     for error in errors {
-        let name = format!("{error:?}");
-        golden.sample(&name, &encode_result(&Err(error)));
+        let (name, version) = (format!("{error:?}"), error.version());
+        let bytes = encode_result(&Err(error));
+        assert_eq!(bytes[1] < FIRST_ERRORS, version == 1, "{name} is of version {version}");
+        golden.sample(&name, &bytes);
+    }
+    let stat = crate::znode::Stat::default();
+    let created = crate::znode::Created { path: path(), stat };
+    let results = vec![
+        crate::znode::OpResult::Created(created.clone()),
+        crate::znode::OpResult::Set(stat),
+        crate::znode::OpResult::Deleted,
+        crate::znode::OpResult::Checked,
+    ];
+    for (name, reply) in [
+        ("session", Reply::Session { timeout_ms: 300 }),
+        ("done", Reply::Done),
+        ("created", Reply::Created(created)),
+        ("set", Reply::Set(stat)),
+        ("multi", Reply::Multi(results)),
+    ] {
+        golden.sample(name, &encode_result(&Ok(reply)));
     }
     golden.check();
 }

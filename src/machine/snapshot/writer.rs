@@ -8,6 +8,7 @@ use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
 use crate::planted::{Bug, planted};
+use crate::version::FIRST;
 use crate::znode::{SessionId, Zxid};
 
 /// Makes the chunks of a state, one at a time.
@@ -62,6 +63,10 @@ impl ChunkWriter {
             Step::Begin => {
                 let full = self.dirty.is_none();
                 add(pending, &Item::Begin { full });
+                let version = self.state.version;
+                if version != FIRST && !planted(Bug::VersionLostAtSnapshot) {
+                    add(pending, &Item::Version { version });
+                }
                 if full { Step::Znodes(None) } else { Step::ZnodesGone(None) }
             }
             Step::ZnodesGone(cursor) => {

@@ -3,6 +3,7 @@
 mod ends;
 mod sequences;
 mod sessions;
+mod versions;
 
 use std::time::Duration;
 
@@ -72,6 +73,11 @@ impl Script {
             Err(OpError::Multi { error, .. }) => Err(*error),
             Err(error) => Err(error),
         }
+    }
+
+    fn raise(&mut self, version: u16) {
+        let raised = self.send(SessionId(0), 0, 0, 0, Command::RaiseVersion { version });
+        assert_eq!(raised, Ok(Reply::Done));
     }
 
     /// Creates a znode and gives its path.
@@ -488,6 +494,7 @@ fn what_leaves_the_machine_may_go_to_any_thread() {
 #[test]
 fn a_tree_is_deleted_at_once_children_before_their_parents() {
     let mut s = Script::new();
+    s.raise(2);
     for path in ["/a", "/a/b", "/a/b/c", "/a/b-", "/a-", "/ab"] {
         s.make(path, Persistent);
     }

@@ -3,7 +3,8 @@
 //! Each session numbers its writes and keeps them until their outcome is seen
 //! in the log, which every replica applies; no answer from the leader is
 //! needed. Whenever the leader or its connection changes, or nothing moves for
-//! a while, all of them are sent again: the machine runs each once.
+//! a while, all of them are sent again: the machine runs each once. A write of a version that not
+//! all members are known to have is held back, and what comes after it too (`versions`).
 //!
 //! Invariants: `writes` holds contiguous numbers from `applied + 1`; those up
 //! to `sent` have been sent to the present leader; a read waits for the writes
@@ -17,15 +18,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acl::{AccessList, Permissions};
+use crate::acl::{AccessList, Id, Permissions};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, Request};
 use crate::node::admission;
 use crate::node::io::{Answer, Effects, RequestId, Time, Write};
 use crate::node::rounds::Ticket;
+use crate::node::versions::Gate;
 use crate::planted::{Bug, planted};
 use crate::session::SessionState;
+use crate::version::FIRST;
 use crate::znode::{SessionId, Zxid};
 use session::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
 
@@ -34,6 +37,9 @@ use session::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
 const WINDOW: u64 = 4096;
 /// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
 const WINDOW_BYTES: usize = 16 << 20;
+
+/// From which version on sessions are known as somebody.
+const IDS_VERSION: u16 = 2;
 
 /// How much of a session's timeout this node trusts: the rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
@@ -51,6 +57,11 @@ pub(crate) struct LocalSessions {
     sessions: BTreeMap<SessionId, LocalSession>,
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
+    /// Those of them whose next write waits for the cluster's version, as of this gate.
+    held_back: BTreeSet<SessionId>,
+    /// Whether some are to be known as somebody once the cluster can tell.
+    has_unintroduced: bool,
+    gate: Gate,
     next_ticket: Ticket,
     /// Sessions whose local deadline has passed and which may owe answers yet.
     lost: BTreeSet<SessionId>,
@@ -69,6 +80,9 @@ impl LocalSessions {
             patience,
             sessions: BTreeMap::new(),
             unsent: BTreeSet::new(),
+            held_back: BTreeSet::new(),
+            has_unintroduced: false,
+            gate: Gate { version: FIRST, possible: FIRST },
             next_ticket: 0,
             lost: BTreeSet::new(),
             waits: 0,
@@ -123,6 +137,7 @@ impl LocalSessions {
                 waits: VecDeque::new(),
                 closing: false,
                 ids: Arc::default(),
+                introduce: Vec::new(),
                 unseen: false,
             },
         );
@@ -179,8 +194,42 @@ impl LocalSessions {
         held.issued += 1;
         held.closing = closes;
         let size = admission::size(&command);
-        held.writes.push_back(PendingWrite { request, command, size });
+        held.writes.push_back(PendingWrite { request, command, size, refused: None });
         self.unsent.insert(session);
+    }
+
+    /// Has the session known as these, now or as soon as the cluster's version has that. Nobody
+    /// waits for the answer, nor is anything held back for it.
+    pub(crate) fn introduce(
+        &mut self,
+        session: SessionId,
+        ids: Vec<Id>,
+        version: u16,
+        effects: &mut Effects,
+    ) {
+        if version >= IDS_VERSION {
+            self.write(RequestId(0), session, Write::Authenticate(ids), effects);
+        } else if let Some(held) = self.sessions.get_mut(&session) {
+            held.introduce = ids;
+            self.has_unintroduced = true;
+        }
+    }
+
+    /// The same for those that were opened before.
+    pub(crate) fn introduce_all(&mut self, version: u16, effects: &mut Effects) {
+        if !self.has_unintroduced || version < IDS_VERSION {
+            return;
+        }
+        self.has_unintroduced = false;
+        let waiting: Vec<(SessionId, Vec<Id>)> = self
+            .sessions
+            .values_mut()
+            .filter(|held| !held.introduce.is_empty())
+            .map(|held| (held.id, std::mem::take(&mut held.introduce)))
+            .collect();
+        for (session, ids) in waiting {
+            self.introduce(session, ids, version, effects);
+        }
     }
 
     /// After a snapshot, in which sessions may be known as somebody more.
@@ -199,8 +248,20 @@ impl LocalSessions {
         held.is_some_and(|held| held.may(acl, Permissions::READ))
     }
 
+    pub(crate) fn has_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
+    /// What was held back is looked at again, if anything has changed for it.
+    pub(crate) fn release(&mut self, gate: Gate) {
+        if gate != self.gate {
+            self.unsent.append(&mut self.held_back);
+        }
+    }
+
     /// What has to be sent to the leader now, each session's requests in order.
-    pub(crate) fn take_unsent(&mut self, now: Time) -> Vec<Request> {
+    pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
+        self.gate = gate;
         let mut requests = Vec::new();
         for session in std::mem::take(&mut self.unsent) {
             let Some(held) = self.sessions.get_mut(&session) else {
@@ -229,7 +290,15 @@ impl LocalSessions {
             let most = held.issued.min(held.applied + WINDOW);
             let (mut upto, mut under_way) = (from, held.under_way);
             while upto < most {
-                let write = &held.writes[(upto - held.applied) as usize];
+                let write = &mut held.writes[(upto - held.applied) as usize];
+                let needs = write.command.version();
+                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
+                    if needs <= gate.possible {
+                        self.held_back.insert(session);
+                        break;
+                    }
+                    write.refuse(gate.version);
+                }
                 if under_way > 0 && under_way + write.size > WINDOW_BYTES {
                     break;
                 }
@@ -324,7 +393,10 @@ impl LocalSessions {
             effects.ids.push((held.holding(), ids.clone()));
         }
         let answer = match result {
-            Ok(reply) => Ok(Answer::Reply(reply.clone())),
+            Ok(reply) => match write.refused {
+                Some(refused) => Err(refused.into_error(session)),
+                None => Ok(Answer::Reply(reply.clone())),
+            },
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),
             Err(error) => Err(error.clone().into_error(session)),
         };
@@ -474,6 +546,7 @@ impl LocalSessions {
         self.waits = 0;
         self.lost.clear();
         self.unsent.clear();
+        self.held_back.clear();
         self.tickets.clear();
         self.ready.clear();
         self.catching_up.clear();
@@ -570,7 +643,8 @@ mod tests {
         let (session, holder) = (SessionId(1), 2);
         let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, command, &mut effects);
-        assert_eq!(sessions.take_unsent(100 * S).len(), 1);
+        let gate = Gate { version: FIRST, possible: FIRST };
+        assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         let result = Ok(Reply::Session { timeout_ms: 10_000 });
         let opened = Outcome { session, holder, seq: 0, result };
         sessions.outcome(&opened, 101 * S, 1, &mut effects);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acl::{self, AccessList, Id, Permissions};
 use crate::error::Error;
-use crate::machine::command::{Command, Reply};
+use crate::machine::command::{Command, OpError, Reply};
 use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
 use crate::node::rounds::Ticket;
 use crate::node::watches::WatchKind;
@@ -44,6 +44,8 @@ pub(crate) struct LocalSession {
     pub(super) closing: bool,
     /// As whom it is known, until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
+    /// As whom it is to be known as soon as the cluster can tell.
+    pub(super) introduce: Vec<Id>,
     /// A snapshot stands for entries in which it may have been resumed, used and ended.
     pub(super) unseen: bool,
 }
@@ -59,6 +61,19 @@ pub(super) struct PendingWrite {
     pub(super) request: RequestId,
     pub(super) command: Command,
     pub(super) size: usize,
+    /// What it is refused with, when the cluster's version has no such command: `command`, which
+    /// does nothing, has taken its place in the session's sequence.
+    pub(super) refused: Option<OpError>,
+}
+
+impl PendingWrite {
+    /// Refuses what needs more than this version, if it does.
+    pub(super) fn refuse(&mut self, version: u16) {
+        if let Some(error) = self.command.unsupported(version) {
+            self.command = Command::Multi(Vec::new());
+            self.refused = Some(error);
+        }
+    }
 }
 
 #[derive(Debug)]

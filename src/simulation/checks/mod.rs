@@ -10,6 +10,7 @@ pub(crate) mod durability;
 pub(crate) mod locks;
 pub(crate) mod order;
 pub(crate) mod sessions;
+pub(crate) mod versions;
 pub(crate) mod watches;
 
 use std::fmt;

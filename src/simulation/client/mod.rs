@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::checks::order::{self, is_definite};
 use super::checks::watches::{Kind, Watched};
-use super::checks::{Violation, require};
+use super::checks::{Violation, require, versions};
 use super::clock::MILLI;
 use super::kernel::Kernel;
 use super::oracle::Known;
@@ -204,6 +204,7 @@ impl Handle {
     ) -> Answering<Result<T>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait(what, self.place);
+        let version = self.session.shared().status().version;
         let refused = pending.has_failed();
         if !refused {
             self.issued.set(self.issued.get() + 1);
@@ -217,7 +218,7 @@ impl Handle {
             handle.answered(number, what, &result);
             handle.note(what, &path, &result);
             if !refused {
-                let checked = handle.check_write(seq, asked, &result, convert, changes);
+                let checked = handle.check_write(seq, (asked, version), &result, convert, changes);
                 handle.kernel.check(checked.map_err(|violation| Violation {
                     what: format!("{what} {path}: {}", violation.what),
                     ..violation
@@ -231,7 +232,7 @@ impl Handle {
     fn check_write<T: Debug + PartialEq>(
         &self,
         seq: u64,
-        asked: order::Floor,
+        (asked, version): (order::Floor, u16),
         result: &Result<T>,
         convert: fn(Answer) -> Result<T>,
         changes: fn(&T) -> bool,
@@ -255,6 +256,11 @@ impl Handle {
             let what = format!("request {seq} of session {id} was answered {result:?}");
             return Err(Violation::new("I9 answered is in the log", what));
         };
+        if let Some(refusal) = versions::refusal(result) {
+            self.kernel.count_event("writes refused for their version");
+            versions::refused(refusal, version, &outcome)?;
+            return checks.order.answered(asked, &outcome, false);
+        }
         let expected = match outcome.result.clone() {
             Ok(reply) => convert(Answer::Reply(reply)),
             Err(error) => Err(error.into_error(id)),

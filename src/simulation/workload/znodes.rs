@@ -261,6 +261,7 @@ fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
                 0..3 => multi.create(&path, &data, some_mode(client)),
                 3..5 => multi.set(&path, &data),
                 5 => multi.set_if(&path, &data, version),
+                6 if version == 0 => multi.delete_recursive(&path),
                 6 => multi.delete(&path),
                 7 if version == 0 => multi.set_acl_if(&path, &some_acl(client), version),
                 _ => multi.require(&path, some_condition(client)),

@@ -19,10 +19,11 @@ use mio::{Interest, Token};
 use super::driver::{Context, Timer, Warnings};
 use super::{Counters, LISTENER};
 use crate::machine::command::NodeId;
-use crate::node::message::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION, PeerMessage};
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::TransportEvent;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{self, Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal};
+use crate::version::OLDEST;
 
 /// The most reads from one connection before the others have their turn.
 const READS_PER_TURN: usize = 4;
@@ -354,22 +355,21 @@ impl Connection {
         let Some(frame) = frame else {
             return Ok(None);
         };
-        let checked = Hello::decode(frame, PROTOCOL_VERSION).and_then(|hello| {
-            handshake::check(&context.local, PROTOCOL_VERSION, &hello, |node| {
-                known.contains(&node)
-            })?;
+        let own = context.local.version;
+        let checked = Hello::decode(frame, OLDEST..=own).and_then(|hello| {
+            handshake::check(&context.local, &hello, |node| known.contains(&node))?;
             Ok(hello)
         });
         match checked {
             Ok(hello) => {
-                self.answer(&Answer::Welcome)?;
+                self.answer(own, &Answer::Welcome)?;
                 context.timers.remove(until, Timer::Introduction(self.token));
                 self.from = From::Peer { node: hello.from, incarnation: hello.incarnation };
                 self.reader.set_limit(MESSAGE_BYTES_MAX);
                 Ok(Some(hello))
             }
             Err(refusal) => {
-                self.answer(&Answer::Refused(refusal.clone()))?;
+                self.answer(own, &Answer::Refused(refusal.clone()))?;
                 Err(Closed::Refused(refusal))
             }
         }
@@ -400,8 +400,8 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&mut self, answer: &Answer) -> Result<(), Closed> {
-        self.write_frame(|buffer| answer.encode(PROTOCOL_VERSION, buffer))
+    fn answer(&mut self, own: u16, answer: &Answer) -> Result<(), Closed> {
+        self.write_frame(|buffer| answer.encode(own, buffer))
     }
 
     /// Writes a small frame at once. A socket that has no room for it is not read from by the

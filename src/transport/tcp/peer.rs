@@ -22,9 +22,10 @@ use super::driver::{Context, Timer};
 use super::link::{Connection, Phase};
 use super::queue::Rejected;
 use super::{Command, Counters, WAKER};
-use crate::node::message::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION, PeerMessage};
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
+use crate::version::OLDEST;
 
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;
@@ -51,6 +52,9 @@ pub(super) struct Peer {
     tried_at: Instant,
     /// The latest look-up: the answer to an earlier one, maybe for another address, is not for us.
     attempt: Token,
+    /// The version of the next hello, if the peer has just said that ours is too high for it. What
+    /// it can do the next time that it is tried anew is not known.
+    lowered_to: Option<u16>,
     /// The reason last reported, if the peer has not been reached since.
     reported: Option<String>,
     /// Whether it is in the list of those to be flushed.
@@ -91,6 +95,7 @@ impl Peer {
             failures: 0,
             tried_at: now,
             attempt: WAKER,
+            lowered_to: None,
             reported: None,
             is_unflushed: false,
         }
@@ -226,7 +231,7 @@ impl Peer {
         connection.phase = Phase::Greeting;
         connection.writable = true;
         let hello = Hello {
-            protocol: PROTOCOL_VERSION,
+            version: self.lowered_to.unwrap_or(context.local.version),
             cluster: context.local.cluster,
             from: context.local.node,
             to: self.remote.node,
@@ -245,7 +250,7 @@ impl Peer {
         let Link::Open(connection) = &mut self.link else {
             return Ok(());
         };
-        let mut welcomed = false;
+        let mut welcomed = None;
         for _ in 0..READS_MAX {
             let bytes = match connection.stream.read(&mut context.scratch) {
                 Ok(0) => {
@@ -256,8 +261,8 @@ impl Peer {
                 }
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if welcomed {
-                        self.welcome(context);
+                    if let Some(version) = welcomed {
+                        self.welcome(context, version);
                     }
                     return Ok(());
                 }
@@ -272,18 +277,14 @@ impl Peer {
             {
                 if connection.phase == Phase::Greeting {
                     match Answer::decode(frame) {
-                        Some(Answer::Welcome) => {}
-                        Some(Answer::Refused(refusal)) => {
-                            return Err(Failure {
-                                reason: format!("the peer refused: {}", refusal.text),
-                                permanent: refusal.code.is_permanent(),
-                            });
+                        Some((version, Answer::Welcome)) => welcomed = Some(version),
+                        Some((version, Answer::Refused(refusal))) => {
+                            return self.refused(context, version, &refusal);
                         }
                         None => return Err(Failure::passing("the peer is not a quorate node")),
                     }
                     connection.phase = Phase::Up { since: context.now };
                     connection.reader.set_limit(0);
-                    welcomed = true;
                 } else {
                     // The limit of 0 admits signs of life only.
                     connection.pinged_at = None;
@@ -293,12 +294,38 @@ impl Peer {
         Err(Failure::passing("the peer sends what it was not asked for"))
     }
 
-    fn welcome(&mut self, context: &mut Context) {
+    fn welcome(&mut self, context: &mut Context, version: u16) {
         self.arm(context, None);
         self.reported = None;
+        self.lowered_to = None;
         let peer = self.remote.node;
-        tracing::info!(peer, address = self.remote.address, "connected");
-        context.emit(TransportEvent::Connected { peer });
+        tracing::info!(peer, address = self.remote.address, version, "connected");
+        context.emit(TransportEvent::Connected { peer, version });
+    }
+
+    /// The peer, which can do this version, refuses us. If only ours is too high, it is asked again.
+    fn refused(
+        &mut self,
+        context: &mut Context,
+        version: u16,
+        refusal: &Refusal,
+    ) -> Result<(), Failure> {
+        let asked = self.lowered_to.unwrap_or(context.local.version);
+        let lower = refusal.code == RefusalCode::Protocol && version < asked;
+        if lower && version >= OLDEST {
+            self.lowered_to = Some(version);
+            return self.dial(context);
+        }
+        let reason = if lower {
+            format!(
+                "the peer can do version {version} at most, and this node versions {OLDEST} to {}: \
+                 upgrade the peer",
+                context.local.version
+            )
+        } else {
+            format!("the peer refused: {}", refusal.text)
+        };
+        Err(Failure { reason, permanent: refusal.code.is_permanent() })
     }
 
     /// Queues a message; `Err(None)` if the peer is not connected.
@@ -396,6 +423,7 @@ impl Peer {
             Link::Waiting | Link::Resolving => None,
         };
         self.disconnect(context);
+        self.lowered_to = None;
         let options = &context.options;
         // A peer that welcomes us only to hang up has not deserved a quick try.
         if up_since.is_some_and(|since| context.now >= since + options.retry_max) {

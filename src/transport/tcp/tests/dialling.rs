@@ -79,11 +79,75 @@ fn answer_of_another_version_is_understood() {
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
     let mut hand = Hand::new(listener_2.accept().unwrap().0);
     let hello = hand.frame().unwrap();
-    let refusal = Hello::decode(&hello, 7).unwrap_err();
-    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(7, buffer)));
+    let refusal = Hello::decode(&hello, 7..=9).unwrap_err();
+    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(9, buffer)));
     let (peer, reason, permanent) = one.unreachable();
     assert_eq!((peer, permanent), (2, true));
-    assert!(reason.contains("version 7 of the protocol, not 1"), "{reason}");
+    let expected = format!("the peer refused: this node can do versions 7 to 9, not {VERSION}");
+    assert_eq!(reason, expected);
+}
+
+#[test]
+fn nodes_of_two_versions_talk_in_the_lower_and_tell_their_own() {
+    let (listener_1, address_1) = listen();
+    let (listener_2, address_2) = listen();
+    let old = LocalPeer { version: 1, ..local(1) };
+    let new = LocalPeer { version: 3, ..local(2) };
+    let old = Node::start(listener_1, old, &[remote(2, address_2)], &quick());
+    let new = Node::start(listener_2, new, &[remote(1, address_1)], &quick());
+    assert_eq!(new.await_connected(1), 1);
+    assert_eq!(old.await_connected(2), 3);
+    old.transport.send(vec![(2, numbered(1))]);
+    new.transport.send(vec![(1, numbered(2))]);
+    assert_eq!(new.received(), (1, numbered(1)));
+    assert_eq!(old.received(), (2, numbered(2)));
+    // The newer one was told that it is too new, once for each connection, and asked again.
+    assert_eq!(old.transport.counters().connections_refused.load(Relaxed), 1);
+    assert_eq!(new.transport.counters().connections_refused.load(Relaxed), 0);
+}
+
+/// As a build of version 1 answers, which knows nothing of what came after it.
+#[test]
+fn a_peer_that_was_upgraded_is_talked_to_in_the_higher_version() {
+    let (listener_1, _) = listen();
+    let (listener_2, address_2) = listen();
+    let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
+    for version in [1, VERSION] {
+        let mut said = Vec::new();
+        let _welcomed = loop {
+            let mut hand = Hand::new(listener_2.accept().unwrap().0);
+            let hello = hand.frame().unwrap();
+            said.push(u16::from_le_bytes([hello[8], hello[9]]));
+            match Hello::decode(&hello, version..=version) {
+                Ok(_) => {
+                    hand.send(&frame(|buffer| Answer::Welcome.encode(version, buffer)));
+                    break hand;
+                }
+                Err(refusal) => {
+                    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(version, buffer)));
+                }
+            }
+        };
+        assert_eq!(said, (version..=VERSION).rev().collect::<Vec<_>>());
+        assert_eq!(one.await_connected(2), version);
+    }
+}
+
+#[test]
+fn a_peer_that_is_too_old_is_named() {
+    let (listener_1, _) = listen();
+    let (listener_2, address_2) = listen();
+    let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
+    let mut hand = Hand::new(listener_2.accept().unwrap().0);
+    let hello = hand.frame().unwrap();
+    let refusal = Hello::decode(&hello, 0..=0).unwrap_err();
+    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(0, buffer)));
+    let (peer, reason, permanent) = one.unreachable();
+    assert_eq!((peer, permanent), (2, true));
+    let expected = format!(
+        "the peer can do version 0 at most, and this node versions 1 to {VERSION}: upgrade the peer"
+    );
+    assert_eq!(reason, expected);
 }
 
 #[test]
@@ -196,7 +260,7 @@ fn same_failure_is_reported_once() {
         one.event(),
         TransportEvent::Unreachable { peer: 2, reason: told, permanent: false } if told == reason
     ));
-    assert!(matches!(one.event(), TransportEvent::Connected { peer: 2 }));
+    assert!(matches!(one.event(), TransportEvent::Connected { peer: 2, .. }));
 }
 
 #[test]

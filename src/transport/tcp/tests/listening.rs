@@ -8,7 +8,7 @@ fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &quick());
     let good = hello(2, 1);
     let wrong = [
-        (Hello { protocol: 9, ..good }, RefusalCode::Protocol),
+        (Hello { version: 9, ..good }, RefusalCode::Protocol),
         (Hello { cluster: 9, ..good }, RefusalCode::Cluster),
         (Hello { to: 9, ..good }, RefusalCode::NotAddressed),
         (Hello { from: 1, ..good }, RefusalCode::OwnId),

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, bounded, unbounded};
 
 use super::*;
-use crate::node::message::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
+use crate::version::{OLDEST, VERSION};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +50,7 @@ fn listen_again(address: SocketAddr) -> TcpListener {
 }
 
 fn local(node: NodeId) -> LocalPeer {
-    LocalPeer { cluster: CLUSTER, node, incarnation: node * 10 }
+    LocalPeer { cluster: CLUSTER, node, incarnation: node * 10, version: VERSION }
 }
 
 fn remote(node: NodeId, address: impl ToString) -> RemotePeer {
@@ -89,12 +90,13 @@ impl Node {
         }
     }
 
-    fn await_connected(&self, to: NodeId) {
+    /// What the peer can do.
+    fn await_connected(&self, to: NodeId) -> u16 {
         loop {
-            if let TransportEvent::Connected { peer } = self.event()
+            if let TransportEvent::Connected { peer, version } = self.event()
                 && peer == to
             {
-                return;
+                return version;
             }
         }
     }
@@ -142,7 +144,7 @@ fn large(number: u32, bytes: usize) -> PeerMessage {
 }
 
 fn hello(from: NodeId, to: NodeId) -> Hello {
-    Hello { protocol: PROTOCOL_VERSION, cluster: CLUSTER, from, to, incarnation: 1 }
+    Hello { version: VERSION, cluster: CLUSTER, from, to, incarnation: 1 }
 }
 
 fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
@@ -178,7 +180,7 @@ impl Hand {
     fn welcome(listener: &TcpListener) -> Hand {
         let mut hand = Hand::new(listener.accept().unwrap().0);
         let hello = hand.frame().expect("a hello");
-        Hello::decode(&hello, PROTOCOL_VERSION).unwrap();
+        Hello::decode(&hello, OLDEST..=VERSION).unwrap();
         hand.send(&frame(|buffer| Answer::Welcome.encode(1, buffer)));
         hand
     }
@@ -204,7 +206,7 @@ impl Hand {
     }
 
     fn answer(&mut self) -> Option<Answer> {
-        Answer::decode(&self.frame()?)
+        Answer::decode(&self.frame()?).map(|(_, answer)| answer)
     }
 
     fn refusal(&mut self) -> RefusalCode {

@@ -1,0 +1,79 @@
+//! What a cluster does not act by yet is refused, and its version is part of its state.
+
+use super::*;
+use crate::acl::Acl;
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+
+fn set_acl(path: &str) -> Op {
+    Op::SetAcl { path: path.to_owned(), acl: Acl::read_only(), version: None }
+}
+
+fn unsupported(cluster: u16) -> OpError {
+    OpError::Unsupported { what: "set_acl".to_owned(), needs: 2, cluster }
+}
+
+#[test]
+fn what_is_of_a_higher_version_is_refused_and_remembered() {
+    let mut s = Script::new();
+    s.make("/a", Persistent);
+    let (zxid, hash) = (s.machine.zxid(), s.machine.tree().hash());
+    assert_eq!(s.op(set_acl("/a")), Err(unsupported(1)));
+    let both = vec![create("/b", Persistent), set_acl("/a")];
+    let refused = Err(OpError::Multi { index: 1, error: Box::new(unsupported(1)) });
+    assert_eq!(s.run(A, Command::Multi(both.clone())), refused);
+    assert_eq!((s.machine.zxid(), s.machine.tree().hash()), (zxid, hash));
+
+    s.raise(2);
+    // Asked again, it has its first answer.
+    assert_eq!(s.send(A, A.0, s.next[0] - 1, 0, Command::Multi(both)), refused);
+    assert!(matches!(s.op(set_acl("/a")), Ok(Reply::Set(stat)) if stat.aversion == 1));
+}
+
+#[test]
+fn the_version_is_raised_only_and_is_in_the_hash() {
+    let mut s = Script::new();
+    let (zxid, first) = (s.machine.zxid(), s.machine.hash());
+    s.raise(1);
+    s.raise(0);
+    assert_eq!((s.machine.version(), s.machine.hash()), (1, first));
+    s.raise(3);
+    assert_ne!(s.machine.hash(), first);
+    let third = s.machine.hash();
+    s.raise(2);
+    assert_eq!((s.machine.version(), s.machine.hash(), s.machine.zxid()), (3, third, zxid));
+}
+
+#[test]
+fn images_have_the_version_and_those_of_the_first_do_not() {
+    let mut s = Script::new();
+    let full = |s: &Script| ChunkWriter::full(s.machine.state()).collect::<Vec<_>>();
+    let read = |s: &Script, chunks: &[Vec<u8>]| {
+        let mut reader = ChunkReader::new();
+        chunks.iter().for_each(|chunk| reader.push(chunk).unwrap());
+        reader.finish(s.machine.zxid(), s.machine.hash())
+    };
+    let mut all = full(&s);
+    let first = all.concat();
+    s.machine.take_dirty();
+    s.raise(2);
+    let dirty = s.machine.take_dirty();
+    all.extend(ChunkWriter::delta(s.machine.state(), dirty));
+    assert_eq!(read(&s, &all).unwrap().version(), 2, "by a delta");
+    let second = full(&s).concat();
+    assert_eq!(read(&s, &full(&s)).unwrap().version(), 2);
+    // The number of the item and the version, behind the beginning, and nothing else.
+    assert_eq!([&second[..3], &second[5..]].concat(), first);
+    assert!(read(&s, &[first]).is_err(), "the hash tells");
+}
+
+/// What comes behind the version may be anything.
+#[test]
+fn the_version_of_an_image_that_is_too_new_is_known() {
+    let mut s = Script::new();
+    s.raise(9);
+    let image = ChunkWriter::full(s.machine.state()).collect::<Vec<_>>().concat();
+    let newer = [&image[..5], &[0x7F, 0, 0]].concat();
+    let mut reader = ChunkReader::new();
+    assert!(reader.push(&newer).is_err());
+    assert_eq!(reader.version(), 9);
+}

@@ -1,0 +1,157 @@
+//! By which version the cluster acts, and by which it could: see `crate::version`.
+//!
+//! A node knows what its peers can do from the handshakes of its own connections to them. The
+//! leader raises the cluster's version by an entry of the log when all members are connected and
+//! can do a higher one; every replica has the version from the log then.
+//!
+//! A request that needs more than its node's replica has seen is not sent to anybody who might not
+//! understand it. While the cluster's version may still be raised, it waits at its node: right
+//! after a cluster was founded, not all have been heard of. So as not to wait for a member that is
+//! down for long, that is settled [`PATIENCE_TICKS`] after there was last news (a leader, or what a
+//! member can do), and as long as a member is known to be too old; then it is refused.
+//!
+//! Invariant: the version that is proposed is one that every member has told, over a connection
+//! that is there. (A member that was taken back to an older build in that very moment stops.)
+
+use std::collections::BTreeMap;
+
+use crate::machine::command::NodeId;
+use crate::node::io::Time;
+use crate::planted::{Bug, planted};
+
+/// How long it may take, in ticks, until all members have heard of each other: as long as
+/// ZooKeeper's `syncLimit` mostly is.
+pub(crate) const PATIENCE_TICKS: u32 = 5;
+
+#[derive(Debug)]
+pub(crate) struct Versions {
+    /// What this node can do.
+    own: u16,
+    /// What peers can do, as they have last told, and whether they are connected.
+    told: BTreeMap<NodeId, (u16, bool)>,
+    /// Until when members are expected to be heard of.
+    settled_at: Time,
+}
+
+/// What of a node's requests may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// The version that this replica has seen: what needs no more may go.
+    pub(crate) version: u16,
+    /// The version that the cluster may have soon: what needs more is refused, and what lies in
+    /// between waits.
+    pub(crate) possible: u16,
+}
+
+impl Versions {
+    pub(crate) fn new(own: u16) -> Versions {
+        Versions { own, told: BTreeMap::new(), settled_at: Time::ZERO }
+    }
+
+    pub(crate) fn own(&self) -> u16 {
+        self.own
+    }
+
+    /// A connection to the peer was made, which can do this. If that is news, whatever follows from
+    /// it has until `settled_at`.
+    pub(crate) fn connected(&mut self, peer: NodeId, version: u16, settled_at: Time) {
+        let before = self.told.insert(peer, (version, true));
+        if before.is_none_or(|(before, _)| before != version) {
+            self.unsettle(settled_at);
+        }
+    }
+
+    /// What the peer can do when it comes back is not known.
+    pub(crate) fn lost(&mut self, peer: NodeId) {
+        if let Some((_, connected)) = self.told.get_mut(&peer) {
+            *connected = false;
+        }
+    }
+
+    /// Another leader, or none: members have until `settled_at` to be heard of.
+    pub(crate) fn unsettle(&mut self, settled_at: Time) {
+        self.settled_at = self.settled_at.max(settled_at);
+    }
+
+    /// What the peer has last told, if it ever has.
+    pub(crate) fn of(&self, peer: NodeId) -> Option<u16> {
+        self.told.get(&peer).map(|(version, _)| *version)
+    }
+
+    /// What all members can do, if each of the others is connected.
+    pub(crate) fn common(&self, mut others: impl Iterator<Item = NodeId>) -> Option<u16> {
+        if planted(Bug::VersionUnheard) {
+            let _ = others.next();
+        }
+        others.try_fold(self.own, |lowest, peer| match self.told.get(&peer) {
+            Some((version, true)) => Some(lowest.min(*version)),
+            _ => None,
+        })
+    }
+
+    /// What may be sent now, by this replica's state of the cluster's version.
+    pub(crate) fn gate(
+        &self,
+        version: u16,
+        mut others: impl Iterator<Item = NodeId>,
+        now: Time,
+    ) -> Gate {
+        let possible = if version >= self.own || now >= self.settled_at {
+            version
+        } else {
+            others
+                .try_fold(self.own, |lowest, peer| {
+                    let told = self.of(peer).unwrap_or(lowest);
+                    (told > version).then_some(lowest.min(told))
+                })
+                .unwrap_or(version)
+        };
+        Gate { version, possible }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Time = Time::from_secs(1);
+
+    #[test]
+    fn all_must_have_told_and_be_there() {
+        let mut versions = Versions::new(3);
+        let common = |versions: &Versions| versions.common([2, 3].into_iter());
+        assert_eq!(common(&versions), None);
+        versions.connected(2, 2, S);
+        assert_eq!(common(&versions), None);
+        versions.connected(3, 4, S);
+        assert_eq!(common(&versions), Some(2));
+        versions.lost(3);
+        assert_eq!(common(&versions), None);
+        versions.connected(3, 1, S);
+        assert_eq!(common(&versions), Some(1), "it was taken back");
+        assert_eq!(versions.common([].into_iter()), Some(3), "alone");
+    }
+
+    #[test]
+    fn what_may_come_is_waited_for_and_nothing_else() {
+        let mut versions = Versions::new(2);
+        versions.unsettle(10 * S);
+        let gate =
+            |versions: &Versions, version, now| versions.gate(version, [2, 3].into_iter(), now);
+        let waits = Gate { version: 1, possible: 2 };
+        let refuses = Gate { version: 1, possible: 1 };
+        assert_eq!(gate(&versions, 1, S), waits, "none was heard of yet");
+        versions.connected(2, 2, 10 * S);
+        assert_eq!(gate(&versions, 1, S), waits);
+        assert_eq!(gate(&versions, 1, 10 * S), refuses, "it took too long");
+        versions.connected(3, 1, 20 * S);
+        versions.lost(3);
+        assert_eq!(gate(&versions, 1, S), refuses, "it may come back as another, but is not there");
+        versions.connected(3, 9, 30 * S);
+        assert_eq!(gate(&versions, 1, 29 * S), waits, "the entry is under way");
+        versions.connected(3, 9, 40 * S);
+        assert_eq!(gate(&versions, 1, 30 * S), refuses, "that was no news");
+        assert_eq!(gate(&versions, 2, S), Gate { version: 2, possible: 2 });
+        assert_eq!(gate(&Versions::new(1), 1, S), refuses, "this node itself is too old");
+    }
+}

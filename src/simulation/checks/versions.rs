@@ -1,0 +1,92 @@
+//! Members of several versions: nobody meets what it cannot do (I32).
+
+use super::{Violation, require};
+use crate::error::{Error, Result as Answered};
+use crate::machine::command::{Batch, Command};
+use crate::node::io::DiskOp;
+use crate::node::message::PeerMessage;
+use crate::simulation::clock::{Nanos, SECOND};
+use crate::simulation::oracle::Outcome;
+use crate::simulation::process::Process;
+
+/// Within what time a process that was taken back to an older build may still be believed to be what
+/// it was: that of a notice.
+const NOTICED: Nanos = 2 * SECOND;
+
+/// When a leader writes to its log: if it raises the version, all can do it and have said so.
+pub(crate) fn proposing(
+    op: &DiskOp,
+    leads_in: Option<u64>,
+    processes: &[Process],
+    now: Nanos,
+) -> Result<(), Violation> {
+    let DiskOp::Write { write, .. } = op else {
+        return Ok(());
+    };
+    for entry in write.entries.iter().filter(|entry| Some(entry.term) == leads_in) {
+        let Ok(batch) = Batch::decode(&entry.data) else {
+            continue;
+        };
+        for request in batch.requests {
+            let Command::RaiseVersion { version } = request.command else {
+                continue;
+            };
+            for (place, process) in processes.iter().enumerate() {
+                let believed = process.lowered_at.is_some_and(|at| now <= at + NOTICED);
+                let can = process.epoch > 0 && process.version >= version;
+                require(can || believed, "I32 raised when all can", || {
+                    format!("to {version}, and node {place} can do {}", process.version)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is sent can be read by whom it is sent to, unless that was taken back to an older build.
+pub(crate) fn sending(message: &PeerMessage, to: &Process) -> Result<(), Violation> {
+    let PeerMessage::Forward { requests } = message else {
+        return Ok(());
+    };
+    let needs = requests.iter().map(|request| request.command.version()).max().unwrap_or(0);
+    let reads = needs <= to.version || to.lowered_at.is_some();
+    require(reads, "I32 peers can read it", || {
+        format!("a request of version {needs} to a node that can do {}", to.version)
+    })
+}
+
+/// A node does not start, or has stopped, because it is too old.
+pub(crate) fn too_old(process: &Process) -> Result<(), Violation> {
+    require(process.lowered_at.is_some(), "I32 nobody is left behind", || {
+        format!("a node that can do {} was never taken back to that", process.version)
+    })
+}
+
+/// What a write was refused with because of the cluster's version, if it was: what it needs, and
+/// what the cluster is said to have.
+pub(crate) fn refusal<T>(result: &Answered<T>) -> Option<(u16, u16)> {
+    let unsupported = |error: &Error| match error {
+        Error::Unsupported { needs, cluster, .. } => Some((*needs, *cluster)),
+        _ => None,
+    };
+    match result.as_ref().err()? {
+        Error::Multi { error, .. } => unsupported(error),
+        error => unsupported(error),
+    }
+}
+
+/// A refusal is right: the cluster acted by that version between the question, when its node knew
+/// of version `known`, and the answer; and nothing was done.
+pub(crate) fn refused(
+    (needs, cluster): (u16, u16),
+    known: u16,
+    outcome: &Outcome,
+) -> Result<(), Violation> {
+    let held = known <= cluster && cluster <= outcome.version && cluster < needs;
+    require(held && !outcome.changes, "I32 refused for its version", || {
+        format!(
+            "what needs {needs} was refused as of version {cluster}, when its node knew of {known}: \
+             {outcome:?}"
+        )
+    })
+}

@@ -1,0 +1,42 @@
+//! Members of several versions: who is upgraded, taken back, and found too old.
+
+use super::checks::versions;
+use super::kernel::{Kernel, Phase};
+use super::process::Process;
+use super::random::Random;
+use super::world::World;
+use crate::version::{FIRST, VERSION};
+
+impl World {
+    /// An upgrade, or the way back, perhaps.
+    pub(super) fn draw_version(kernel: &Kernel, versions: &Random, process: &mut Process) -> u16 {
+        if kernel.plan.mixed && process.epoch > 1 {
+            if process.version < VERSION {
+                if versions.percent(50) {
+                    kernel.count_event("upgrades");
+                    process.version = VERSION;
+                }
+            } else if kernel.phase.get() == Phase::Chaos && versions.percent(10) {
+                kernel.count_event("taken back");
+                (process.version, process.lowered_at) = (FIRST, Some(kernel.now()));
+            }
+        }
+        process.version
+    }
+
+    /// The node can do less than its cluster, and says so: it is upgraded.
+    pub(super) fn too_old(&mut self, place: usize) {
+        self.kernel.count_event("too old");
+        self.kernel.check(versions::too_old(&self.processes[place]));
+        self.processes[place].version = VERSION;
+    }
+
+    /// Whether the cluster acts by the version that all its members can do, if none is out: that one
+    /// might be of any.
+    pub(crate) fn has_its_version(&self) -> bool {
+        let lowest = self.processes.iter().map(|process| process.version).min();
+        let acts_by = self.kernel.checks.borrow().oracle.version();
+        self.processes.iter().any(|process| process.out.is_some())
+            || lowest.is_none_or(|lowest| lowest <= acts_by)
+    }
+}

@@ -287,12 +287,14 @@ impl<'a> World<'a> {
                 request,
                 session,
                 watch,
-                path: self.path(),
+                path: self.path().into(),
                 mode: WatchMode::Persistent,
+                from: (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64))),
             },
             8 => {
-                let read = Read::Get { path: self.path() };
-                ClientRequest::Read { request, session, read, watch: Some(watch) }
+                let path = self.path();
+                let watch = Some((watch, path.as_str().into()));
+                ClientRequest::Read { request, session, read: Read::Get { path }, watch }
             }
             9 => {
                 let ops = vec![self.op(), self.op()];

@@ -144,6 +144,7 @@ impl Node {
         let mut fired = Fired::default();
         self.watches.fire_net(&old, &self.machine.tree(), &mut fired);
         self.tell(fired);
+        self.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
         self.local.applied();
         self.disk_number += 1;

@@ -332,6 +332,7 @@ impl World {
             tick: plan.tick,
         };
         self.kernel.count_event("starts");
+        self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();
         let (host, shared) = Host::new(node, clock, limits, self.members.clone());
         let coordinator = Coordinator::simulated(shared);
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
@@ -461,7 +462,8 @@ impl World {
             DiskOp::Install { meta, .. } => Some(meta.zxid),
             _ => None,
         });
-        if installed.is_some() {
+        if let Some(zxid) = installed {
+            self.kernel.known_from.borrow_mut()[place] = zxid;
             self.kernel.count_event("snapshots installed");
             self.kernel.installs.borrow_mut()[place] += 1;
         }

@@ -41,6 +41,7 @@ mod log;
 pub(crate) mod message;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
+mod path_filter;
 mod raft_log;
 mod ready;
 mod reap;

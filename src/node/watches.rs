@@ -19,6 +19,7 @@ use std::sync::Arc;
 use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
+use crate::node::path_filter::PathFilter;
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::watch::{EventKind, WATCH_CAPACITY, WatchEvent, WatcherType};
@@ -126,6 +127,8 @@ pub(crate) struct Fired {
 pub(crate) struct WatchTable {
     watchers: BTreeMap<WatchId, Watcher>,
     by_path: BTreeMap<Arc<str>, AtPath>,
+    /// The same paths: most writes concern no watch, and cost one look here.
+    paths: PathFilter,
     by_session: BTreeMap<SessionId, BTreeSet<WatchId>>,
     /// How many recursive watches there are: without any, no ancestor needs a look.
     recursive: usize,
@@ -163,6 +166,7 @@ impl WatchTable {
         match self.by_path.get_mut(&path) {
             Some(at_path) => at_path.insert(id, kind),
             None => {
+                self.paths.add(&path, self.by_path.keys().map(|path| &**path));
                 self.by_path.insert(Arc::clone(&path), AtPath::One(id, kind));
             }
         }
@@ -197,6 +201,7 @@ impl WatchTable {
         self.recursive -= usize::from(watcher.kind == WatchKind::Recursive);
         if self.by_path.get_mut(&watcher.path).is_some_and(|at_path| at_path.remove(id)) {
             self.by_path.remove(&watcher.path);
+            self.paths.remove(&watcher.path);
         }
         if let Some(of_session) = self.by_session.get_mut(&watcher.session) {
             of_session.remove(&id);
@@ -277,6 +282,9 @@ impl WatchTable {
         news: News<'_>,
         fired: &mut Fired,
     ) {
+        if !self.paths.may_hold(path) {
+            return;
+        }
         let Some(watchers) = self.by_path.get(path) else {
             return;
         };

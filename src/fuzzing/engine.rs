@@ -26,7 +26,7 @@ use crate::peers::{Founding, Member};
 use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
-use crate::watch::WatchMode;
+use crate::watch::{WatchMode, WatcherType};
 use crate::znode::{CreateMode, SessionId};
 
 const ID: NodeId = 1;
@@ -299,6 +299,10 @@ impl<'a> World<'a> {
             9 => {
                 let ops = vec![self.op(), self.op()];
                 ClientRequest::Write { request, session, command: Write::Multi(ops) }
+            }
+            10 if self.choices.below(2) == 0 => {
+                let (path, which) = (self.path(), WatcherType::Any);
+                ClientRequest::RemoveWatches { request, session, path, which }
             }
             _ => ClientRequest::Write { request, session, command: Write::Op(self.op()) },
         })

@@ -22,7 +22,7 @@ use crate::runtime::session::SessionShared;
 use crate::runtime::{entropy, expect};
 use crate::snapshot::Snapshot;
 use crate::transaction::{self, Transaction};
-use crate::watch::{Watch, WatchMode, WatcherType};
+use crate::watch::{Watch, WatchMode};
 use crate::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 
 /// Where a session stands.
@@ -528,66 +528,6 @@ impl Session {
     /// Blocks until the session's earlier calls have their answers.
     pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
         self.settle("watch", path, self.nonblocking().watch(path, mode))
-    }
-
-    /// As [`Session::watch`], beginning in the past: its first events are of every change after the
-    /// write `zxid`, in order, and those behind them of what comes next; none is missing and none
-    /// comes twice. What has been told up to a zxid, on whichever instance, can so be gone on with.
-    ///
-    /// The events of the past are in the channel when this returns. If there are more than
-    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) of them, the others are left out, and behind those
-    /// that are there comes an [`EventKind::Gap`](crate::EventKind::Gap).
-    ///
-    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the leader:
-    /// this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
-    ///
-    /// A replica remembers the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, in
-    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES) at most, and those only that it has applied one by one:
-    /// since it was started, from its last checkpoint on, or since it was brought up to date by a
-    /// snapshot.
-    ///
-    /// # Errors
-    /// [`Error::TooOld`] if it does not remember all changes since `zxid`: then watch from now, and
-    /// read again what is watched. [`Error::FutureZxid`] if there is no such write.
-    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
-    /// [`Error::Busy`]; [`Error::Stopped`].
-    ///
-    /// ```
-    /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-    /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
-    /// let set = here.set("/a", b"2")?.mzxid;
-    ///
-    /// // Somebody else goes on from there, on another instance.
-    /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
-    /// let event = watch.recv().expect("it is set");
-    /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
-    }
-
-    /// Removes the watches of a type that this session has at a path, through whichever handle they
-    /// were set. Each is told so by a last event ([`EventKind::DataWatchRemoved`] and its like),
-    /// behind those that wait for its reader, and is over. None of them fires for what happens
-    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it without
-    /// an event.
-    ///
-    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
-    ///
-    /// # Errors
-    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a
-    /// session that is over; [`Error::Busy`]; [`Error::Stopped`].
-    ///
-    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`, of which the former leaves the watch
-    /// on its server.
-    ///
-    /// [`EventKind::DataWatchRemoved`]: crate::EventKind::DataWatchRemoved
-    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
-        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
     }
 
     /// Several operations, all or none: see [`Multi`].

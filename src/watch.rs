@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 
+use crate::error::Result;
 use crate::node::io::{ClientRequest, WatchId};
 use crate::root::Root;
 use crate::runtime::host::Shared;
+use crate::session::Session;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
 use crate::znode::Zxid;
 
@@ -18,7 +20,8 @@ pub const WATCH_CAPACITY: usize = 1024;
 /// [`Session::watch_from`](crate::Session::watch_from), at most.
 pub const HISTORY_CHANGES: usize = 1 << 17;
 
-/// How many bytes these may take, at most: each change takes the length of its path and 40 more.
+/// How many bytes these may take, at most: each change takes the length of its path and about 60
+/// more.
 pub const HISTORY_BYTES: usize = 16 << 20;
 
 /// Which changes a persistent watch tells of.
@@ -211,6 +214,80 @@ impl Watch {
     /// task at a time.
     pub async fn next(&self) -> Option<WatchEvent> {
         poll_fn(|context| self.events.poll(context.waker())).await
+    }
+}
+
+/// What a session's watches have beyond those that begin now.
+impl Session {
+    /// As [`Session::watch`], beginning in the past: its first events are of every change after the
+    /// write `zxid`, in order, and those behind them of what comes next; none is missing and none
+    /// comes twice. What has been told up to a zxid, on whichever instance, can so be gone on with.
+    ///
+    /// The events of the past are in the channel when this returns. If there are more than
+    /// [`WATCH_CAPACITY`] of them, the others are left out, and behind those
+    /// that are there comes an [`EventKind::Gap`].
+    ///
+    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the leader:
+    /// this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
+    ///
+    /// A replica remembers the latest [`HISTORY_CHANGES`] changes, in
+    /// [`HISTORY_BYTES`] at most, and those only that it has applied one by one:
+    /// since it was started, from its last checkpoint on, or since it was brought up to date by a
+    /// snapshot.
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] if it does not remember all changes since `zxid`: then watch from now, and
+    /// read again what is watched. [`Error::FutureZxid`] if there is no such write.
+    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
+    /// [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
+    /// let set = here.set("/a", b"2")?.mzxid;
+    ///
+    /// // Somebody else goes on from there, on another instance.
+    /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
+    /// let event = watch.recv().expect("it is set");
+    /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// [`Error::TooOld`]: crate::Error::TooOld
+    /// [`Error::FutureZxid`]: crate::Error::FutureZxid
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
+    }
+
+    /// Removes the watches of a type that this session has at a path, through whichever handle they
+    /// were set. Each is told so by a last event ([`EventKind::DataWatchRemoved`] and its like),
+    /// behind those that wait for its reader, and is over. None of them fires for what happens
+    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it without
+    /// an event.
+    ///
+    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
+    ///
+    /// # Errors
+    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a
+    /// session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`, of which the former leaves the watch
+    /// on its server.
+    ///
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    /// [`Error::NoWatch`]: crate::Error::NoWatch
+    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
+        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::acl::Permissions;
-use crate::znode::{Condition, SessionId};
+use crate::znode::{Condition, SessionId, Zxid};
 
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -153,6 +153,38 @@ pub enum Error {
     Reserved {
         /// The znode.
         path: String,
+    },
+    /// [`Session::remove_watches`](crate::Session::remove_watches) found none to remove.
+    #[error("the session has no watch of that type at {path}")]
+    NoWatch {
+        /// The path.
+        path: String,
+    },
+    /// A watch cannot begin so far in the past: this replica does not know all changes since then
+    /// any more, see [`Session::watch_from`](crate::Session::watch_from).
+    #[error(
+        "the changes of {path} since zxid {zxid} are not all known here any more, only those since          {oldest}; set a watch from now, and then read again what it watches"
+    )]
+    TooOld {
+        /// The path that was to be watched.
+        path: String,
+        /// The zxid after which the watch was to begin.
+        zxid: Zxid,
+        /// The oldest one after which it could, on this instance at this moment.
+        oldest: Zxid,
+    },
+    /// A watch was to begin after a write that does not exist. This replica has everything that was
+    /// written before the call: the zxid is another cluster's, or no zxid at all.
+    #[error(
+        "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be watched from there;          is the zxid of this cluster?"
+    )]
+    FutureZxid {
+        /// The path that was to be watched.
+        path: String,
+        /// The zxid after which the watch was to begin.
+        zxid: Zxid,
+        /// The last one there is.
+        last: Zxid,
     },
     /// The data of one request is over the limit.
     #[error("{size} bytes for {path} are more than the limit of {limit} bytes for one request")]

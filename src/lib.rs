@@ -102,7 +102,10 @@ pub use recipes::{Lock, LockGuard, LockLost};
 pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
 pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
-pub use watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};
+pub use watch::{
+    EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, Watch, WatchEvent, WatchMode,
+    WatcherType,
+};
 pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
 /// The examples in the README and in `docs` are tested with the library's own.

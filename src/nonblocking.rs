@@ -13,7 +13,7 @@ use crate::pending::Pending;
 use crate::runtime::expect;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::watch::{Watch, WatchMode, watch};
+use crate::watch::{Watch, WatchMode, WatcherType, watch};
 use crate::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
 
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
@@ -194,7 +194,7 @@ impl<'a> NonBlocking<'a> {
     fn watching<T: 'static>(
         &self,
         path: &str,
-        request: impl FnOnce(RequestId, WatchId, String) -> ClientRequest,
+        request: impl FnOnce(RequestId, WatchId, Arc<str>) -> ClientRequest,
         convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let shared = self.session.shared();
@@ -202,8 +202,9 @@ impl<'a> NonBlocking<'a> {
             return Pending::failed(error, shared.clock.clone());
         }
         let id = shared.next_watch();
-        let (sender, watch) = watch(id, path, &self.session.root, shared);
-        let full = self.session.root.full(path).into_owned();
+        // One copy of the path, for all who keep it.
+        let full: Arc<str> = self.session.root.full(path).into();
+        let (sender, watch) = watch(id, Arc::clone(&full), &self.session.root, shared);
         let request = |number| request(number, id, full);
         let asker = self.session.asker();
         let convert = |answer| convert(answer, watch);
@@ -218,8 +219,8 @@ impl<'a> NonBlocking<'a> {
         convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let session = self.session.id();
-        let request = |request, watch, path| {
-            let (read, watch) = (read(path), Some(watch));
+        let request = |request, watch, path: Arc<str>| {
+            let (read, watch) = (read((*path).to_owned()), Some((watch, path)));
             ClientRequest::Read { request, session, read, watch }
         };
         self.watching(path, request, convert)
@@ -254,12 +255,39 @@ impl<'a> NonBlocking<'a> {
 
     /// See [`Session::watch`].
     pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
+        self.watch_after(path, mode, None)
+    }
+
+    /// See [`Session::watch_from`]. While it waits for this replica, so do the reads that are made
+    /// behind it.
+    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Pending<Watch> {
+        self.watch_after(path, mode, Some(zxid))
+    }
+
+    fn watch_after(&self, path: &str, mode: WatchMode, from: Option<Zxid>) -> Pending<Watch> {
         let session = self.session.id();
         self.watching(
             path,
-            |request, watch, path| ClientRequest::Watch { request, session, watch, path, mode },
+            |request, watch, path| ClientRequest::Watch {
+                request,
+                session,
+                watch,
+                path,
+                mode,
+                from,
+            },
             |answer, watch| expect::done(answer).map(|()| watch),
         )
+    }
+
+    /// See [`Session::remove_watches`]. Those are removed too that were asked for before, and have
+    /// not been given out yet.
+    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
+        let session = self.session.id();
+        let full = self.session.root.full(path).into_owned();
+        let request =
+            |request| ClientRequest::RemoveWatches { request, session, path: full, which };
+        self.ask(self.validate(path), request, expect::done)
     }
 
     /// See [`Session::sync`].

@@ -61,6 +61,11 @@ pub enum Bug {
     OneShotStays,
     EventsLostAtSnapshot,
     EventsOutOfOrder,
+    HistoryMissesBatch,
+    HistoryKeptAtSnapshot,
+    SeamTwice,
+    WatchBeforeItsZxid,
+    RemovedWatchStays,
     LockEarly,
     TokenFixed,
     VersionUnheard,
@@ -71,7 +76,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 54] = [
+    pub const ALL: [Bug; 59] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -121,6 +126,11 @@ impl Bug {
         Bug::OneShotStays,
         Bug::EventsLostAtSnapshot,
         Bug::EventsOutOfOrder,
+        Bug::HistoryMissesBatch,
+        Bug::HistoryKeptAtSnapshot,
+        Bug::SeamTwice,
+        Bug::WatchBeforeItsZxid,
+        Bug::RemovedWatchStays,
         Bug::LockEarly,
         Bug::TokenFixed,
         Bug::VersionUnheard,
@@ -184,6 +194,15 @@ impl Bug {
             Bug::OneShotStays => "a one-shot watch fires again",
             Bug::EventsLostAtSnapshot => "watches do not hear of what a snapshot brought",
             Bug::EventsOutOfOrder => "events of one entry come in the wrong order",
+            Bug::HistoryMissesBatch => "a watch from the past lacks the changes of one entry",
+            Bug::HistoryKeptAtSnapshot => {
+                "a watch from the past lacks what a snapshot stands for, and does not say so"
+            }
+            Bug::SeamTwice => "a watch from the past begins with a change that was seen already",
+            Bug::WatchBeforeItsZxid => {
+                "a watch from a zxid is set before its replica has come to that"
+            }
+            Bug::RemovedWatchStays => "a watch that was removed still fires",
             Bug::LockEarly => "the second in the queue takes the lock too",
             Bug::TokenFixed => "every holder of a lock has the same fencing token",
             Bug::VersionUnheard => "the version is raised though one member has not told its own",

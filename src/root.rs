@@ -98,6 +98,9 @@ impl Root {
             | Error::NoChildrenForEphemerals { path }
             | Error::InvalidPath { path, .. }
             | Error::Reserved { path }
+            | Error::NoWatch { path }
+            | Error::TooOld { path, .. }
+            | Error::FutureZxid { path, .. }
             | Error::TooLarge { path, .. } => *path = self.relative(std::mem::take(path)),
             Error::Multi { error, .. } => {
                 let inner = std::mem::replace(&mut **error, Error::Busy { limit: 0 });

@@ -229,7 +229,8 @@ impl Session {
         self.inner.session.state()
     }
 
-    /// A channel of the session's states, beginning with the present one. It closes after a final
+    /// A channel of the session's states: what ZooKeeper tells its default watcher, and every other
+    /// one, as events of type `None`. It begins with the present one. It closes after a final
     /// one. A reader that leaves more than 64 unread misses some, and is told the latest when it has
     /// read on. Each call gives a channel of its own, which lasts until its receiver is dropped; where
     /// there are many, one may be told the same state twice.
@@ -571,7 +572,8 @@ impl Session {
         self.settle("children", path, self.nonblocking().children_and_watch(path))
     }
 
-    /// Watches a path, whether or not there is a znode, until the watch is dropped.
+    /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
+    /// Blocks until the session's earlier calls have their answers.
     pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
         self.settle("watch", path, self.nonblocking().watch(path, mode))
     }

@@ -5,14 +5,24 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 
+use crate::error::Result;
 use crate::node::io::{ClientRequest, WatchId};
 use crate::root::Root;
 use crate::runtime::host::Shared;
+use crate::session::Session;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
 use crate::znode::Zxid;
 
 /// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
 pub const WATCH_CAPACITY: usize = 1024;
+
+/// How many of the latest changes each replica keeps for
+/// [`Session::watch_from`](crate::Session::watch_from), at most.
+pub const HISTORY_CHANGES: usize = 1 << 17;
+
+/// How many bytes these may take, at most: each change takes the length of its path and about 60
+/// more.
+pub const HISTORY_BYTES: usize = 16 << 20;
 
 /// Which changes a persistent watch tells of.
 ///
@@ -48,6 +58,38 @@ pub enum WatchMode {
     PersistentRecursive,
 }
 
+/// Which watches [`Session::remove_watches`](crate::Session::remove_watches) removes.
+///
+/// Source: ZooKeeper, `Watcher.WatcherType`.
+///
+/// ```
+/// use quorate::{EventKind, WatchMode, WatcherType};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let (_, data) = session.exists_and_watch("/a")?;
+/// let persistent = session.watch("/a", WatchMode::Persistent)?;
+/// session.remove_watches("/a", WatcherType::Data)?;
+/// assert_eq!(data.recv().map(|event| event.kind), Some(EventKind::DataWatchRemoved));
+/// assert!(data.recv().is_none(), "it is over");
+/// assert!(persistent.events().is_empty(), "this one is not");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WatcherType {
+    /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
+    Children,
+    /// Those of [`Session::get_and_watch`](crate::Session::get_and_watch) and
+    /// [`Session::exists_and_watch`](crate::Session::exists_and_watch).
+    Data,
+    /// All of them.
+    Any,
+    /// Those of [`WatchMode::Persistent`].
+    Persistent,
+    /// Those of [`WatchMode::PersistentRecursive`].
+    PersistentRecursive,
+}
+
 /// One event of a [`Watch`].
 ///
 /// ```
@@ -65,9 +107,11 @@ pub enum WatchMode {
 pub struct WatchEvent {
     /// What happened.
     pub kind: EventKind,
-    /// To which znode. For a [`EventKind::Gap`], the path that is watched.
+    /// To which znode. For a [`EventKind::Gap`] and the end of a watch that was removed, the path
+    /// that is watched.
     pub path: String,
-    /// By which write. For a [`EventKind::Gap`], the last write whose event was left out.
+    /// By which write. For a [`EventKind::Gap`], the last write whose event was left out; for a watch
+    /// that was removed, the last one of which it would have told.
     pub zxid: Zxid,
     /// Whether this is a net change, found by comparing the trees after this replica was brought
     /// up to date by a snapshot: several changes of the znode may have become one.
@@ -100,6 +144,24 @@ pub enum EventKind {
     /// The reader was too slow and events were left out: read again what you watch. What is read
     /// after a gap was taken from the channel is not older than any event left out.
     Gap,
+    /// The last event of a watch of a get or an exists that
+    /// [`Session::remove_watches`](crate::Session::remove_watches) removed.
+    DataWatchRemoved,
+    /// The same of a watch of children.
+    ChildWatchRemoved,
+    /// The same of a persistent or a recursive watch.
+    PersistentWatchRemoved,
+}
+
+impl EventKind {
+    fn is_removal(self) -> bool {
+        matches!(
+            self,
+            EventKind::DataWatchRemoved
+                | EventKind::ChildWatchRemoved
+                | EventKind::PersistentWatchRemoved
+        )
+    }
 }
 
 /// A watch that has been set. Dropping it ends it.
@@ -110,9 +172,13 @@ pub enum EventKind {
 /// `session()`.
 ///
 /// Its events are in its channel before the change can be read from this instance, in the order
-/// of the writes. The channel closes when the watch is over: when one that fires once has fired, or
+/// of the writes. The channel closes when the watch is over: when one that fires once has fired,
+/// when it was removed by [`Session::remove_watches`](crate::Session::remove_watches), or
 /// when its session or its node has ended. At most [`WATCH_CAPACITY`] events wait in it; a reader
 /// that falls further behind gets an [`EventKind::Gap`], and no node ever waits for a reader.
+///
+/// What becomes of the session itself (ZooKeeper's default watcher) is told by
+/// [`Session::states`](crate::Session::states), and by no watch.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -151,6 +217,80 @@ impl Watch {
     }
 }
 
+/// What a session's watches have beyond those that begin now.
+impl Session {
+    /// As [`Session::watch`], beginning in the past: its first events are of every change after the
+    /// write `zxid`, in order, and those behind them of what comes next; none is missing and none
+    /// comes twice. What has been told up to a zxid, on whichever instance, can so be gone on with.
+    ///
+    /// The events of the past are in the channel when this returns. If there are more than
+    /// [`WATCH_CAPACITY`] of them, the others are left out, and behind those
+    /// that are there comes an [`EventKind::Gap`].
+    ///
+    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the leader:
+    /// this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
+    ///
+    /// A replica remembers the latest [`HISTORY_CHANGES`] changes, in
+    /// [`HISTORY_BYTES`] at most, and those only that it has applied one by one:
+    /// since it was started, from its last checkpoint on, or since it was brought up to date by a
+    /// snapshot.
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] if it does not remember all changes since `zxid`: then watch from now, and
+    /// read again what is watched. [`Error::FutureZxid`] if there is no such write.
+    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
+    /// [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
+    /// let set = here.set("/a", b"2")?.mzxid;
+    ///
+    /// // Somebody else goes on from there, on another instance.
+    /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
+    /// let event = watch.recv().expect("it is set");
+    /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// [`Error::TooOld`]: crate::Error::TooOld
+    /// [`Error::FutureZxid`]: crate::Error::FutureZxid
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
+    }
+
+    /// Removes the watches of a type that this session has at a path, through whichever handle they
+    /// were set. Each is told so by a last event ([`EventKind::DataWatchRemoved`] and its like),
+    /// behind those that wait for its reader, and is over. None of them fires for what happens
+    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it without
+    /// an event.
+    ///
+    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
+    ///
+    /// # Errors
+    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a
+    /// session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`, of which the former leaves the watch
+    /// on its server.
+    ///
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    /// [`Error::NoWatch`]: crate::Error::NoWatch
+    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
+        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.shared.tell(None, ClientRequest::Unwatch { watch: self.id });
@@ -160,20 +300,21 @@ impl Drop for Watch {
 /// The node's end of a watch's channel: see [`gap`](crate::sync::gap).
 #[derive(Debug)]
 pub(crate) struct WatchSender {
-    path: String,
+    /// In the whole tree.
+    path: Arc<str>,
     root: Root,
     events: EventSender<WatchEvent, Zxid>,
 }
 
-/// The two ends of a new watch.
+/// The two ends of a new watch of a path, as it is in the whole tree.
 pub(crate) fn watch(
     id: WatchId,
-    path: &str,
+    path: Arc<str>,
     root: &Root,
     shared: &Arc<Shared>,
 ) -> (WatchSender, Watch) {
     let (sender, events) = channel(WATCH_CAPACITY);
-    let sender = WatchSender { path: path.to_owned(), root: root.clone(), events: sender };
+    let sender = WatchSender { path, root: root.clone(), events: sender };
     (sender, Watch { id, events, shared: Arc::clone(shared) })
 }
 
@@ -182,15 +323,21 @@ impl WatchSender {
     /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
         let zxid = event.zxid;
+        if event.kind == EventKind::Gap {
+            return self.events.leave_out(zxid);
+        }
         let event = WatchEvent { path: self.root.relative(event.path), ..event };
+        if event.kind.is_removal() {
+            return self.events.deliver_last(event);
+        }
         self.events.deliver(event, zxid)
     }
 
     /// After the tree has been published.
     pub(crate) fn settle(&mut self) {
-        let path = &self.path;
+        let (path, root) = (&self.path, &self.root);
         self.events.settle(|zxid| {
-            let (kind, path) = (EventKind::Gap, path.clone());
+            let (kind, path) = (EventKind::Gap, root.relative((**path).to_owned()));
             WatchEvent { kind, path, zxid, net: false }
         });
     }

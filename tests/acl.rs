@@ -311,6 +311,30 @@ fn events_are_told_to_who_may_read() {
     assert_eq!(told(&recursive), kinds(&[(EventKind::Created, "/p/open")]));
 }
 
+/// The same for what a watch from the past tells.
+#[test]
+fn the_past_is_told_to_who_may_read() {
+    let cluster = Cluster::new(1);
+    let (alice, nobody) = two(&cluster);
+    let zxid = alice.sync().unwrap();
+    alice.create("/p", b"", CreateMode::Persistent).unwrap();
+    alice.create_with_acl("/p/c", b"", CreateMode::Persistent, &[alice_only()]).unwrap();
+    for _ in 0..2_000 {
+        drop(alice.nonblocking().set("/p/c", b""));
+    }
+    alice.set("/p", b"").unwrap();
+    let told = |session: &Session, path: &str, mode| -> Vec<EventKind> {
+        let watch = session.watch_from(path, mode, zxid).unwrap();
+        watch.events().try_iter().map(|event| event.kind).collect()
+    };
+    let recursive = WatchMode::PersistentRecursive;
+    assert_eq!(told(&nobody, "/", recursive), [EventKind::Created, EventKind::DataChanged]);
+    assert_eq!(told(&nobody, "/p/c", WatchMode::Persistent), []);
+    assert_eq!(told(&alice, "/", recursive).last(), Some(&EventKind::Gap));
+    let kinds = told(&nobody, "/p", WatchMode::Persistent);
+    assert_eq!(kinds, [EventKind::Created, EventKind::ChildrenChanged, EventKind::DataChanged]);
+}
+
 #[test]
 fn a_snapshot_shows_what_may_be_read() {
     let cluster = Cluster::new(1);

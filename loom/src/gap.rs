@@ -6,6 +6,7 @@ use loom::thread;
 
 use crate::every_schedule;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
+use crate::sync::prim::TryRecvError;
 use crate::sync::published::Published;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,5 +143,55 @@ fn a_task_that_waits_is_woken_for_a_gap() {
             reader.take(event.unwrap());
         }
         drop(node.join().unwrap());
+    });
+}
+
+/// Whichever end wants the channel first, and whether or not anything is sent before the end.
+#[test]
+fn both_ends_meet_and_the_end_is_seen() {
+    for sends in 0..=1 {
+        every_schedule(move || {
+            let (published, mut sender, events, mut reader) = start(1);
+            let node = thread::spawn(move || {
+                for number in 1..=sends {
+                    change(&published, &mut sender, number..=number);
+                }
+            });
+            if let Ok(event) = events.events().try_recv() {
+                reader.take(event);
+            }
+            node.join().unwrap();
+            reader.drain(&events);
+            assert_eq!(reader.known, sends);
+            assert_eq!(events.events().try_recv(), Err(TryRecvError::Disconnected));
+        });
+    }
+}
+
+#[test]
+fn a_last_event_has_a_place_behind_the_gap() {
+    every_schedule(|| {
+        let (published, mut sender, events, _) = start(1);
+        for number in 1..=2 {
+            change(&published, &mut sender, number..=number);
+        }
+        sender.deliver(Event::Changed(3), 3);
+        sender.deliver_last(Event::Changed(4));
+        sender.settle(Event::Gap);
+        drop(sender);
+        let mut seen = Vec::new();
+        while let Ok(event) = events.events().try_recv() {
+            seen.push(event);
+        }
+        assert_eq!(seen, [Event::Changed(1), Event::Gap(2), Event::Changed(4)]);
+    });
+    every_schedule(|| {
+        let (_, mut sender, events, _) = start(1);
+        sender.deliver(Event::Changed(1), 1);
+        sender.deliver(Event::Changed(2), 2);
+        sender.deliver_last(Event::Changed(3));
+        sender.settle(Event::Gap);
+        let seen = std::iter::from_fn(|| events.events().try_recv().ok());
+        assert_eq!(seen.collect::<Vec<_>>(), [Event::Changed(1), Event::Gap(2), Event::Changed(3)]);
     });
 }

@@ -27,7 +27,7 @@ use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
 use crate::version::VERSION;
-use crate::watch::WatchMode;
+use crate::watch::{WatchMode, WatcherType};
 use crate::znode::{CreateMode, SessionId};
 
 const ID: NodeId = 1;
@@ -288,16 +288,22 @@ impl<'a> World<'a> {
                 request,
                 session,
                 watch,
-                path: self.path(),
+                path: self.path().into(),
                 mode: WatchMode::Persistent,
+                from: (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64))),
             },
             8 => {
-                let read = Read::Get { path: self.path() };
-                ClientRequest::Read { request, session, read, watch: Some(watch) }
+                let path = self.path();
+                let watch = Some((watch, path.as_str().into()));
+                ClientRequest::Read { request, session, read: Read::Get { path }, watch }
             }
             9 => {
                 let ops = vec![self.op(), self.op()];
                 ClientRequest::Write { request, session, command: Write::Multi(ops) }
+            }
+            10 if self.choices.below(2) == 0 => {
+                let (path, which) = (self.path(), WatcherType::Any);
+                ClientRequest::RemoveWatches { request, session, path, which }
             }
             _ => ClientRequest::Write { request, session, command: Write::Op(self.op()) },
         })

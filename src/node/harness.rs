@@ -17,7 +17,7 @@ use crate::session::SessionState;
 use crate::storage::Boot;
 use crate::version::VERSION;
 use crate::watch::{WatchEvent, WatchMode};
-use crate::znode::{CreateMode, SessionId};
+use crate::znode::{CreateMode, SessionId, Zxid};
 
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 pub(crate) const TICK: Duration = Duration::from_secs(2);
@@ -492,11 +492,22 @@ impl Cluster {
         path: &str,
         mode: WatchMode,
     ) {
-        let path = path.to_owned();
-        let watch = WatchId(watch);
-        let request =
-            self.ask(id, |request| ClientRequest::Watch { request, session, watch, path, mode });
-        self.answer(request).unwrap();
+        self.watch_from(id, session, watch, path, mode, None).unwrap();
+    }
+
+    pub(crate) fn watch_from(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        watch: u64,
+        path: &str,
+        mode: WatchMode,
+        from: Option<Zxid>,
+    ) -> Result<Answer, Error> {
+        let (watch, path) = (WatchId(watch), path.into());
+        let watch = |request| ClientRequest::Watch { request, session, watch, path, mode, from };
+        let request = self.ask(id, watch);
+        self.answer(request)
     }
 
     pub(crate) fn read(&mut self, id: NodeId, session: SessionId, path: &str) -> RequestId {

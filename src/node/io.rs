@@ -12,7 +12,7 @@ use crate::machine::{Dirty, State};
 use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
 use crate::session::SessionState;
 use crate::storage::LogWrite;
-use crate::watch::{WatchEvent, WatchMode};
+use crate::watch::{WatchEvent, WatchMode, WatcherType};
 use crate::znode::{SessionId, Stat, Zxid};
 
 /// Monotonic time since the node's epoch, which is the shell's to choose.
@@ -104,10 +104,20 @@ pub(crate) enum ClientRequest {
     Write { request: RequestId, session: SessionId, command: Write },
     /// Answered, once all earlier requests of the session are, from this replica. With `watch`,
     /// the one-shot watch that goes with the read is set in the same instant (not when the
-    /// read fails, but for `Exists` also when the znode is missing).
-    Read { request: RequestId, session: SessionId, read: Read, watch: Option<WatchId> },
-    /// Sets a persistent watch. Answered with `Answer::Watching`.
-    Watch { request: RequestId, session: SessionId, watch: WatchId, path: String, mode: WatchMode },
+    /// read fails, but for `Exists` also when the znode is missing). It has the read's path.
+    Read { request: RequestId, session: SessionId, read: Read, watch: Option<(WatchId, Arc<str>)> },
+    /// Sets a persistent watch. Answered with `Answer::Watching`. With `from`, its first events are
+    /// of all changes after that zxid, or it fails.
+    Watch {
+        request: RequestId,
+        session: SessionId,
+        watch: WatchId,
+        path: Arc<str>,
+        mode: WatchMode,
+        from: Option<Zxid>,
+    },
+    /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
+    RemoveWatches { request: RequestId, session: SessionId, path: String, which: WatcherType },
     /// The holder lets go of the session without closing it: it is kept alive no longer, and can
     /// be resumed until it expires. Not answered.
     Abandon { session: SessionId },

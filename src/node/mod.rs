@@ -33,13 +33,16 @@ mod guard;
 #[cfg(test)]
 mod harness;
 mod hashes;
+mod history;
 pub(crate) mod io;
 mod lead;
 mod local;
 mod log;
 pub(crate) mod message;
+mod net_changes;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
+mod path_filter;
 mod raft_log;
 mod ready;
 mod reap;
@@ -67,10 +70,12 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
+use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES};
 use crate::znode::{SessionId, Zxid};
 use admission::Admission;
 use expiry::ExpiryTable;
 use hashes::Hashes;
+use history::History;
 use io::{Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
@@ -114,7 +119,8 @@ pub(crate) struct NodeConfig {
 }
 
 /// When a checkpoint is due: after so many entries, so many bytes of them, or so long with any at
-/// all. And what of the log is kept behind it, for peers that lag a little.
+/// all. And what of the log is kept behind it, for peers that lag a little, and of the changes made
+/// for watches that begin in the past.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,
@@ -122,6 +128,8 @@ pub(crate) struct LogLimits {
     pub(crate) checkpoint_age: Duration,
     pub(crate) retained_entries: usize,
     pub(crate) retained_bytes: usize,
+    pub(crate) history_changes: usize,
+    pub(crate) history_bytes: usize,
 }
 
 impl Default for LogLimits {
@@ -132,6 +140,8 @@ impl Default for LogLimits {
             checkpoint_age: Duration::from_secs(600),
             retained_entries: 5_000,
             retained_bytes: 4 << 20,
+            history_changes: HISTORY_CHANGES,
+            history_bytes: HISTORY_BYTES,
         }
     }
 }
@@ -182,6 +192,7 @@ pub(crate) struct Node {
     // This node's users.
     local: LocalSessions,
     watches: WatchTable,
+    history: History,
     rounds: Rounds,
     /// Rounds confirmed at an index that is not applied yet, and when they were sent.
     fresh_soon: Vec<(u64, Time)>,

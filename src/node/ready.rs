@@ -148,6 +148,7 @@ impl Node {
         let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
         self.watches.fire_net(&old, &self.machine.tree(), may_read, &mut fired);
         self.tell(fired);
+        self.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
         self.local.applied();
         self.disk_number += 1;

@@ -7,6 +7,7 @@ use raft::{RawNode, StateRole, eraftpb};
 use super::admission::Admission;
 use super::expiry::ExpiryTable;
 use super::hashes::Hashes;
+use super::history::History;
 use super::io::{Effects, Now, Problem};
 use super::local::LocalSessions;
 use super::log::{MemLog, Position};
@@ -80,6 +81,11 @@ impl Node {
             checkpointing: None,
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
             watches: WatchTable::default(),
+            history: History::new(
+                machine.zxid(),
+                config.log.history_changes,
+                config.log.history_bytes,
+            ),
             rounds: Rounds::new(config.seed),
             fresh_soon: Vec::new(),
             fresh_at: None,

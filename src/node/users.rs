@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::io::ClientRequest;
+use super::local::NewWatch;
 use super::versions::Gate;
 use super::watches::{Fired, WatchKind};
 use super::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, admission, local, negotiated};
@@ -46,12 +47,18 @@ impl Node {
             ClientRequest::Read { request, session, read, watch } => {
                 self.local.read(request, session, read, watch, effects);
             }
-            ClientRequest::Watch { request, session, watch, path, mode } => {
+            ClientRequest::Watch { request, session, watch: id, path, mode, from } => {
                 let kind = match mode {
                     WatchMode::Persistent => WatchKind::Persistent,
                     WatchMode::PersistentRecursive => WatchKind::Recursive,
                 };
-                self.local.watch(request, session, watch, path, kind, effects);
+                let (new, zxid) = (NewWatch { id, path, kind, from }, self.machine.zxid());
+                if let Some(ticket) = self.local.watch(request, session, new, zxid, effects) {
+                    self.rounds.wait(ticket);
+                }
+            }
+            ClientRequest::RemoveWatches { request, session, path, which } => {
+                self.local.remove_watches(request, session, path, which, effects);
             }
             ClientRequest::Abandon { session } => {
                 let reason = "the handle was dropped before the session was resumed";
@@ -74,6 +81,7 @@ impl Node {
             | ClientRequest::Write { request, .. }
             | ClientRequest::Read { request, .. }
             | ClientRequest::Watch { request, .. }
+            | ClientRequest::RemoveWatches { request, .. }
             | ClientRequest::Sync { request, .. } => request,
             ClientRequest::Introduce { .. }
             | ClientRequest::Abandon { .. }
@@ -224,7 +232,8 @@ impl Node {
 
     pub(super) fn answer_waits(&mut self) {
         let index = self.raw.store().applied().index;
-        self.local.answer_waits(&self.machine, index, &mut self.watches, &mut self.effects);
+        let (watches, history) = (&mut self.watches, &self.history);
+        self.local.answer_waits(&self.machine, index, watches, history, &mut self.effects);
     }
 
     pub(super) fn take_applied(&mut self, applied: Applied) {
@@ -243,6 +252,7 @@ impl Node {
             self.watches.fire(change, may_read, &mut fired);
         }
         self.tell(fired);
+        self.history.note(applied.changes);
         for outcome in applied.outcomes {
             let session = outcome.session;
             if outcome.result.is_err() {

@@ -17,14 +17,17 @@
 //! not told; a watch that fires once is over all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::acl::AccessList;
+use crate::machine::Tree;
 use crate::machine::command::{Change, ChangeKind};
-use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
+use crate::node::net_changes::Net;
+use crate::node::path_filter::PathFilter;
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::watch::{EventKind, WatchEvent};
+use crate::watch::{EventKind, WATCH_CAPACITY, WatchEvent, WatcherType};
 use crate::znode::{SessionId, Zxid};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +52,73 @@ impl WatchKind {
     fn is_child(self) -> bool {
         matches!(self, WatchKind::Children | WatchKind::Persistent)
     }
+
+    fn is(self, which: WatcherType) -> bool {
+        match which {
+            WatcherType::Children => self == WatchKind::Children,
+            WatcherType::Data => self == WatchKind::Data,
+            WatcherType::Any => true,
+            WatcherType::Persistent => self == WatchKind::Persistent,
+            WatcherType::PersistentRecursive => self == WatchKind::Recursive,
+        }
+    }
+
+    /// The last event of one that is removed.
+    fn removed(self) -> EventKind {
+        match self {
+            WatchKind::Data => EventKind::DataWatchRemoved,
+            WatchKind::Children => EventKind::ChildWatchRemoved,
+            WatchKind::Persistent | WatchKind::Recursive => EventKind::PersistentWatchRemoved,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Watcher {
-    path: String,
+    path: Arc<str>,
     kind: WatchKind,
     session: SessionId,
+}
+
+/// The watches of one path: mostly one.
+#[derive(Debug)]
+enum AtPath {
+    One(WatchId, WatchKind),
+    Many(BTreeMap<WatchId, WatchKind>),
+}
+
+impl AtPath {
+    fn insert(&mut self, id: WatchId, kind: WatchKind) {
+        match self {
+            AtPath::One(first, of) => {
+                *self = AtPath::Many(BTreeMap::from([(*first, *of), (id, kind)]));
+            }
+            AtPath::Many(many) => {
+                many.insert(id, kind);
+            }
+        }
+    }
+
+    /// Whether none is left.
+    fn remove(&mut self, id: WatchId) -> bool {
+        match self {
+            AtPath::One(..) => true,
+            AtPath::Many(many) => {
+                many.remove(&id);
+                many.is_empty()
+            }
+        }
+    }
+
+    /// In the order of their ids.
+    fn iter(&self) -> impl Iterator<Item = (WatchId, WatchKind)> {
+        let (one, many) = match self {
+            AtPath::One(id, kind) => (Some((*id, *kind)), None),
+            AtPath::Many(many) => (None, Some(many)),
+        };
+        let many = many.into_iter().flatten().map(|(id, kind)| (*id, *kind));
+        one.into_iter().chain(many)
+    }
 }
 
 /// What a round of changes came to: the events in order, and the watches that are over after them.
@@ -68,10 +131,36 @@ pub(crate) struct Fired {
 #[derive(Debug, Default)]
 pub(crate) struct WatchTable {
     watchers: BTreeMap<WatchId, Watcher>,
-    by_path: BTreeMap<String, BTreeMap<WatchId, WatchKind>>,
+    by_path: BTreeMap<Arc<str>, AtPath>,
+    /// The same paths: most writes concern no watch, and cost one look here.
+    paths: PathFilter,
     by_session: BTreeMap<SessionId, BTreeSet<WatchId>>,
     /// How many recursive watches there are: without any, no ancestor needs a look.
     recursive: usize,
+}
+
+/// Something to tell, of which there are as many events as watches that want it.
+#[derive(Clone, Copy)]
+struct News<'a> {
+    kind: EventKind,
+    path: &'a str,
+    zxid: Zxid,
+    /// Who may hear of it.
+    acl: Option<&'a AccessList>,
+}
+
+impl News<'_> {
+    fn event(self) -> WatchEvent {
+        WatchEvent { kind: self.kind, path: self.path.to_owned(), zxid: self.zxid, net: false }
+    }
+}
+
+fn event_kind(change: ChangeKind) -> EventKind {
+    match change {
+        ChangeKind::Created => EventKind::Created,
+        ChangeKind::DataChanged => EventKind::DataChanged,
+        ChangeKind::Deleted => EventKind::Deleted,
+    }
 }
 
 impl WatchTable {
@@ -80,11 +169,38 @@ impl WatchTable {
         self.watchers.len()
     }
 
-    pub(crate) fn add(&mut self, id: WatchId, path: &str, kind: WatchKind, session: SessionId) {
-        self.by_path.entry(path.to_owned()).or_default().insert(id, kind);
+    pub(crate) fn add(&mut self, id: WatchId, path: Arc<str>, kind: WatchKind, session: SessionId) {
+        match self.by_path.get_mut(&path) {
+            Some(at_path) => at_path.insert(id, kind),
+            None => {
+                self.paths.add(&path, self.by_path.keys().map(|path| &**path));
+                self.by_path.insert(Arc::clone(&path), AtPath::One(id, kind));
+            }
+        }
         self.by_session.entry(session).or_default().insert(id);
         self.recursive += usize::from(kind == WatchKind::Recursive);
-        self.watchers.insert(id, Watcher { path: path.to_owned(), kind, session });
+        self.watchers.insert(id, Watcher { path, kind, session });
+    }
+
+    /// Adds a persistent or recursive watch, which first tells of the changes of the past, oldest
+    /// first: of so many as its channel holds, and then of a gap.
+    pub(crate) fn add_with_past<'a>(
+        &mut self,
+        (id, path, kind): (WatchId, Arc<str>, WatchKind),
+        session: SessionId,
+        past: impl DoubleEndedIterator<Item = &'a Change>,
+        may_read: impl Fn(Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        let told = past.filter_map(|change| told(kind, &path, change));
+        let mut told = told.filter(|news| may_read(news.acl));
+        let events = told.by_ref().take(WATCH_CAPACITY).map(|news| (id, news.event()));
+        fired.events.extend(events);
+        if let Some(last) = told.next_back() {
+            let gap = News { kind: EventKind::Gap, path: &path, zxid: last.zxid, acl: None };
+            fired.events.push((id, gap.event()));
+        }
+        self.add(id, path, kind, session);
     }
 
     pub(crate) fn remove(&mut self, id: WatchId) {
@@ -92,11 +208,9 @@ impl WatchTable {
             return;
         };
         self.recursive -= usize::from(watcher.kind == WatchKind::Recursive);
-        if let Some(at_path) = self.by_path.get_mut(&watcher.path) {
-            at_path.remove(&id);
-            if at_path.is_empty() {
-                self.by_path.remove(&watcher.path);
-            }
+        if self.by_path.get_mut(&watcher.path).is_some_and(|at_path| at_path.remove(id)) {
+            self.by_path.remove(&watcher.path);
+            self.paths.remove(&watcher.path);
         }
         if let Some(of_session) = self.by_session.get_mut(&watcher.session) {
             of_session.remove(&id);
@@ -104,6 +218,32 @@ impl WatchTable {
                 self.by_session.remove(&watcher.session);
             }
         }
+    }
+
+    /// Removes the watches of one type that a session has at a path, and tells them so; `false` if
+    /// there are none. They have been told of all that was applied, up to this zxid.
+    pub(crate) fn remove_watches(
+        &mut self,
+        session: SessionId,
+        path: &str,
+        which: WatcherType,
+        zxid: Zxid,
+        fired: &mut Fired,
+    ) -> bool {
+        let ours = |(id, kind): &(WatchId, WatchKind)| {
+            kind.is(which) && self.watchers.get(id).is_some_and(|of| of.session == session)
+        };
+        let at_path = self.by_path.get(path).into_iter().flat_map(AtPath::iter);
+        let removed: Vec<_> = at_path.filter(ours).collect();
+        for (id, kind) in &removed {
+            let news = News { kind: kind.removed(), path, zxid, acl: None };
+            fired.events.push((*id, news.event()));
+            if !planted(Bug::RemovedWatchStays) {
+                self.remove(*id);
+                fired.ended.push(*id);
+            }
+        }
+        !removed.is_empty()
     }
 
     /// Removes the watches of a session that is over.
@@ -126,53 +266,30 @@ impl WatchTable {
         if self.watchers.is_empty() {
             return;
         }
-        let event = |kind, path: &str| WatchEvent {
-            kind,
-            path: path.to_owned(),
-            zxid: change.zxid,
-            net: false,
-        };
-        let path = change.path.as_str();
-        let hears = |session| may_read(session, change.acl.as_deref());
+        let (path, zxid) = (change.path.as_str(), change.zxid);
+        let acl = change.acl.as_deref();
+        let news = News { kind: event_kind(change.kind), path, zxid, acl };
+        self.fire_at(path, WatchKind::is_data, news, &may_read, fired);
+        let mut above = (self.recursive > 0).then_some(path);
+        while let Some(at) = above {
+            self.fire_at(at, |kind| kind == WatchKind::Recursive, news, &may_read, fired);
+            above = path::parent(at);
+        }
         match change.kind {
-            ChangeKind::Created => {
-                self.fire_data(event(EventKind::Created, path), hears, fired);
-            }
-            ChangeKind::DataChanged => {
-                self.fire_data(event(EventKind::DataChanged, path), hears, fired);
-                return;
-            }
+            ChangeKind::DataChanged => return,
+            ChangeKind::Created => {}
             ChangeKind::Deleted => {
-                self.fire_data(event(EventKind::Deleted, path), hears, fired);
                 let told = |kind: WatchKind| kind == WatchKind::Children;
-                self.fire_at(path, told, &event(EventKind::Deleted, path), hears, fired);
+                self.fire_at(path, told, news, &may_read, fired);
                 if planted(Bug::EventLostOnDelete) {
                     return;
                 }
             }
         }
         if let Some(parent) = path::parent(path) {
-            let event = event(EventKind::ChildrenChanged, parent);
-            let hears = |session| may_read(session, change.parent_acl.as_deref());
-            self.fire_at(parent, WatchKind::is_child, &event, hears, fired);
-        }
-    }
-
-    /// To the data watches of the path, and the recursive ones of it and of all above it.
-    fn fire_data(
-        &mut self,
-        event: WatchEvent,
-        hears: impl Fn(SessionId) -> bool + Copy,
-        fired: &mut Fired,
-    ) {
-        self.fire_at(&event.path, WatchKind::is_data, &event, hears, fired);
-        if self.recursive == 0 {
-            return;
-        }
-        let mut at = Some(event.path.as_str());
-        while let Some(path) = at {
-            self.fire_at(path, |kind| kind == WatchKind::Recursive, &event, hears, fired);
-            at = path::parent(path);
+            let acl = change.parent_acl.as_deref();
+            let news = News { kind: EventKind::ChildrenChanged, path: parent, zxid, acl };
+            self.fire_at(parent, WatchKind::is_child, news, &may_read, fired);
         }
     }
 
@@ -180,24 +297,28 @@ impl WatchTable {
         &mut self,
         path: &str,
         matches: impl Fn(WatchKind) -> bool,
-        event: &WatchEvent,
-        hears: impl Fn(SessionId) -> bool,
+        news: News<'_>,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
+        if !self.paths.may_hold(path) {
+            return;
+        }
         let Some(watchers) = self.by_path.get(path) else {
             return;
         };
         let mut over = Vec::new();
-        for (id, kind) in watchers {
-            if matches(*kind) {
-                if self.watchers.get(id).is_some_and(|watcher| hears(watcher.session)) {
-                    fired.events.push((*id, event.clone()));
+        for (id, kind) in watchers.iter() {
+            if matches(kind) {
+                let hears = |watcher: &Watcher| may_read(watcher.session, news.acl);
+                if self.watchers.get(&id).is_some_and(hears) || planted(Bug::EventsUnfiltered) {
+                    fired.events.push((id, news.event()));
                 }
                 if planted(Bug::EventTwice) {
-                    fired.events.push((*id, event.clone()));
+                    fired.events.push((id, news.event()));
                 }
                 if kind.fires_once() && !planted(Bug::OneShotStays) {
-                    over.push(*id);
+                    over.push(id);
                 }
             }
         }
@@ -219,17 +340,17 @@ impl WatchTable {
         if planted(Bug::EventsLostAtSnapshot) {
             return;
         }
-        let mut net = Net { old, new, events: Vec::new() };
+        let mut net = Net::new(old, new);
         for (path, watchers) in &self.by_path {
-            for (id, kind) in watchers {
+            for (id, kind) in watchers.iter() {
                 match kind {
-                    WatchKind::Data => net.node(*id, path, true),
-                    WatchKind::Children => net.children(*id, path, true),
+                    WatchKind::Data => net.node(id, path, true),
+                    WatchKind::Children => net.children(id, path, true),
                     WatchKind::Persistent => {
-                        net.node(*id, path, false);
-                        net.children(*id, path, false);
+                        net.node(id, path, false);
+                        net.children(id, path, false);
                     }
-                    WatchKind::Recursive => net.subtree(*id, path),
+                    WatchKind::Recursive => net.subtree(id, path),
                 }
             }
         }
@@ -255,73 +376,24 @@ impl WatchTable {
     }
 }
 
-/// Compares two trees for the watches between them.
-struct Net<'a> {
-    old: &'a Tree,
-    new: &'a Tree,
-    events: Vec<(WatchId, WatchEvent)>,
-}
-
-impl Net<'_> {
-    fn push(&mut self, id: WatchId, kind: EventKind, path: &str, zxid: Zxid) {
-        let event = WatchEvent { kind, path: path.to_owned(), zxid, net: true };
-        self.events.push((id, event));
+/// What a persistent or recursive watch is told of a change, if anything: as [`WatchTable::fire`]
+/// does it, for one watch alone.
+fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<News<'a>> {
+    let rest = change.path.strip_prefix(watched)?;
+    let zxid = change.zxid;
+    let acl = change.acl.as_deref();
+    let own = News { kind: event_kind(change.kind), path: &change.path, zxid, acl };
+    if rest.is_empty() {
+        return Some(own);
     }
-
-    fn node(&mut self, id: WatchId, path: &str, once: bool) {
-        let (old, new) = (self.old.get(path), self.new.get(path));
-        self.compare(id, path, old, new, once);
+    // The root's own path ends in the slash.
+    let below = rest.strip_prefix('/').or((watched == "/").then_some(rest))?;
+    if kind == WatchKind::Recursive {
+        return Some(own);
     }
-
-    fn compare(
-        &mut self,
-        id: WatchId,
-        path: &str,
-        old: Option<&Znode>,
-        new: Option<&Znode>,
-        once: bool,
-    ) {
-        match (old.map(Znode::stat), new.map(Znode::stat)) {
-            (None, None) => {}
-            (None, Some(new)) => self.push(id, EventKind::Created, path, new.czxid),
-            // When exactly it went is not known any more: some time up to now.
-            (Some(_), None) => self.push(id, EventKind::Deleted, path, self.new.zxid()),
-            (Some(old), Some(new)) if old.czxid != new.czxid => {
-                if once {
-                    self.push(id, EventKind::DataChanged, path, new.mzxid);
-                } else {
-                    self.push(id, EventKind::Deleted, path, new.czxid);
-                    self.push(id, EventKind::Created, path, new.czxid);
-                }
-            }
-            (Some(old), Some(new)) if old.mzxid != new.mzxid => {
-                self.push(id, EventKind::DataChanged, path, new.mzxid);
-            }
-            (Some(_), Some(_)) => {}
-        }
-    }
-
-    fn children(&mut self, id: WatchId, path: &str, once: bool) {
-        match (self.old.get(path).map(Znode::stat), self.new.get(path).map(Znode::stat)) {
-            (Some(_), None) if once => self.push(id, EventKind::Deleted, path, self.new.zxid()),
-            (Some(old), Some(new)) if old.pzxid != new.pzxid => {
-                self.push(id, EventKind::ChildrenChanged, path, new.pzxid);
-            }
-            _ => {}
-        }
-    }
-
-    fn subtree(&mut self, id: WatchId, root: &str) {
-        let mut open = vec![root.to_owned()];
-        while let Some(path) = open.pop() {
-            let (old, new) = (self.old.get(&path), self.new.get(&path));
-            self.compare(id, &path, old, new, false);
-            let mut names: BTreeSet<&str> = BTreeSet::new();
-            names.extend(old.into_iter().flat_map(Znode::children));
-            names.extend(new.into_iter().flat_map(Znode::children));
-            open.extend(names.into_iter().map(|name| path::join(&path, name)));
-        }
-    }
+    let child = !below.contains('/') && change.kind != ChangeKind::DataChanged;
+    let acl = change.parent_acl.as_deref();
+    child.then_some(News { kind: EventKind::ChildrenChanged, path: watched, zxid, acl })
 }
 
 #[cfg(test)]
@@ -343,7 +415,7 @@ mod tests {
     fn table(watches: &[(u64, &str, WatchKind)]) -> WatchTable {
         let mut table = WatchTable::default();
         for (id, path, kind) in watches {
-            table.add(WatchId(*id), path, *kind, S);
+            table.add(WatchId(*id), (*path).into(), *kind, S);
         }
         table
     }
@@ -405,5 +477,115 @@ mod tests {
         assert_eq!(table.end_session(S), [WatchId(2)]);
         assert_eq!(fire(&mut table, ChangeKind::Created, "/a"), []);
         assert_eq!(table.recursive, 0);
+    }
+
+    fn changes(of: &[(ChangeKind, &str)]) -> Vec<Change> {
+        let change = |((kind, path), zxid): (&(ChangeKind, &str), Zxid)| Change {
+            zxid,
+            kind: *kind,
+            path: (*path).to_owned(),
+            acl: None,
+            parent_acl: None,
+        };
+        of.iter().zip(1..).map(change).collect()
+    }
+
+    /// What was told live and what is told of the past are the same.
+    #[test]
+    fn the_past_is_told_as_it_was_live() {
+        let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/b", "/a/bb"];
+        let kinds = [ChangeKind::Created, ChangeKind::DataChanged, ChangeKind::Deleted];
+        let all: Vec<_> =
+            kinds.iter().flat_map(|kind| paths.iter().map(|path| (*kind, *path))).collect();
+        let changes = changes(&all);
+        for path in paths {
+            for kind in [WatchKind::Persistent, WatchKind::Recursive] {
+                let (mut live, mut past) = (Fired::default(), Fired::default());
+                let mut watches = table(&[(1, path, kind)]);
+                changes.iter().for_each(|change| watches.fire(change, |_, _| true, &mut live));
+                let mut later = WatchTable::default();
+                let watch = (WatchId(1), path.into(), kind);
+                later.add_with_past(watch, S, changes.iter(), |_| true, &mut past);
+                assert_eq!(live.events, past.events, "{kind:?} {path}");
+                assert!(!past.events.is_empty());
+                assert_eq!(later.len(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_past_that_is_too_long_ends_in_a_gap() {
+        let set = (ChangeKind::DataChanged, "/a");
+        for (count, gap) in [(WATCH_CAPACITY, false), (WATCH_CAPACITY + 1, true), (5000, true)] {
+            let mut changes = changes(&vec![set; count]);
+            let (kind, path) = (ChangeKind::Created, "/b".to_owned());
+            changes.push(Change { zxid: 9999, kind, path, acl: None, parent_acl: None });
+            let mut fired = Fired::default();
+            let watch = (WatchId(1), "/a".into(), WatchKind::Persistent);
+            WatchTable::default().add_with_past(watch, S, changes.iter(), |_| true, &mut fired);
+            let (told, after) = fired.events.split_at(WATCH_CAPACITY);
+            assert!(told.iter().zip(1..).all(|((_, event), zxid)| event.zxid == zxid));
+            let after: Vec<_> = after.iter().map(|(_, event)| (event.kind, event.zxid)).collect();
+            let expected = gap.then_some((EventKind::Gap, count as Zxid));
+            assert_eq!(after, expected.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn watches_are_removed_by_type_path_and_session() {
+        use EventKind::{ChildWatchRemoved, DataWatchRemoved, PersistentWatchRemoved};
+        let of = |which, expected: &[(u64, EventKind)]| {
+            let mut watches = table(&[
+                (1, "/a", WatchKind::Data),
+                (2, "/a", WatchKind::Children),
+                (3, "/a", WatchKind::Persistent),
+                (4, "/a", WatchKind::Recursive),
+                (5, "/a", WatchKind::Data),
+                (6, "/a/b", WatchKind::Data),
+            ]);
+            for (id, kind) in [(7, WatchKind::Data), (8, WatchKind::Recursive)] {
+                watches.add(WatchId(id), "/a".into(), kind, SessionId(99));
+            }
+            let mut fired = Fired::default();
+            assert!(watches.remove_watches(S, "/a", which, 50, &mut fired));
+            let told = |(id, event): &(WatchId, WatchEvent)| {
+                assert_eq!((event.path.as_str(), event.zxid), ("/a", 50));
+                (id.0, event.kind)
+            };
+            assert_eq!(fired.events.iter().map(told).collect::<Vec<_>>(), expected);
+            let ended: Vec<_> = expected.iter().map(|(id, _)| WatchId(*id)).collect();
+            assert_eq!(fired.ended, ended);
+            assert_eq!(watches.len(), 8 - expected.len());
+            assert!(!watches.remove_watches(S, "/a", which, 50, &mut fired), "{which:?}");
+            let heard = fire(&mut watches, ChangeKind::Deleted, "/a");
+            let gone = |id: &u64| expected.iter().any(|(removed, _)| removed == id);
+            assert!(!heard.iter().any(|(id, ..)| gone(id)));
+            assert!(heard.iter().any(|(id, ..)| *id == 8));
+        };
+        let (data, child, persistent) =
+            (DataWatchRemoved, ChildWatchRemoved, PersistentWatchRemoved);
+        of(WatcherType::Data, &[(1, data), (5, data)]);
+        of(WatcherType::Children, &[(2, child)]);
+        of(WatcherType::Persistent, &[(3, persistent)]);
+        of(WatcherType::PersistentRecursive, &[(4, persistent)]);
+        let any = [(1, data), (2, child), (3, persistent), (4, persistent), (5, data)];
+        of(WatcherType::Any, &any);
+    }
+
+    #[test]
+    fn many_watches_of_one_path_come_and_go() {
+        let mut watches = WatchTable::default();
+        for id in 0..100 {
+            watches.add(WatchId(id), "/a".into(), WatchKind::Persistent, S);
+        }
+        assert_eq!(fire(&mut watches, ChangeKind::DataChanged, "/a").len(), 100);
+        for id in (0..100).filter(|id| id % 3 != 0) {
+            watches.remove(WatchId(id));
+        }
+        let heard = fire(&mut watches, ChangeKind::DataChanged, "/a");
+        let ids: Vec<u64> = heard.into_iter().map(|(id, ..)| id).collect();
+        assert_eq!(ids, (0..100).step_by(3).collect::<Vec<_>>());
+        assert_eq!(watches.end_session(S).len(), 34);
+        assert!(watches.by_path.is_empty() && watches.watchers.is_empty());
     }
 }

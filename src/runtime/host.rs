@@ -56,7 +56,7 @@ pub(crate) struct Request {
     /// Who waits for the answer, if anybody.
     slot: Option<(RequestId, Arc<Slot>)>,
     /// The watch that comes with it.
-    watch: Option<Box<(WatchId, WatchSender)>>,
+    watch: Option<(WatchId, Box<WatchSender>)>,
     asker: Option<Asker>,
 }
 
@@ -145,7 +145,7 @@ impl Shared {
         let request = Request {
             request: Some(request(id)),
             slot,
-            watch: watch.map(Box::new),
+            watch: watch.map(|(id, sender)| (id, Box::new(sender))),
             asker: Some(asker),
         };
         // If the host is gone, the dropped request answers itself.
@@ -241,7 +241,7 @@ pub(crate) struct Host {
     calls: Receiver<Call>,
     inputs: Vec<Input>,
     slots: BTreeMap<RequestId, Arc<Slot>>,
-    watches: BTreeMap<WatchId, WatchSender>,
+    watches: BTreeMap<WatchId, Box<WatchSender>>,
     /// Requests under way that set a watch.
     watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
@@ -365,7 +365,7 @@ impl Host {
         if let Some((id, slot)) = call.slot.take() {
             self.slots.insert(id, slot);
         }
-        if let Some((id, sender)) = call.watch.take().map(|watch| *watch) {
+        if let Some((id, sender)) = call.watch.take() {
             self.watches.insert(id, sender);
         }
         if let ClientRequest::Unwatch { watch } = request {

@@ -14,6 +14,7 @@ use super::plan::Plan;
 use super::random::Random;
 use super::trace::{Trace, Words};
 use crate::coordinator::Coordinator;
+use crate::znode::Zxid;
 
 /// How far the world has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +50,8 @@ pub(crate) struct Kernel {
     events: RefCell<BTreeMap<&'static str, u64>>,
     /// How many snapshots each place has installed.
     pub(crate) installs: RefCell<Vec<u64>>,
+    /// Since which zxid each replica has seen every change by itself.
+    pub(crate) known_from: RefCell<Vec<Zxid>>,
     /// What clients wait for: what it is, and since when.
     waiting: RefCell<BTreeMap<u64, (&'static str, usize, Nanos)>>,
     next_wait: Cell<u64>,
@@ -64,6 +67,7 @@ impl Kernel {
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
             installs: RefCell::new(vec![0; plan.nodes]),
+            known_from: RefCell::new(vec![0; plan.nodes]),
             coordinators,
             checks,
             violation: RefCell::new(None),

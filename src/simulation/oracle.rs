@@ -150,6 +150,11 @@ impl Oracle {
         &self.changes
     }
 
+    /// The last zxid committed.
+    pub(crate) fn zxid(&self) -> Zxid {
+        self.model.zxid
+    }
+
     /// The place of the first change after this zxid.
     pub(crate) fn first_after(&self, zxid: Zxid) -> usize {
         self.changes.partition_point(|change| change.zxid <= zxid)

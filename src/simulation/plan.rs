@@ -63,7 +63,7 @@ impl Plan {
         };
         let drift_ppm = *random.pick(&[0, 0, 1_000, DRIFT_SAFE_PPM, DRIFT_SAFE_PPM, 150_000]);
         let clients = random.within(1..4) as usize;
-        Plan {
+        let mut plan = Plan {
             nodes,
             heartbeat,
             tick,
@@ -87,7 +87,12 @@ impl Plan {
                 10_000
             },
             mixed: random.fork(5).percent(50),
+        };
+        if random.percent(50) {
+            // So few that clients often ask for what is forgotten.
+            plan.log.history_changes = random.within(1..200) as usize;
         }
+        plan
     }
 
     /// Whether clocks differ by so little that `is_held` and `is_alive` are never wrong.

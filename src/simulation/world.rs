@@ -346,6 +346,7 @@ impl World {
             tick: plan.tick,
         };
         self.kernel.count_event("starts");
+        self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();
         let (host, shared) =
             Host::new(node, clock, limits, self.members.clone(), Schemes::default());
         let coordinator = Coordinator::simulated(shared);
@@ -480,7 +481,8 @@ impl World {
             DiskOp::Install { meta, .. } => Some(meta.zxid),
             _ => None,
         });
-        if installed.is_some() {
+        if let Some(zxid) = installed {
+            self.kernel.known_from.borrow_mut()[place] = zxid;
             self.kernel.count_event("snapshots installed");
             self.kernel.installs.borrow_mut()[place] += 1;
         }

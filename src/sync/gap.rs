@@ -1,18 +1,23 @@
 //! A bounded channel of events that never blocks its sender and never loses one in silence.
 //!
-//! The channel has one place more than events may take, for a *gap*: an event that says that
-//! others were left out. An event that finds no place is left out. After the value that shows it
-//! has been published, [`EventSender::settle`] puts a gap behind what waits. If even the last place
-//! is taken, then by a gap that has not been read yet: whoever reads it later, and then reads the
-//! value, sees what was left out until now.
+//! So many events wait, and behind them a *gap*: an event that says that others were left out. An
+//! event that finds no place is left out. After the value that shows it has been published,
+//! [`EventSender::settle`] puts a gap behind what waits. If the gap finds no place either, then
+//! there is one that has not been read yet: whoever reads it later, and then reads the value, sees
+//! what was left out until now. A last event, behind which nothing comes, always has a place.
 //!
 //! A task is woken only then, too: its waker is the user's code, which may read the value at once,
 //! on this very thread.
+//!
+//! There is no channel until one end wants it, to send or to look: until then the two ends and what
+//! is between them are a few words, and there may be a million of them.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::prim::{Mutex, PoisonError, Receiver, Sender, TryRecvError, bounded};
+use super::prim::{
+    Mutex, MutexGuard, OnceLock, PoisonError, Receiver, Sender, TryRecvError, unbounded,
+};
 
 /// The sending end. `M` is what a gap tells of the last event that was left out.
 #[derive(Debug)]
@@ -20,63 +25,120 @@ pub(crate) struct EventSender<E, M> {
     capacity: usize,
     left_out: Option<M>,
     unsettled: bool,
-    // In this order: the task that is woken at the end must see the channel closed.
-    sender: Sender<E>,
-    waiting: WokenAtEnd,
+    last: Option<Box<E>>,
+    /// Not bounded by itself: by `capacity`, the gap and the last event.
+    sender: Option<Sender<E>>,
+    between: Arc<Between<E>>,
 }
 
 /// The receiving end.
 #[derive(Debug)]
 pub(crate) struct EventReceiver<E> {
-    events: Receiver<E>,
-    waiting: Arc<Waiting>,
+    events: OnceLock<Receiver<E>>,
+    between: Arc<Between<E>>,
+}
+
+/// What the two ends share.
+#[derive(Debug)]
+struct Between<E> {
+    channel: Mutex<Channel<E>>,
+    /// The task that waits for events.
+    waiting: Mutex<Option<Waker>>,
+}
+
+/// Whoever wants the channel first makes it, and leaves the other end here.
+#[derive(Debug)]
+enum Channel<E> {
+    Unmade,
+    /// For the sender.
+    Sending(Sender<E>),
+    /// For the receiver.
+    Receiving(Receiver<E>),
+    /// Both have their ends.
+    Taken,
+    /// The sender is gone and had made none.
+    Closed,
 }
 
 /// A channel in which so many events may wait.
 pub(crate) fn channel<E, M>(capacity: usize) -> (EventSender<E, M>, EventReceiver<E>) {
-    let (sender, events) = bounded(capacity + 1);
-    let waiting = Arc::<Waiting>::default();
-    let woken = WokenAtEnd(Arc::clone(&waiting));
-    let (left_out, unsettled) = (None, false);
-    let sender = EventSender { capacity, left_out, unsettled, sender, waiting: woken };
-    (sender, EventReceiver { events, waiting })
+    let between = Between { channel: Mutex::new(Channel::Unmade), waiting: Mutex::new(None) };
+    let between = Arc::new(between);
+    let receiver = EventReceiver { events: OnceLock::new(), between: Arc::clone(&between) };
+    let (left_out, unsettled, last, sender) = (None, false, None, None);
+    (EventSender { capacity, left_out, unsettled, last, sender, between }, receiver)
 }
 
 impl<E, M> EventSender<E, M> {
+    fn sender(&mut self) -> &Sender<E> {
+        self.sender.get_or_insert_with(|| self.between.sender())
+    }
+
     /// Before the value that shows the change is published. Whether this is the first since
     /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: E, mark: M) -> bool {
-        if self.left_out.is_some() || self.sender.len() >= self.capacity {
-            self.left_out = Some(mark);
-        } else {
-            // There is a place; that nobody reads is not our business.
-            let _ = self.sender.try_send(event);
+        let capacity = self.capacity;
+        if self.left_out.is_some() || self.sender().len() >= capacity {
+            return self.leave_out(mark);
         }
+        // That nobody reads is not our business.
+        let _ = self.sender().send(event);
+        self.touch()
+    }
+
+    /// As `deliver` of an event for which there is no place.
+    pub(crate) fn leave_out(&mut self, mark: M) -> bool {
+        self.left_out = Some(mark);
+        self.touch()
+    }
+
+    /// As `deliver` of an event that comes behind all others.
+    pub(crate) fn deliver_last(&mut self, event: E) -> bool {
+        self.last = Some(Box::new(event));
+        self.touch()
+    }
+
+    fn touch(&mut self) -> bool {
         !std::mem::replace(&mut self.unsettled, true)
     }
 
     /// After the value has been published.
     pub(crate) fn settle(&mut self, gap: impl FnOnce(M) -> E) {
         self.unsettled = false;
+        let capacity = self.capacity;
         if let Some(mark) = self.left_out.take() {
             // If there is no place, the gap in the last one has not been read yet.
-            let _ = self.sender.try_send(gap(mark));
+            if self.sender().len() <= capacity {
+                let _ = self.sender().send(gap(mark));
+            }
         }
-        self.waiting.0.wake();
+        if let Some(last) = self.last.take() {
+            let _ = self.sender().send(*last);
+        }
+        self.between.wake();
+    }
+}
+
+impl<E, M> Drop for EventSender<E, M> {
+    fn drop(&mut self) {
+        // In this order: the task that is woken must see the channel closed.
+        self.sender = None;
+        self.between.close();
+        self.between.wake();
     }
 }
 
 impl<E> EventReceiver<E> {
     /// The channel itself.
     pub(crate) fn events(&self) -> &Receiver<E> {
-        &self.events
+        self.events.get_or_init(|| self.between.receiver())
     }
 
     /// The next event, `None` after the last one. For one task at a time.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<E>> {
         // Registered before looking, so that what comes in between wakes the task.
-        self.waiting.register(waker);
-        match self.events.try_recv() {
+        self.between.register(waker);
+        match self.events().try_recv() {
             Ok(event) => Poll::Ready(Some(event)),
             Err(TryRecvError::Disconnected) => Poll::Ready(None),
             Err(TryRecvError::Empty) => Poll::Pending,
@@ -84,30 +146,55 @@ impl<E> EventReceiver<E> {
     }
 }
 
-/// The task that waits for events.
-#[derive(Debug, Default)]
-struct Waiting {
-    waker: Mutex<Option<Waker>>,
-}
+impl<E> Between<E> {
+    fn channel(&self) -> MutexGuard<'_, Channel<E>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Waiting {
+    /// The sender's end. Asked for once.
+    fn sender(&self) -> Sender<E> {
+        let mut channel = self.channel();
+        match std::mem::replace(&mut *channel, Channel::Taken) {
+            Channel::Sending(sender) => sender,
+            _ => {
+                let (sender, receiver) = unbounded();
+                *channel = Channel::Receiving(receiver);
+                sender
+            }
+        }
+    }
+
+    /// The receiver's end. Asked for once.
+    fn receiver(&self) -> Receiver<E> {
+        let mut channel = self.channel();
+        match std::mem::replace(&mut *channel, Channel::Taken) {
+            Channel::Receiving(receiver) => receiver,
+            before => {
+                let (sender, receiver) = unbounded();
+                if matches!(before, Channel::Unmade) {
+                    *channel = Channel::Sending(sender);
+                }
+                receiver
+            }
+        }
+    }
+
+    /// The sender is gone.
+    fn close(&self) {
+        let mut channel = self.channel();
+        if matches!(*channel, Channel::Unmade | Channel::Sending(_)) {
+            *channel = Channel::Closed;
+        }
+    }
+
     fn register(&self, waker: &Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
     }
 
     fn wake(&self) {
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waker = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-}
-
-#[derive(Debug)]
-struct WokenAtEnd(Arc<Waiting>);
-
-impl Drop for WokenAtEnd {
-    fn drop(&mut self) {
-        self.0.wake();
     }
 }

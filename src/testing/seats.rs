@@ -303,13 +303,13 @@ mod tests {
 
     fn ask_watch(shared: &Arc<Shared>, session: &Arc<SessionShared>) -> Pending<Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
-        let (sender, watch) = watch(id, path, &Root::default(), shared);
+        let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
         let (session_id, mode) = (session.id, WatchMode::Persistent);
         shared.ask(
             Asker::Holder(Arc::clone(session)),
             |request| {
-                let path = path.to_owned();
-                ClientRequest::Watch { request, session: session_id, watch: id, path, mode }
+                let (session, path) = (session_id, path.into());
+                ClientRequest::Watch { request, session, watch: id, path, mode, from: None }
             },
             Some((id, sender)),
             |answer| expect::done(answer).map(|()| watch),

@@ -9,6 +9,8 @@ use loom::sync::atomic::AtomicUsize;
 pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
+/// Not modelled: it is what one thread alone keeps its end of a channel in.
+pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::PoisonError;
 
 /// Shows the last value stored, or by the memory model an earlier one.
@@ -52,7 +54,6 @@ impl<T> ArcSwap<T> {
 #[derive(Debug)]
 struct Queue<E> {
     waiting: VecDeque<E>,
-    capacity: usize,
     has_sender: bool,
     receivers: usize,
 }
@@ -69,28 +70,20 @@ pub(crate) enum TryRecvError {
     Disconnected,
 }
 
-pub(crate) fn bounded<E>(capacity: usize) -> (Sender<E>, Receiver<E>) {
-    let queue = Queue { waiting: VecDeque::new(), capacity, has_sender: true, receivers: 1 };
+pub(crate) fn unbounded<E>() -> (Sender<E>, Receiver<E>) {
+    let queue = Queue { waiting: VecDeque::new(), has_sender: true, receivers: 1 };
     let queue = Arc::new(Mutex::new(queue));
     (Sender(Arc::clone(&queue)), Receiver(queue))
 }
 
-pub(crate) fn unbounded<E>() -> (Sender<E>, Receiver<E>) {
-    bounded(usize::MAX)
-}
-
 impl<E> Sender<E> {
-    pub(crate) fn try_send(&self, event: E) -> Result<(), E> {
+    pub(crate) fn send(&self, event: E) -> Result<(), E> {
         let mut queue = self.0.lock().unwrap();
-        if queue.receivers == 0 || queue.waiting.len() >= queue.capacity {
+        if queue.receivers == 0 {
             return Err(event);
         }
         queue.waiting.push_back(event);
         Ok(())
-    }
-
-    pub(crate) fn send(&self, event: E) -> Result<(), E> {
-        self.try_send(event)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -30,6 +30,7 @@ use crate::planted::{Bug, planted};
 use crate::session::SessionState;
 use crate::version::FIRST;
 use crate::znode::{SessionId, Zxid};
+pub(crate) use session::NewWatch;
 use session::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
 
 /// How many writes of one session may be under way; the others wait here. It bounds the results
@@ -70,7 +71,7 @@ pub(crate) struct LocalSessions {
     tickets: BTreeMap<Ticket, SessionId>,
     /// Sessions whose waits may be answerable now.
     ready: BTreeSet<SessionId>,
-    /// Sessions whose next wait is a sync that this replica has to catch up with.
+    /// Sessions whose next wait is a sync or a watch that this replica has to catch up with.
     catching_up: BTreeSet<SessionId>,
 }
 

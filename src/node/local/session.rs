@@ -11,6 +11,7 @@ use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
 use crate::node::rounds::Ticket;
 use crate::node::watches::WatchKind;
 use crate::session::SessionState;
+use crate::watch::WatcherType;
 use crate::znode::{SessionId, Zxid};
 
 #[derive(Debug)]
@@ -87,19 +88,52 @@ pub(super) struct Wait {
 pub(super) enum WaitFor {
     Read {
         read: Read,
-        watch: Option<WatchId>,
+        watch: Option<(WatchId, Arc<str>)>,
     },
     Watch {
-        watch: WatchId,
+        new: NewWatch,
+        /// It begins after a zxid that this replica had not reached when it was asked for.
+        round: Option<Confirming>,
+    },
+    RemoveWatches {
         path: String,
-        kind: WatchKind,
+        which: WatcherType,
     },
-    Sync {
-        ticket: Ticket,
-        index: Option<u64>,
-    },
+    Sync(Confirming),
     /// The end of a session that is being closed already.
     Close,
+}
+
+/// A persistent or recursive watch that is to be set.
+#[derive(Debug)]
+pub(crate) struct NewWatch {
+    pub(crate) id: WatchId,
+    pub(crate) path: Arc<str>,
+    pub(crate) kind: WatchKind,
+    /// The zxid after which it begins; `None`: now.
+    pub(crate) from: Option<Zxid>,
+}
+
+/// What waits for a round, and then for this replica to reach the index at which it was confirmed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Confirming {
+    pub(super) ticket: Ticket,
+    pub(super) index: Option<u64>,
+}
+
+impl Confirming {
+    pub(super) fn is_reached(&self, applied_index: u64) -> bool {
+        self.index.is_some_and(|index| applied_index >= index)
+    }
+}
+
+impl WaitFor {
+    pub(super) fn round(&mut self) -> Option<&mut Confirming> {
+        match self {
+            WaitFor::Sync(round) | WaitFor::Watch { round: Some(round), .. } => Some(round),
+            _ => None,
+        }
+    }
 }
 
 impl LocalSession {

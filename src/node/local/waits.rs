@@ -1,17 +1,26 @@
 //! Reads, watches and syncs that wait for their turn: a session's calls take effect in the order in
 //! which they were made.
+//!
+//! A watch from a zxid that this replica has not reached waits until it has. So that a zxid which
+//! nobody has reached is told from one that is on its way, it asks for a round as a sync does: what
+//! was written anywhere before it was asked for is here once the replica has reached the round's
+//! index.
+
+use std::sync::Arc;
 
 use super::LocalSessions;
-use super::session::{LocalSession, Wait, WaitFor};
-use crate::acl::{self, Permissions};
+use super::session::{Confirming, LocalSession, NewWatch, Wait, WaitFor};
+use crate::acl::{self, AccessList, Permissions};
 use crate::error::Error;
 use crate::machine::command::Reply;
 use crate::machine::{Machine, Tree, Znode};
+use crate::node::history::History;
 use crate::node::io::{Answer, Effects, Read, RequestId, WatchId};
 use crate::node::rounds::Ticket;
-use crate::node::watches::{WatchKind, WatchTable};
+use crate::node::watches::{Fired, WatchKind, WatchTable};
 use crate::planted::{Bug, planted};
-use crate::znode::SessionId;
+use crate::watch::WatcherType;
+use crate::znode::{SessionId, Zxid};
 
 impl LocalSessions {
     pub(crate) fn read(
@@ -19,22 +28,39 @@ impl LocalSessions {
         request: RequestId,
         session: SessionId,
         read: Read,
-        watch: Option<WatchId>,
+        watch: Option<(WatchId, Arc<str>)>,
         effects: &mut Effects,
     ) {
         self.wait(request, session, WaitFor::Read { read, watch }, effects);
     }
 
+    /// Queues a watch. If it begins after what this replica has applied, says which ticket a round
+    /// must carry for it.
     pub(crate) fn watch(
         &mut self,
         request: RequestId,
         session: SessionId,
-        watch: WatchId,
+        new: NewWatch,
+        applied: Zxid,
+        effects: &mut Effects,
+    ) -> Option<Ticket> {
+        if new.from.is_none_or(|zxid| zxid <= applied) {
+            self.wait(request, session, WaitFor::Watch { new, round: None }, effects);
+            return None;
+        }
+        let watch = |round| WaitFor::Watch { new, round: Some(round) };
+        self.wait_for_round(request, session, watch, effects)
+    }
+
+    pub(crate) fn remove_watches(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
         path: String,
-        kind: WatchKind,
+        which: WatcherType,
         effects: &mut Effects,
     ) {
-        self.wait(request, session, WaitFor::Watch { watch, path, kind }, effects);
+        self.wait(request, session, WaitFor::RemoveWatches { path, which }, effects);
     }
 
     /// Queues a sync and says which ticket a round must carry for it.
@@ -44,8 +70,18 @@ impl LocalSessions {
         session: SessionId,
         effects: &mut Effects,
     ) -> Option<Ticket> {
+        self.wait_for_round(request, session, WaitFor::Sync, effects)
+    }
+
+    fn wait_for_round(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
+        what: impl FnOnce(Confirming) -> WaitFor,
+        effects: &mut Effects,
+    ) -> Option<Ticket> {
         let ticket = self.next_ticket;
-        if !self.wait(request, session, WaitFor::Sync { ticket, index: None }, effects) {
+        if !self.wait(request, session, what(Confirming { ticket, index: None }), effects) {
             return None;
         }
         self.next_ticket += 1;
@@ -80,14 +116,13 @@ impl LocalSessions {
         };
         let error = held.over();
         self.waits -= held.waits.len();
-        for wait in held.waits.drain(..) {
+        for mut wait in held.waits.drain(..) {
+            if let Some(round) = wait.what.round() {
+                self.tickets.remove(&round.ticket);
+            }
             let answer = match wait.what {
                 WaitFor::Close => Ok(Answer::Reply(Reply::Done)),
-                WaitFor::Sync { ticket, .. } => {
-                    self.tickets.remove(&ticket);
-                    Err(error.clone())
-                }
-                WaitFor::Read { .. } | WaitFor::Watch { .. } => Err(error.clone()),
+                _ => Err(error.clone()),
             };
             effects.replies.push((wait.request, answer));
         }
@@ -102,16 +137,16 @@ impl LocalSessions {
             return;
         };
         for wait in &mut held.waits {
-            if let WaitFor::Sync { ticket: of, index } = &mut wait.what
-                && *of == ticket
+            if let Some(round) = wait.what.round()
+                && round.ticket == ticket
             {
-                *index = Some(at);
+                round.index = Some(at);
             }
         }
         self.ready.insert(session);
     }
 
-    /// The replica has moved on: syncs may be answerable.
+    /// The replica has moved on: syncs, and watches from a zxid, may be answerable.
     pub(crate) fn applied(&mut self) {
         self.ready.append(&mut self.catching_up);
     }
@@ -122,8 +157,10 @@ impl LocalSessions {
         machine: &Machine,
         applied_index: u64,
         watches: &mut WatchTable,
+        history: &History,
         effects: &mut Effects,
     ) {
+        let mut fired = Fired::default();
         let tree = machine.tree();
         for session in std::mem::take(&mut self.ready) {
             let Some(held) = self.sessions.get_mut(&session) else {
@@ -132,17 +169,26 @@ impl LocalSessions {
             while let Some(wait) = held.waits.front() {
                 let due = held.opening.is_none()
                     && (held.applied >= wait.after || planted(Bug::ReadBeforeOwnWrites))
-                    && match wait.what {
-                        WaitFor::Sync { index, .. } => {
-                            let caught_up = |index| applied_index >= index;
+                    && match &wait.what {
+                        WaitFor::Sync(round) => {
                             let careless = planted(Bug::SyncWithoutCatchingUp);
-                            index.is_some_and(|index| caught_up(index) || careless)
+                            round.is_reached(applied_index) || (careless && round.index.is_some())
+                        }
+                        WaitFor::Watch { new, round: Some(round) } => {
+                            let caught_up = new.from.is_none_or(|zxid| zxid <= tree.zxid());
+                            caught_up
+                                || round.is_reached(applied_index)
+                                || planted(Bug::WatchBeforeItsZxid)
                         }
                         _ => true,
                     };
                 if !due {
-                    if let WaitFor::Sync { index: Some(_), .. } = wait.what {
-                        self.catching_up.insert(session);
+                    match wait.what {
+                        WaitFor::Sync(Confirming { index: Some(_), .. })
+                        | WaitFor::Watch { round: Some(_), .. } => {
+                            self.catching_up.insert(session);
+                        }
+                        _ => {}
                     }
                     break;
                 }
@@ -150,30 +196,74 @@ impl LocalSessions {
                     break;
                 };
                 self.waits -= 1;
-                let answer = answer(wait.what, held, &tree, machine, watches);
+                let answer = match wait.what {
+                    WaitFor::Sync(_) => Ok(Answer::Synced(tree.zxid())),
+                    WaitFor::Close => Ok(Answer::Reply(Reply::Done)),
+                    WaitFor::Watch { new, round } => {
+                        if let Some(round) = round {
+                            self.tickets.remove(&round.ticket);
+                        }
+                        set_watch(new, held, tree.zxid(), watches, history, &mut fired)
+                            .map(|()| Answer::Watching)
+                    }
+                    WaitFor::RemoveWatches { path, which } => {
+                        let zxid = tree.zxid();
+                        if watches.remove_watches(session, &path, which, zxid, &mut fired) {
+                            Ok(Answer::Reply(Reply::Done))
+                        } else {
+                            Err(Error::NoWatch { path })
+                        }
+                    }
+                    WaitFor::Read { read, watch } => {
+                        answer_read(&read, watch, held, &tree, machine, watches)
+                    }
+                };
                 effects.replies.push((wait.request, answer));
             }
         }
+        // Behind the events of all that was applied by now.
+        effects.events.append(&mut fired.events);
+        effects.ended.append(&mut fired.ended);
     }
 }
 
-fn answer(
-    what: WaitFor,
+fn set_watch(
+    new: NewWatch,
+    held: &LocalSession,
+    applied: Zxid,
+    watches: &mut WatchTable,
+    history: &History,
+    fired: &mut Fired,
+) -> Result<(), Error> {
+    let NewWatch { id, path, kind, from } = new;
+    let session = held.id;
+    let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
+    else {
+        watches.add(id, path, kind, session);
+        return Ok(());
+    };
+    if zxid > applied {
+        return Err(Error::FutureZxid { path: (*path).to_owned(), zxid, last: applied });
+    }
+    match history.after(zxid) {
+        Ok(past) => {
+            let may_read = |acl: Option<&AccessList>| held.may(acl, Permissions::READ);
+            watches.add_with_past((id, path, kind), session, past, may_read, fired);
+            Ok(())
+        }
+        Err(oldest) => Err(Error::TooOld { path: (*path).to_owned(), zxid, oldest }),
+    }
+}
+
+fn answer_read(
+    read: &Read,
+    watch: Option<(WatchId, Arc<str>)>,
     held: &LocalSession,
     tree: &Tree,
     machine: &Machine,
     watches: &mut WatchTable,
 ) -> Result<Answer, Error> {
     let session = held.id;
-    let (read, watch) = match what {
-        WaitFor::Sync { .. } => return Ok(Answer::Synced(tree.zxid())),
-        WaitFor::Close => return Ok(Answer::Reply(Reply::Done)),
-        WaitFor::Watch { watch, path, kind } => {
-            watches.add(watch, &path, kind, session);
-            return Ok(Answer::Watching);
-        }
-        WaitFor::Read { read, watch } => (read, watch),
-    };
     // What the session may not read is refused; what is missing is `None`.
     let permitted = |path: &str, wanted: Permissions| {
         let znode = tree.get(path);
@@ -186,22 +276,22 @@ fn answer(
     };
     let readable = |path: &str| permitted(path, Permissions::READ);
     let missing = |path: &str| Error::NoNode { path: path.to_owned() };
-    let (answer, path, kind) = match &read {
+    let (answer, kind) = match read {
         Read::Get { path } if planted(Bug::ReadUnchecked) => {
             let znode = tree.get(path).ok_or_else(|| missing(path))?;
-            (Answer::Data(znode.data().clone(), znode.stat()), path, WatchKind::Data)
+            (Answer::Data(znode.data().clone(), znode.stat()), WatchKind::Data)
         }
         Read::Get { path } => {
             let znode = readable(path)?.ok_or_else(|| missing(path))?;
-            (Answer::Data(znode.data().clone(), znode.stat()), path, WatchKind::Data)
+            (Answer::Data(znode.data().clone(), znode.stat()), WatchKind::Data)
         }
         Read::Exists { path } => {
-            (Answer::Exists(readable(path)?.map(Znode::stat)), path, WatchKind::Data)
+            (Answer::Exists(readable(path)?.map(Znode::stat)), WatchKind::Data)
         }
         Read::Children { path } => {
             let znode = readable(path)?.ok_or_else(|| missing(path))?;
             let children = znode.children().map(str::to_owned).collect();
-            (Answer::Children(children), path, WatchKind::Children)
+            (Answer::Children(children), WatchKind::Children)
         }
         Read::Acl { path } => {
             let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
@@ -218,8 +308,8 @@ fn answer(
         }
         Read::Tree => return Ok(Answer::Tree(tree.clone())),
     };
-    if let Some(watch) = watch {
-        watches.add(watch, path, kind, session);
+    if let Some((id, path)) = watch {
+        watches.add(id, path, kind, session);
     }
     Ok(answer)
 }

@@ -1,12 +1,13 @@
-//! Watches tell everything once, in order and in time (W1 to W5, W8).
+//! Watches tell everything once, in order and in time (W1 to W6, W8).
 //!
 //! What a watch must tell follows from the oracle's list of changes and from
 //! the zxid at which it was set. That is not known exactly, only between two
 //! bounds and by what the read showed that came with it; so a few places in
-//! the list are candidates, and each event rules some out.
+//! the list are candidates, and each event rules some out. A watch that begins after a zxid has one
+//! candidate from the start.
 
 use std::collections::BTreeMap;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
@@ -16,7 +17,7 @@ use crate::machine::command::{Change, ChangeKind};
 use crate::path;
 use crate::simulation::client::Handle;
 use crate::simulation::oracle::{Known, Oracle, gives};
-use crate::watch::{EventKind, WatchEvent};
+use crate::watch::{EventKind, WatchEvent, WatcherType};
 use crate::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,24 @@ pub(crate) enum Kind {
 impl Kind {
     fn fires_once(self) -> bool {
         matches!(self, Kind::Data | Kind::Children)
+    }
+
+    fn is(self, which: WatcherType) -> bool {
+        match which {
+            WatcherType::Children => self == Kind::Children,
+            WatcherType::Data => self == Kind::Data,
+            WatcherType::Any => true,
+            WatcherType::Persistent => self == Kind::Persistent,
+            WatcherType::PersistentRecursive => self == Kind::Recursive,
+        }
+    }
+
+    fn removed(self) -> EventKind {
+        match self {
+            Kind::Data => EventKind::DataWatchRemoved,
+            Kind::Children => EventKind::ChildWatchRemoved,
+            Kind::Persistent | Kind::Recursive => EventKind::PersistentWatchRemoved,
+        }
     }
 }
 
@@ -52,7 +71,12 @@ struct Record {
     /// Places in the list of changes from which on the watch may have been set.
     candidates: Vec<usize>,
     fired: bool,
+    /// It fires once, and was to tell of what its session may not hear of.
+    used_up: bool,
     seen: u64,
+    /// Its removal has been asked for.
+    removing: bool,
+    removed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -125,12 +149,82 @@ impl Watches {
             format!("the read of {} shows no state from {from} to {to}", watched.path)
         })?;
         let candidates = zxids.into_iter().map(|zxid| oracle.first_after(zxid)).collect();
+        self.add(oracle, watched, candidates, to)
+    }
+
+    /// A watch that tells of every change after one zxid, by when its replica shows another.
+    pub(crate) fn set_from(
+        &mut self,
+        oracle: &Oracle,
+        watched: Watched,
+        (from, to): (Zxid, Zxid),
+    ) -> Result<u64, Violation> {
+        require(from <= to, "W6 a replica comes to the zxid first", || {
+            format!("a watch of {} from zxid {from} is set at {to}", watched.path)
+        })?;
+        self.add(oracle, watched, vec![oracle.first_after(from)], to)
+    }
+
+    fn add(
+        &mut self,
+        oracle: &Oracle,
+        watched: Watched,
+        candidates: Vec<usize>,
+        to: Zxid,
+    ) -> Result<u64, Violation> {
         let (id, place) = (self.next, watched.place);
         self.next += 1;
-        let mut record = Record { watched, candidates, fired: false, seen: 0 };
+        let (fired, seen, removing, removed) = (false, 0, false, false);
+        let mut record =
+            Record { watched, candidates, fired, used_up: false, seen, removing, removed };
         self.events += record.check(oracle, Moved { place, from: to, to, installed: None })?;
         self.records.insert(id, record);
         Ok(id)
+    }
+
+    fn of<'a>(&'a mut self, handle: &'a Rc<Handle>) -> impl Iterator<Item = &'a mut Record> {
+        let ours =
+            |record: &Record| std::ptr::eq(record.watched.handle.as_ptr(), Rc::as_ptr(handle));
+        self.records.values_mut().filter(move |record| ours(record))
+    }
+
+    /// Those of a type at a path may be removed from now on.
+    pub(crate) fn removing(&mut self, handle: &Rc<Handle>, path: &str, which: WatcherType) {
+        for record in self.of(handle) {
+            let watched = &record.watched;
+            record.removing = watched.path == path && watched.kind.is(which) && !record.removed;
+        }
+    }
+
+    /// None was removed.
+    pub(crate) fn stay(&mut self, handle: &Rc<Handle>) {
+        self.of(handle).for_each(|record| record.removing = false);
+    }
+
+    /// They were removed, or there were none. Its client does one thing at a time.
+    pub(crate) fn removed(
+        &mut self,
+        oracle: &Oracle,
+        handle: &Rc<Handle>,
+        (path, which): (&str, WatcherType),
+        there_were_some: bool,
+        shown: Zxid,
+    ) -> Result<(), Violation> {
+        let mut removed = 0;
+        for record in self.of(handle).filter(|record| record.removing) {
+            let place = record.watched.place;
+            record.check(oracle, Moved { place, from: shown, to: shown, installed: None })?;
+            record.removing = false;
+            removed += u64::from(record.removed);
+            let fires_once = record.watched.kind.fires_once();
+            let over = record.removed || (fires_once && (record.fired || record.used_up));
+            require(over, "W4 what was removed is over", || {
+                format!("{which:?} watches of {path} were removed, and one is not")
+            })?;
+        }
+        require((removed > 0) == there_were_some, "W4 what is there is removed", || {
+            format!("{removed} watches of {path} were removed; some: {there_were_some}")
+        })
     }
 
     /// Its client wants no more of it. Says whether it has fired.
@@ -140,7 +234,7 @@ impl Watches {
 
     /// Whether a one-shot watch has fired.
     pub(crate) fn has_fired(&self, id: u64) -> bool {
-        self.records.get(&id).is_none_or(|record| record.fired)
+        self.records.get(&id).is_none_or(|record| record.fired || record.removed)
     }
 
     /// The process is gone, and its watches with it.
@@ -167,7 +261,7 @@ impl Record {
         let mut net = Vec::new();
         // What a snapshot changed comes before what was applied after it.
         let over = kind.fires_once() && self.fired;
-        let mut net_is_due = moved.installed.is_some() && !over;
+        let mut net_is_due = moved.installed.is_some() && !over && !self.removed;
         let closed = loop {
             let event = match self.watched.events.try_recv() {
                 Ok(event) => event,
@@ -177,6 +271,18 @@ impl Record {
             require(!(kind.fires_once() && self.fired), "W3 once", || {
                 format!("a second event for a watch of {path} that fires once: {event:?}")
             })?;
+            require(!self.removed, "W3 nothing after the last", || {
+                format!("a watch of {path} was removed, and then got {event:?}")
+            })?;
+            if event.kind == kind.removed() {
+                // It may have come before the snapshot of the same step.
+                net_is_due &= moved.installed.is_some_and(|installed| event.zxid >= installed);
+                if std::mem::take(&mut net_is_due) || !net.is_empty() {
+                    self.check_net(oracle, moved, &std::mem::take(&mut net))?;
+                }
+                self.check_removed(oracle, moved, &event)?;
+                continue;
+            }
             self.fired = true;
             if event.net {
                 net.push(event);
@@ -205,13 +311,19 @@ impl Record {
         self.seen += events;
         let ended = self.watched.handle.upgrade().is_none_or(|handle| handle.is_over());
         // What the session may not hear of ends a watch that fires once all the same.
-        let used_up = closed && kind.fires_once() && self.hidden(oracle, moved);
-        if closed && (ended || used_up) && net.is_empty() {
+        self.used_up |= closed && kind.fires_once() && self.hidden(oracle, moved);
+        if closed && (ended || self.used_up) && net.is_empty() {
             // Perhaps before the snapshot.
             return Ok(events);
         }
         if net_is_due || !net.is_empty() {
             self.check_net(oracle, moved, &net)?;
+        }
+        if self.removed {
+            require(closed, "W3 a watch that was removed is over", || {
+                format!("the channel of a watch of {path} is open after it was removed")
+            })?;
+            return Ok(events);
         }
         if kind.fires_once() && self.fired {
             require(closed, "W3 a watch that has fired is over", || {
@@ -254,6 +366,26 @@ impl Record {
                 change.zxid <= moved.to && told(*kind, path, change).is_some_and(hidden)
             })
         })
+    }
+
+    /// The last event of a watch whose removal was asked for, and which has told of all before it.
+    fn check_removed(
+        &mut self,
+        oracle: &Oracle,
+        moved: Moved,
+        event: &WatchEvent,
+    ) -> Result<(), Violation> {
+        let (kind, path) = (self.watched.kind, self.watched.path.as_str());
+        require(self.removing && event.path == path, "W4 no watch ends by itself", || {
+            format!("a {kind:?} watch of {path} got {event:?}")
+        })?;
+        let lacks = |place: &usize| next_told(oracle, *place, event.zxid, &self.watched).is_some();
+        let complete = event.zxid <= moved.to && !self.candidates.iter().all(lacks);
+        require(complete, "W4 all is told before the last", || {
+            format!("a {kind:?} watch of {path} got {event:?} at zxid {}", moved.to)
+        })?;
+        self.removed = true;
+        Ok(())
     }
 
     /// After a snapshot: the watch has told of something if, and only if, something is different.

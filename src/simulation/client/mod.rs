@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::checks::order::{self, is_definite};
 use super::checks::watches::{Kind, Watched};
-use super::checks::{Violation, require, versions};
+use super::checks::{Checks, Violation, require, versions};
 use super::clock::MILLI;
 use super::kernel::Kernel;
 use super::oracle::Known;
@@ -26,7 +26,7 @@ use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::session::Session;
-use crate::watch::{Watch, WatchMode};
+use crate::watch::{Watch, WatchMode, WatcherType};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// An answer that is checked when it comes.
@@ -408,7 +408,7 @@ impl Handle {
         what: &'static str,
         (path, kind): (&str, Kind),
         pending: Pending<T>,
-        from: Zxid,
+        begins: Begins,
         split: impl FnOnce(T) -> (Option<Seen>, Watch),
     ) -> Result<Watching> {
         let waits = self.kernel.wait(what, self.place);
@@ -418,7 +418,6 @@ impl Handle {
         self.answered(number, what, &result);
         self.note(what, path, &result);
         let (seen, watch) = split(result?);
-        let range = (from.max(self.floor.get()), self.shown());
         let watched = Watched {
             place: self.place,
             path: path.to_owned(),
@@ -435,7 +434,16 @@ impl Handle {
         };
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
-        let id = match checks.watches.set(&checks.oracle, watched, range, fits) {
+        let set = match begins {
+            Begins::Since(from) => {
+                let range = (from.max(self.floor.get()), self.shown());
+                checks.watches.set(&checks.oracle, watched, range, fits)
+            }
+            Begins::After(zxid) => {
+                checks.watches.set_from(&checks.oracle, watched, (zxid, self.shown()))
+            }
+        };
+        let id = match set {
             Ok(id) => Some(id),
             Err(violation) => {
                 self.kernel.fail(violation);
@@ -446,31 +454,119 @@ impl Handle {
     }
 
     pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
-        let (from, pending) = (self.shown(), self.session.nonblocking().get_and_watch(path));
+        let (from, pending) = (self.now(), self.session.nonblocking().get_and_watch(path));
         let split = |(data, stat, watch)| (Some(Seen::Data(data, stat)), watch);
         self.watching("get and watch", (path, Kind::Data), pending, from, split).await
     }
 
     pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
-        let (from, pending) = (self.shown(), self.session.nonblocking().exists_and_watch(path));
+        let (from, pending) = (self.now(), self.session.nonblocking().exists_and_watch(path));
         let split = |(stat, watch)| (Some(Seen::Exists(stat)), watch);
         self.watching("exists and watch", (path, Kind::Data), pending, from, split).await
     }
 
     pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
-        let (from, pending) = (self.shown(), self.session.nonblocking().children_and_watch(path));
+        let (from, pending) = (self.now(), self.session.nonblocking().children_and_watch(path));
         let split = |(children, watch)| (Some(Seen::Children(children)), watch);
         self.watching("children and watch", (path, Kind::Children), pending, from, split).await
     }
 
     pub(crate) async fn watch(self: &Rc<Self>, path: &str, mode: WatchMode) -> Result<Watching> {
-        let kind = match mode {
-            WatchMode::Persistent => Kind::Persistent,
-            WatchMode::PersistentRecursive => Kind::Recursive,
-        };
-        let (from, pending) = (self.shown(), self.session.nonblocking().watch(path, mode));
-        self.watching("watch", (path, kind), pending, from, |watch| (None, watch)).await
+        let (from, pending) = (self.now(), self.session.nonblocking().watch(path, mode));
+        self.watching("watch", (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
+
+    fn now(&self) -> Begins {
+        Begins::Since(self.shown())
+    }
+
+    /// W6: it tells of all after the zxid, or the replica cannot know that any more.
+    pub(crate) async fn watch_from(
+        self: &Rc<Self>,
+        path: &str,
+        mode: WatchMode,
+        zxid: Zxid,
+    ) -> Result<Watching> {
+        let written = self.kernel.checks.borrow().oracle.zxid();
+        let pending = self.session.nonblocking().watch_from(path, mode, zxid);
+        let (what, begins) = ((path, kind(mode)), Begins::After(zxid));
+        let result =
+            self.watching("watch from", what, pending, begins, |watch| (None, watch)).await;
+        match result {
+            Err(Error::TooOld { oldest, .. }) => {
+                self.kernel.count("watch from, too old");
+                let forgotten = self.forgotten();
+                let is_so = zxid < oldest && oldest <= forgotten;
+                self.kernel.check(require(is_so, "W6 only what is forgotten is too old", || {
+                    format!("zxid {zxid}, said to be before {oldest}; forgotten: {forgotten}")
+                }));
+            }
+            Err(Error::FutureZxid { last, .. }) => {
+                self.kernel.count("watch from, future");
+                let is_so = zxid > last && last >= written;
+                self.kernel.check(require(is_so, "W6 only what nobody has is future", || {
+                    format!("zxid {zxid}, said to be after {last}; written: {written}")
+                }));
+            }
+            _ => {}
+        }
+        result
+    }
+
+    /// The last zxid whose changes this replica need not know.
+    fn forgotten(&self) -> Zxid {
+        let known_from = self.kernel.known_from.borrow()[self.place];
+        let checks = self.kernel.checks.borrow();
+        let count = checks.oracle.first_after(self.shown());
+        let kept = self.kernel.plan.log.history_changes;
+        let dropped = count.checked_sub(kept + 1).map(|last| checks.oracle.changes()[last].zxid);
+        known_from.max(dropped.unwrap_or(0))
+    }
+
+    /// Removes watches; each of this handle's is over by then.
+    pub(crate) fn remove_watches(
+        self: &Rc<Self>,
+        path: &str,
+        which: WatcherType,
+    ) -> Answering<Result<()>> {
+        self.kernel.checks.borrow_mut().watches.removing(self, path, which);
+        let waits = self.kernel.wait("remove watches", self.place);
+        let pending = self.session.nonblocking().remove_watches(path, which);
+        let (number, handle, path) = (self.ask(false), Rc::clone(self), path.to_owned());
+        Box::pin(async move {
+            let _waits = waits;
+            let result = pending.await;
+            handle.answered(number, "remove watches", &result);
+            handle.note("remove watches", &path, &result);
+            let mut checks = handle.kernel.checks.borrow_mut();
+            let Checks { watches, oracle, .. } = &mut *checks;
+            let checked = if matches!(result, Ok(()) | Err(Error::NoWatch { .. })) {
+                let (shown, some) = (handle.shown(), result.is_ok());
+                watches.removed(oracle, &handle, (&path, which), some, shown)
+            } else {
+                watches.stay(&handle);
+                Ok(())
+            };
+            drop(checks);
+            handle.kernel.check(checked);
+            result
+        })
+    }
+}
+
+fn kind(mode: WatchMode) -> Kind {
+    match mode {
+        WatchMode::Persistent => Kind::Persistent,
+        WatchMode::PersistentRecursive => Kind::Recursive,
+    }
+}
+
+/// Where a watch begins.
+enum Begins {
+    /// At some moment since this zxid was shown.
+    Since(Zxid),
+    /// Right after this zxid.
+    After(Zxid),
 }
 
 /// What the read that came with a watch showed.

@@ -1,10 +1,13 @@
-//! Watches of every kind, held for a while. What they tell is compared event by
-//! event as it comes.
+//! Watches of every kind, from now and from the past, held for a while and now and then removed.
+//! What they tell is compared event by event as it comes.
+
+use std::rc::Rc;
 
 use super::shared_path;
 use super::znodes::authenticate;
-use crate::simulation::client::Client;
-use crate::watch::WatchMode;
+use crate::simulation::client::{Client, Handle};
+use crate::watch::{WatchMode, WatcherType};
+use crate::znode::Zxid;
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {
@@ -14,18 +17,25 @@ pub(crate) async fn run(client: Client) {
         let mut watches = Vec::new();
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;
-            let path = shared_path(&client.kernel, &client.random);
-            let watch = match client.random.below(6) {
+            let path = match client.random.below(6) {
+                0 => "/".to_owned(),
+                _ => shared_path(&client.kernel, &client.random),
+            };
+            let mode =
+                *client.random.pick(&[WatchMode::Persistent, WatchMode::PersistentRecursive]);
+            let watch = match client.random.below(8) {
                 0 => handle.get_and_watch(&path).await,
                 1 => handle.exists_and_watch(&path).await,
                 2 => handle.children_and_watch(&path).await,
-                3 => handle.watch(&path, WatchMode::Persistent).await,
-                4 => handle.watch(&path, WatchMode::PersistentRecursive).await,
-                _ => handle.watch("/", WatchMode::PersistentRecursive).await,
+                3..5 => handle.watch(&path, mode).await,
+                _ => handle.watch_from(&path, mode, past(&client, &handle)).await,
             };
-            watches.extend(watch);
+            watches.extend(watch.map(|watch| (path.clone(), watch)));
+            if client.random.percent(15) {
+                remove(&client, &handle, watches.last().map_or(&path, |(path, _)| path)).await;
+            }
             if client.random.percent(30) {
-                watches.retain(|watch| !watch.has_fired());
+                watches.retain(|(_, watch)| !watch.has_fired());
             }
             while watches.len() > 12 {
                 watches.swap_remove(client.random.index(watches.len()));
@@ -34,6 +44,36 @@ pub(crate) async fn run(client: Client) {
             if client.random.percent(20) {
                 let _ = handle.set(&path, b"seen", None).await;
             }
+        }
+    }
+}
+
+async fn remove(client: &Client, handle: &Rc<Handle>, path: &str) {
+    let which = *client.random.pick(&[
+        WatcherType::Any,
+        WatcherType::Any,
+        WatcherType::Data,
+        WatcherType::Children,
+        WatcherType::Persistent,
+        WatcherType::PersistentRecursive,
+    ]);
+    let _ = handle.remove_watches(path, which).await;
+}
+
+/// A zxid that somebody may have seen, here or elsewhere, so that this replica may be behind it; or
+/// nobody.
+fn past(client: &Client, handle: &Rc<Handle>) -> Zxid {
+    let checks = client.kernel.checks.borrow();
+    let oracle = &checks.oracle;
+    match client.random.below(10) {
+        0 => oracle.zxid() + 1_000_000,
+        1 => handle.ticket().floor,
+        2..5 => oracle.zxid(),
+        _ => {
+            // A few changes ago: many fewer than fit into a channel.
+            let answered = oracle.first_after(checks.order.floor().zxid);
+            let place = answered.saturating_sub(client.random.index(150) + 1);
+            oracle.changes().get(place).map_or(0, |change| change.zxid)
         }
     }
 }

@@ -1,0 +1,129 @@
+//! A consumer that follows a part of the tree into storage of its own, and goes on after a restart
+//! where it was: with what it has missed, or by reading everything again when that is too long ago.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{
+    CreateMode, Error, EventKind, HISTORY_CHANGES, Result, Session, Watch, WatchEvent, WatchMode,
+    Zxid,
+};
+
+/// What the consumer keeps: a search index, say. It stores both together.
+#[derive(Default)]
+struct Index {
+    articles: BTreeMap<String, String>,
+    /// Every change up to this write is in it. `None`: it was never filled.
+    upto: Option<Zxid>,
+}
+
+impl Index {
+    /// Goes on where it was, or begins anew.
+    fn open(&mut self, session: &Session) -> Result<Watch> {
+        if let Some(upto) = self.upto {
+            match session.watch_from("/articles", WatchMode::PersistentRecursive, upto) {
+                // This instance does not know all the changes since then.
+                Err(Error::TooOld { zxid, oldest, .. }) => {
+                    println!("  zxid {zxid} is too old, {oldest} would do: read everything");
+                }
+                watch => return watch,
+            }
+        }
+        // The watch first and then the read: what happens in between is told, and read too.
+        let watch = session.watch("/articles", WatchMode::PersistentRecursive)?;
+        self.read_all(session)?;
+        Ok(watch)
+    }
+
+    fn read_all(&mut self, session: &Session) -> Result<()> {
+        let snapshot = session.snapshot()?;
+        let all = snapshot.walk("/articles")?;
+        let text = |data: &[u8]| String::from_utf8_lossy(data).into_owned();
+        self.articles = all.map(|(path, data, _)| (path.to_owned(), text(data))).collect();
+        self.upto = Some(snapshot.zxid());
+        println!("  has read {} znodes, up to zxid {}", self.articles.len(), snapshot.zxid());
+        Ok(())
+    }
+
+    /// Takes in all that the watch has told by now.
+    fn catch_up(&mut self, session: &Session, watch: &Watch) -> Result<usize> {
+        // The events of all that can be read are in the channel by then. So it is not the zxid of an
+        // event that is stored, which others of the same multi may share: they might be missed.
+        let upto = session.snapshot()?.zxid();
+        let mut count = 0;
+        for event in watch.events().try_iter() {
+            count += 1;
+            self.take(session, &event)?;
+        }
+        // After the changes, or with them: those that were taken in and are told again do no harm.
+        self.upto = self.upto.max(Some(upto));
+        Ok(count)
+    }
+
+    fn take(&mut self, session: &Session, event: &WatchEvent) -> Result<()> {
+        match event.kind {
+            // More has changed than the channel holds.
+            EventKind::Gap => return self.read_all(session),
+            EventKind::Created | EventKind::DataChanged => match session.get(&event.path) {
+                Ok((data, _)) => {
+                    let text = String::from_utf8_lossy(&data).into_owned();
+                    self.articles.insert(event.path.clone(), text);
+                }
+                // Gone by now: that is told too.
+                Err(Error::NoNode { .. }) => {}
+                Err(error) => return Err(error),
+            },
+            EventKind::Deleted => {
+                self.articles.remove(&event.path);
+            }
+            _ => {}
+        }
+        println!("  {:?} {} by write {}", event.kind, event.path, event.zxid);
+        Ok(())
+    }
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let author = cluster.node(0).session();
+    author.create("/articles", b"", CreateMode::Persistent)?;
+    author.create("/articles/raft", b"a log", CreateMode::Persistent)?;
+    let mut index = Index::default();
+
+    println!("the first start");
+    let session = cluster.node(1).session();
+    session.sync()?;
+    let watch = index.open(&session)?;
+    author.set("/articles/raft", b"a replicated log")?;
+    session.sync()?;
+    index.catch_up(&session, &watch)?;
+
+    println!("a restart, with some changes meanwhile");
+    cluster.stop(1);
+    author.create("/articles/locks", b"with tokens", CreateMode::Persistent)?;
+    author.multi().set("/articles/raft", b"see thesis").delete("/articles/locks").commit()?;
+    author.create("/articles/clocks", b"they drift", CreateMode::Persistent)?;
+    cluster.restart(1);
+    let session = cluster.node(1).session();
+    session.sync()?;
+    // Another instance, or this one: each knows the latest changes.
+    let watch = index.open(&session)?;
+    assert_eq!(index.catch_up(&session, &watch)?, 4);
+
+    println!("a restart after more than {HISTORY_CHANGES} changes");
+    cluster.stop(1);
+    for _ in 0..=HISTORY_CHANGES / 1000 {
+        let multi = author.multi();
+        (0..1000).fold(multi, |multi, _| multi.set("/articles/raft", b"edited")).commit()?;
+    }
+    cluster.restart(1);
+    cluster.advance(Duration::from_secs(2));
+    let session = cluster.node(1).session();
+    session.sync()?;
+    let watch = index.open(&session)?;
+    index.catch_up(&session, &watch)?;
+    assert_eq!(index.articles["/articles/raft"], "edited");
+    println!("it has {:?}", index.articles.keys().collect::<Vec<_>>());
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Tells at one look, whatever the number of watches, that a path is not watched: nearly always.
+//!
+//! Counts of the watched paths by their hash, with at least [`ROOM`] places for each. A count of
+//! zero says that none is there.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// So one in so many of the paths that are not watched is looked for all the same.
+const ROOM: usize = 8;
+/// So many places there are at least, once there is a path.
+const PLACES_MIN: usize = 256;
+
+#[derive(Debug, Default)]
+pub(crate) struct PathFilter {
+    /// A power of two of them, or none. One that has reached the most that it can count stays there.
+    counts: Vec<u8>,
+    paths: usize,
+}
+
+impl PathFilter {
+    fn with_room(paths: usize) -> PathFilter {
+        let places = (paths * ROOM).next_power_of_two().max(PLACES_MIN);
+        PathFilter { counts: vec![0; places], paths: 0 }
+    }
+
+    fn place(&self, path: &str) -> usize {
+        // The length is a power of two, and not 0 where this is called.
+        xxh3_64(path.as_bytes()) as usize & (self.counts.len() - 1)
+    }
+
+    /// Whether the path may be watched; if not, it is not.
+    pub(crate) fn may_hold(&self, path: &str) -> bool {
+        self.paths > 0 && self.counts[self.place(path)] > 0
+    }
+
+    /// Takes in a path that is watched from now on. `all` are the others, in case it has to grow.
+    pub(crate) fn add<'a>(&mut self, path: &str, all: impl Iterator<Item = &'a str>) {
+        if (self.paths + 1) * ROOM > self.counts.len() {
+            let mut larger = PathFilter::with_room(2 * (self.paths + 1));
+            all.for_each(|path| larger.count(path));
+            *self = larger;
+        }
+        self.count(path);
+    }
+
+    fn count(&mut self, path: &str) {
+        let place = self.place(path);
+        self.counts[place] = self.counts[place].saturating_add(1);
+        self.paths += 1;
+    }
+
+    /// A path that was added is watched no longer.
+    pub(crate) fn remove(&mut self, path: &str) {
+        let place = self.place(path);
+        let count = &mut self.counts[place];
+        if *count < u8::MAX {
+            *count -= 1;
+        }
+        self.paths -= 1;
+        if self.paths == 0 {
+            self.counts = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn path(number: usize) -> String {
+        format!("/services/node-{number}")
+    }
+
+    #[test]
+    fn what_is_there_is_found_and_most_else_is_not() {
+        let mut filter = PathFilter::default();
+        let mut held: BTreeSet<String> = BTreeSet::new();
+        assert!(!filter.may_hold("/"));
+        for number in 0..10_000 {
+            filter.add(&path(number), held.iter().map(String::as_str));
+            held.insert(path(number));
+            if number % 3 == 0 {
+                let gone = path(number / 2);
+                if held.remove(&gone) {
+                    filter.remove(&gone);
+                }
+            }
+        }
+        assert!(held.len() > 6_000 && filter.paths == held.len());
+        assert!(held.iter().all(|path| filter.may_hold(path)));
+        let wrong = (10_000..20_000).filter(|number| filter.may_hold(&path(*number))).count();
+        assert!(wrong < 10_000 / ROOM * 3 / 2, "{wrong}");
+        for path in held {
+            filter.remove(&path);
+        }
+        assert!(!filter.may_hold(&path(9_999)) && filter.counts.is_empty());
+    }
+
+    /// A place that cannot count any further counts no more, and never says that none is there.
+    #[test]
+    fn a_full_place_stays_full() {
+        let mut filter = PathFilter::with_room(1);
+        for _ in 0..300 {
+            filter.count("/a");
+        }
+        for _ in 0..299 {
+            filter.remove("/a");
+        }
+        assert!(filter.may_hold("/a"));
+    }
+}

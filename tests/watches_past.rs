@@ -1,0 +1,304 @@
+//! Watches that begin in the past, and watches that are removed.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{
+    CreateMode, Error, EventKind, HISTORY_CHANGES, Session, WATCH_CAPACITY, Watch, WatchMode,
+    WatcherType, Zxid,
+};
+
+fn told(watch: &Watch) -> Vec<(EventKind, String, Zxid)> {
+    let events = watch.events().try_iter();
+    events.map(|event| (event.kind, event.path, event.zxid)).collect()
+}
+
+/// Creates, sets and deletes here and there, and says after which zxids one may begin.
+fn busy(session: &Session, turns: u64) -> Vec<Zxid> {
+    let mut zxids = Vec::new();
+    for turn in 0..turns {
+        let path = format!("/app/{}", turn % 7);
+        let zxid = match session.exists(&path).unwrap() {
+            None => session.create(&path, b"", CreateMode::Persistent).unwrap().stat.czxid,
+            Some(_) if turn % 5 == 0 => {
+                session.multi().set("/app", b"").delete(&path).commit().unwrap();
+                session.get("/app").unwrap().1.mzxid
+            }
+            Some(_) => session.set(&path, b"x").unwrap().mzxid,
+        };
+        zxids.push(zxid);
+    }
+    zxids
+}
+
+#[test]
+fn a_watch_from_any_zxid_tells_what_one_set_then_has_told() {
+    let cluster = Cluster::new(3);
+    let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
+    writer.create("/app", b"", CreateMode::Persistent).unwrap();
+    reader.sync().unwrap();
+    let modes = [WatchMode::Persistent, WatchMode::PersistentRecursive];
+    for mode in modes {
+        let live = reader.watch("/app", mode).unwrap();
+        let zxids = busy(&writer, 60);
+        let there = cluster.node(2).session();
+        // Watches that begin in the middle, and see what comes next too.
+        let past: Vec<(Zxid, Watch)> = zxids
+            .iter()
+            .map(|zxid| (*zxid, there.watch_from("/app", mode, *zxid).unwrap()))
+            .collect();
+        busy(&writer, 20);
+        reader.sync().unwrap();
+        there.sync().unwrap();
+        let all = told(&live);
+        assert!(all.len() > 30, "{}", all.len());
+        for (zxid, watch) in past {
+            let later: Vec<_> = all.iter().filter(|(.., of)| *of > zxid).cloned().collect();
+            assert_eq!(told(&watch), later, "{mode:?} from {zxid}");
+        }
+    }
+}
+
+/// The zxid that a session has seen may be ahead of the replica on which it goes on.
+#[test]
+fn a_replica_that_is_behind_catches_up_first() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let behind = (leader + 1) % 3;
+    let (writer, reader) = (cluster.node(leader).session(), cluster.node(behind).session());
+    writer.create("/a", b"", CreateMode::Persistent).unwrap();
+    reader.sync().unwrap();
+    cluster.isolate(behind);
+    let seen = writer.set("/a", b"1").unwrap().mzxid;
+    let next = writer.set("/a", b"2").unwrap().mzxid;
+    let calls = reader.nonblocking();
+    let mut pending = calls.watch_from("/a", WatchMode::Persistent, seen);
+    let read = calls.get("/a");
+    assert!(pending.try_take().is_none());
+    cluster.heal();
+    let watch = pending.wait().unwrap();
+    assert!(read.wait().unwrap().1.mzxid >= seen, "what was asked for behind it waits too");
+    assert_eq!(watch.recv().unwrap().zxid, next);
+    writer.set("/a", b"3").unwrap();
+    assert_eq!(watch.recv().unwrap().zxid, next + 1);
+}
+
+#[test]
+fn a_zxid_that_nobody_has_written_is_an_error() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    let last = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let error = session.watch_from("/a", WatchMode::Persistent, last + 1).unwrap_err();
+    assert_eq!(error, Error::FutureZxid { path: "/a".to_owned(), zxid: last + 1, last });
+    let watch = session.watch_from("/a", WatchMode::Persistent, last).unwrap();
+    session.set("/a", b"").unwrap();
+    assert_eq!(told(&watch).len(), 1);
+}
+
+#[test]
+fn paths_are_relative_to_the_root_of_the_handle() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let seen = session.create("/app", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let app = session.chroot("/app").unwrap();
+    app.create("/x", b"", CreateMode::Persistent).unwrap();
+    session.create("/apple", b"", CreateMode::Persistent).unwrap();
+    let paths = |watch: Watch| told(&watch).into_iter().map(|told| told.1).collect::<Vec<_>>();
+    let mode = WatchMode::PersistentRecursive;
+    assert_eq!(paths(app.watch_from("/", mode, seen).unwrap()), ["/x"]);
+    assert_eq!(paths(session.watch_from("/app", mode, seen).unwrap()), ["/app/x"]);
+    assert_eq!(paths(session.watch_from("/", mode, seen).unwrap()), ["/app/x", "/apple"]);
+    let error = app.watch_from("/x", mode, 9999).unwrap_err();
+    assert!(matches!(&error, Error::FutureZxid { path, .. } if path == "/x"), "{error}");
+
+    let watch = app.watch("/x", WatchMode::Persistent).unwrap();
+    app.remove_watches("/x", WatcherType::Persistent).unwrap();
+    assert_eq!(watch.recv().unwrap().path, "/x");
+    let error = app.remove_watches("/x", WatcherType::Persistent).unwrap_err();
+    assert_eq!(error, Error::NoWatch { path: "/x".to_owned() });
+}
+
+#[test]
+fn a_long_past_is_cut_by_a_gap() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let more = WATCH_CAPACITY as u64 + 500;
+    let sets: Vec<_> = (0..more).map(|_| session.nonblocking().set("/a", b"x")).collect();
+    let last = sets.into_iter().last().unwrap().wait().unwrap().mzxid;
+    let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    let events = told(&watch);
+    let (gap, before) = events.split_last().unwrap();
+    assert_eq!(*gap, (EventKind::Gap, "/a".to_owned(), last));
+    let expected: Vec<Zxid> = (1..=WATCH_CAPACITY as u64).map(|n| seen + n).collect();
+    assert_eq!(before.iter().map(|event| event.2).collect::<Vec<_>>(), expected);
+    let next = session.set("/a", b"y").unwrap().mzxid;
+    assert_eq!(told(&watch), [(EventKind::DataChanged, "/a".to_owned(), next)]);
+}
+
+#[test]
+fn what_is_not_remembered_any_more_is_too_old() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let mut last = seen;
+    // Each multi is one write with many changes.
+    while last < seen + HISTORY_CHANGES as u64 / 1000 + 1 {
+        let mut multi = session.multi();
+        for _ in 0..1000 {
+            multi = multi.set("/a", b"x");
+        }
+        multi.commit().unwrap();
+        last = session.get("/a").unwrap().1.mzxid;
+    }
+    let watch = |zxid| session.watch_from("/b", WatchMode::Persistent, zxid);
+    let Err(Error::TooOld { path, zxid, oldest }) = watch(seen) else { panic!("it is too old") };
+    assert_eq!((path.as_str(), zxid), ("/b", seen));
+    assert!(oldest > seen && oldest <= last, "{oldest}");
+    assert!(matches!(watch(oldest - 1), Err(Error::TooOld { .. })));
+    watch(oldest).unwrap();
+}
+
+/// After a restart a replica knows what its log holds behind the checkpoint.
+#[test]
+fn the_past_is_there_after_a_restart() {
+    let cluster = Cluster::new(3);
+    let writer = cluster.node(0).session();
+    let seen = writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let set = writer.set("/a", b"1").unwrap().mzxid;
+    let place = (cluster.leader().unwrap() + 1) % 3;
+    cluster.restart(place);
+    let reader = cluster.node(place).open_session().unwrap();
+    let watch = reader.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    assert_eq!(told(&watch), [(EventKind::DataChanged, "/a".to_owned(), set)]);
+}
+
+#[test]
+fn what_a_snapshot_stands_for_is_too_old_there_and_not_elsewhere() {
+    let cluster = Cluster::builder().session_timeout(Duration::from_secs(40)).start(3);
+    let leader = cluster.leader().unwrap();
+    let cut = (leader + 1) % 3;
+    let (writer, reader) = (cluster.node(leader).session(), cluster.node(cut).session());
+    let seen = writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    reader.sync().unwrap();
+    cluster.isolate(cut);
+    let big = vec![7; 100_000];
+    let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
+    let last = sets.into_iter().last().unwrap().wait().unwrap().mzxid;
+    cluster.heal();
+    cluster.advance(Duration::from_secs(10));
+    reader.sync().unwrap();
+    let error = reader.watch_from("/a", WatchMode::Persistent, seen).unwrap_err();
+    assert!(matches!(error, Error::TooOld { zxid, .. } if zxid == seen), "{error}");
+    let watch = reader.watch_from("/a", WatchMode::Persistent, last).unwrap();
+    assert!(told(&watch).is_empty());
+    let watch = writer.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    assert_eq!(told(&watch).len(), 600);
+}
+
+/// In another process, a resumed session goes on where it was.
+#[test]
+fn a_resumed_session_goes_on_where_it_was() {
+    let cluster = Cluster::new(3);
+    let writer = cluster.node(0).session();
+    let former = cluster.node(1).open_session().unwrap();
+    let watch = former.watch("/a", WatchMode::Persistent).unwrap();
+    writer.create("/a", b"", CreateMode::Persistent).unwrap();
+    let seen = watch.recv().unwrap().zxid;
+    let missed = writer.set("/a", b"1").unwrap().mzxid;
+    let resumed = cluster.node(2).resume(former.id(), former.password()).unwrap();
+    let watch = resumed.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    assert_eq!(told(&watch), [(EventKind::DataChanged, "/a".to_owned(), missed)]);
+}
+
+/// S19: what is removed is told so and forgotten, whatever its handles do.
+#[test]
+fn removed_watches_are_told_and_are_over() {
+    let cluster = Cluster::new(3);
+    let (session, other) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+    let zxid = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let (_, _, data) = session.get_and_watch("/a").unwrap();
+    let (_, exists) = session.exists_and_watch("/a").unwrap();
+    let (_, children) = session.children_and_watch("/a").unwrap();
+    let persistent = session.watch("/a", WatchMode::Persistent).unwrap();
+    let recursive = session.watch("/a", WatchMode::PersistentRecursive).unwrap();
+    let others = other.watch("/a", WatchMode::Persistent).unwrap();
+    let zxid = zxid.max(session.sync().unwrap());
+    let is_removed = |watch: &Watch, kind| {
+        let event = watch.recv().unwrap();
+        assert_eq!((event.kind, event.path.as_str(), event.zxid), (kind, "/a", zxid));
+        assert_eq!(watch.recv(), None);
+    };
+    session.remove_watches("/a", WatcherType::Data).unwrap();
+    is_removed(&data, EventKind::DataWatchRemoved);
+    is_removed(&exists, EventKind::DataWatchRemoved);
+    session.remove_watches("/a", WatcherType::Children).unwrap();
+    is_removed(&children, EventKind::ChildWatchRemoved);
+    session.remove_watches("/a", WatcherType::PersistentRecursive).unwrap();
+    is_removed(&recursive, EventKind::PersistentWatchRemoved);
+    let none = Error::NoWatch { path: "/a".to_owned() };
+    for which in [WatcherType::Data, WatcherType::Children, WatcherType::PersistentRecursive] {
+        assert_eq!(session.remove_watches("/a", which), Err(none.clone()));
+    }
+    session.set("/a", b"1").unwrap();
+    assert_eq!(persistent.recv().unwrap().kind, EventKind::DataChanged);
+    let zxid = session.get("/a").unwrap().1.mzxid;
+    session.remove_watches("/a", WatcherType::Any).unwrap();
+    let event = persistent.recv().unwrap();
+    assert_eq!((event.kind, event.zxid), (EventKind::PersistentWatchRemoved, zxid));
+    assert_eq!(session.remove_watches("/a", WatcherType::Any), Err(none));
+    assert_eq!(others.recv().unwrap().kind, EventKind::DataChanged, "another session's stays");
+    assert!(others.events().is_empty());
+}
+
+/// It comes behind the events that wait, and behind the gap.
+#[test]
+fn a_removed_watch_has_its_last_event_even_when_its_channel_is_full() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    let calls = session.nonblocking();
+    let sets: Vec<_> = (0..WATCH_CAPACITY * 2).map(|_| calls.set("/a", b"x")).collect();
+    let removed = calls.remove_watches("/a", WatcherType::Any);
+    removed.wait().unwrap();
+    drop(sets);
+    let kinds: Vec<EventKind> = watch.events().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds.len(), WATCH_CAPACITY + 2);
+    let last = [EventKind::Gap, EventKind::PersistentWatchRemoved];
+    assert_eq!(kinds[WATCH_CAPACITY..], last);
+}
+
+/// Calls take effect in their order: one that is not set yet is removed too.
+#[test]
+fn a_watch_is_removed_in_the_order_of_the_calls() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let calls = session.nonblocking();
+    let first = calls.remove_watches("/a", WatcherType::Any);
+    let before = calls.watch("/a", WatchMode::Persistent);
+    let second = calls.remove_watches("/a", WatcherType::Any);
+    let after = calls.watch("/a", WatchMode::Persistent);
+    assert!(matches!(first.wait(), Err(Error::NoWatch { .. })));
+    let before = before.wait().unwrap();
+    second.wait().unwrap();
+    assert_eq!(before.events().iter().count(), 1);
+    let after = after.wait().unwrap();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(after.recv().unwrap().kind, EventKind::Created);
+}
+
+/// Without a quorum, what is local goes on.
+#[test]
+fn the_past_and_removal_need_no_quorum() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    session.set("/a", b"").unwrap();
+    cluster.isolate(0);
+    let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
+    assert_eq!(told(&watch).len(), 1);
+    session.remove_watches("/a", WatcherType::Any).unwrap();
+    assert_eq!(watch.recv().unwrap().kind, EventKind::PersistentWatchRemoved);
+    assert_eq!(watch.recv(), None);
+}

@@ -38,6 +38,8 @@ mod lead;
 mod local;
 mod log;
 pub(crate) mod message;
+#[cfg(test)]
+mod model_tests;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
 mod raft_log;

@@ -70,7 +70,7 @@ fn a_create_is_refused_with_the_first_error_of_the_order() {
         ("InvalidPath", s.open.create("/bad/", &s.big, P)),
         ("InvalidTtl", s.open.create("/none/x", &s.big, TOO_SHORT)),
         ("InvalidTtl", s.closed.create("/x", b"", ttl(TTL_MAX + Duration::from_millis(1)))),
-        ("InvalidTtl", s.open.create("/none/x", b"", ttl(Duration::from_micros(999)))),
+        ("InvalidTtl", s.closed.create("/none/x", b"", ttl(Duration::from_micros(999)))),
         ("TooLarge", s.closed.create("/x", &s.big, P)),
         ("TooLarge", s.open.create("/none/x", &s.big, P)),
         ("TooLarge", s.open.create("/empty", &s.big, P)),

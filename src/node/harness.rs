@@ -246,6 +246,16 @@ impl Cluster {
         self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Resign);
     }
 
+    /// As if the session's time were up.
+    pub(crate) fn expire(&mut self, id: NodeId, session: SessionId) {
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Expire { session });
+    }
+
+    pub(crate) fn unwatch(&mut self, id: NodeId, watch: WatchId) {
+        let request = Input::Client(ClientRequest::Unwatch { watch });
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(request);
+    }
+
     pub(crate) fn deliver(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
         let input = Input::Peer { from, message };
         self.hosts.get_mut(&to).unwrap().inputs.push_back(input);

@@ -39,6 +39,8 @@ mod lead;
 mod local;
 mod log;
 pub(crate) mod message;
+#[cfg(test)]
+mod model_tests;
 mod net_changes;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;

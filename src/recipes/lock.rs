@@ -79,8 +79,9 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(session: Session, path: &str) -> Result<Lock> {
-        path::validate_sequential(&path::join(path, &name(0)))?;
         path::validate(path)?;
+        // Its contenders' znodes have longer paths.
+        path::validate_sequential(&path::join(path, &name(0)))?;
         Ok(Lock { session, path: path.to_owned() })
     }
 

@@ -1,0 +1,247 @@
+//! What holds between the calls of one session and those of others, and what goes beyond ZooKeeper.
+
+use std::collections::BTreeSet;
+
+use quorate::testing::Cluster;
+use quorate::{Condition, CreateMode, Error, ReadOp, ReadResult};
+
+use crate::{P, SECOND, make, one, open, stat};
+
+const SEQUENTIAL: CreateMode = CreateMode::PersistentSequential;
+
+/// Writes and reads together, without waiting for any.
+#[test]
+fn a_sessions_calls_are_answered_in_the_order_in_which_they_were_made() {
+    let cluster = Cluster::new(3);
+    for node in 0..3 {
+        let session = open(&cluster, node);
+        let path = format!("/{node}");
+        make(&session, &[&path]);
+        let calls = session.nonblocking();
+        let pairs: Vec<_> = (0..200)
+            .map(|_| (calls.set(&path, b""), calls.get(&path), calls.exists(&path)))
+            .collect();
+        for (n, (set, get, exists)) in pairs.into_iter().enumerate() {
+            let stat = set.wait().unwrap();
+            assert_eq!(stat.version, n as u64 + 1);
+            assert_eq!(get.wait().unwrap().1, stat, "its own write, and none made later");
+            assert_eq!(exists.wait().unwrap(), Some(stat));
+        }
+    }
+}
+
+/// ZooKeeper's `sync` asks a leader that may have been deposed.
+#[test]
+fn what_anybody_was_told_is_read_after_a_sync_by_everybody() {
+    let cluster = Cluster::new(3);
+    let sessions: Vec<_> = (0..3).map(|node| open(&cluster, node)).collect();
+    make(&sessions[0], &["/n"]);
+    for round in 0..60 {
+        let version = sessions[round % 3].set("/n", b"").unwrap().version;
+        for session in &sessions {
+            session.sync().unwrap();
+            assert_eq!(stat(session, "/n").version, version);
+        }
+    }
+    // A leader that is cut off and does not know it yet cannot answer one.
+    let old = cluster.leader().unwrap();
+    cluster.isolate(old);
+    let mut synced = sessions[old].nonblocking().sync();
+    cluster.advance(SECOND * 4);
+    sessions[(old + 1) % 3].set("/n", b"").unwrap();
+    assert!(synced.try_take().is_none());
+    cluster.heal();
+    cluster.advance(SECOND * 2);
+    synced.wait().unwrap();
+    assert_eq!(stat(&sessions[old], "/n").version, 61);
+}
+
+/// With ZooKeeper a sequential create whose answer was lost must not be tried again by its user, who
+/// then looks for a znode by a name that was made unique. Here it is tried again underneath.
+#[test]
+fn a_sequential_create_is_done_once_whoever_is_the_leader() {
+    let cluster = Cluster::builder().session_timeout(SECOND * 40).start(3);
+    let node = (cluster.leader().unwrap() + 1) % 3;
+    let session = open(&cluster, node);
+    make(&session, &["/q"]);
+    let mut creates = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..50 {
+            creates.push(session.nonblocking().create("/q/n", b"", SEQUENTIAL));
+        }
+        // The one of the others that leads, or could.
+        let leader = cluster.leader().filter(|leader| *leader != node).unwrap_or((node + 1) % 3);
+        cluster.restart(leader);
+        cluster.advance(SECOND * 3);
+    }
+    for (n, create) in creates.into_iter().enumerate() {
+        assert_eq!(create.wait().unwrap().path, format!("/q/n{n:010}"));
+    }
+    assert_eq!(session.children("/q").unwrap().len(), 200);
+    assert_eq!(stat(&session, "/q").cversion, 200);
+}
+
+/// Numbers are dense, and those of writes that are answered only grow, over leaders too.
+#[test]
+fn zxids_grow_by_one_over_changes_of_leader() {
+    let cluster = Cluster::builder().session_timeout(SECOND * 40).start(3);
+    let node = (cluster.leader().unwrap() + 1) % 3;
+    let session = open(&cluster, node);
+    let mut zxid = session.create("/n", b"", P).unwrap().stat.czxid;
+    for _ in 0..3 {
+        let leader = cluster.leader().filter(|leader| *leader != node).unwrap_or((node + 1) % 3);
+        cluster.restart(leader);
+        cluster.advance(SECOND * 3);
+        for _ in 0..5 {
+            zxid += 1;
+            assert_eq!(session.set("/n", b"").unwrap().mzxid, zxid);
+        }
+    }
+}
+
+#[test]
+fn many_reads_of_one_state_whatever_they_are() {
+    let (cluster, session) = one();
+    let writer = open(&cluster, 0);
+    make(&session, &["/a", "/b"]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..200 {
+                let path = format!("/b/{n}");
+                writer.multi().set("/a", b"").create(&path, b"", P).commit().unwrap();
+            }
+        });
+        let mut seen = 0;
+        while seen < 200 {
+            let reads = [
+                ReadOp::Get("/a"),
+                ReadOp::Children("/b"),
+                ReadOp::Exists("/none"),
+                ReadOp::AllChildrenNumber("/b"),
+                ReadOp::Get("/none"),
+            ];
+            let results = session.multi_read(reads).unwrap();
+            let [Ok(ReadResult::Data(_, a)), Ok(ReadResult::Children(names, b)), ..] = &results[..]
+            else {
+                panic!("{results:?}");
+            };
+            assert_eq!((names.len() as u64, u64::from(b.num_children)), (a.version, a.version));
+            assert_eq!(results[2], Ok(ReadResult::Exists(None)));
+            assert_eq!(results[3], Ok(ReadResult::AllChildrenNumber(names.len())));
+            assert!(matches!(results[4], Err(Error::NoNode { .. })));
+            seen = a.version;
+        }
+    });
+}
+
+/// A write that only counts while the lock is held, decided where it is applied.
+#[test]
+fn a_write_is_fenced_by_the_lock_that_it_was_made_under() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (open(&cluster, 0), open(&cluster, 1));
+    make(&one, &["/data"]);
+    let guard = one.lock("/lock").unwrap().acquire().unwrap();
+    let contender = |session: &quorate::Session| {
+        let names = session.children("/lock").unwrap();
+        assert_eq!(names.len(), 1);
+        format!("/lock/{}", names[0])
+    };
+    let (mine, token) = (contender(&one), guard.fencing_token());
+    let fenced = |session: &quorate::Session, data: &[u8]| {
+        session.multi().require(&mine, Condition::Czxid(token)).set("/data", data).commit()
+    };
+    fenced(&one, b"held").unwrap();
+    guard.release().unwrap();
+    let next = two.lock("/lock").unwrap().acquire().unwrap();
+    assert!(next.fencing_token() > token);
+    let late = fenced(&one, b"too late");
+    assert!(matches!(late, Err(Error::Multi { index: 0, .. })), "{late:?}");
+    two.sync().unwrap();
+    assert_eq!(&two.get("/data").unwrap().0[..], b"held");
+}
+
+/// What an instance left behind when it was killed is its successor's with one write: nobody sees
+/// the name free.
+#[test]
+fn a_stale_ephemeral_is_taken_over_in_one_write() {
+    let cluster = Cluster::new(3);
+    let (stale, observer) = (open(&cluster, 0), open(&cluster, 2));
+    stale.create("/member", b"old", CreateMode::Ephemeral).unwrap();
+    cluster.stop(0);
+    cluster.advance(SECOND * 3);
+    let new = open(&cluster, 1);
+    let old = stat(&new, "/member");
+    let watch = observer.get_and_watch("/member");
+    new.multi()
+        .require("/member", Condition::Czxid(old.czxid))
+        .delete("/member")
+        .create("/member", b"new", CreateMode::Ephemeral)
+        .commit()
+        .unwrap();
+    assert!(watch.is_ok());
+    cluster.advance(SECOND * 20);
+    let (data, now) = new.get("/member").unwrap();
+    assert_eq!((&data[..], now.ephemeral_owner), (&b"new"[..], Some(new.id())));
+}
+
+/// One write for what ZooKeeper's users do in many, and reads that ZooKeeper has none of.
+#[test]
+fn trees_are_deleted_and_listed_at_once() {
+    let (_cluster, session) = one();
+    make(&session, &["/t", "/t/a", "/t/a/b", "/t/c", "/tt"]);
+    session.create("/t/e", b"", CreateMode::Ephemeral).unwrap();
+    let snapshot = session.snapshot().unwrap();
+    let listed: Vec<String> =
+        snapshot.walk("/t").unwrap().map(|(path, _, _)| path.to_owned()).collect();
+    assert_eq!(listed, ["/t", "/t/a", "/t/a/b", "/t/c", "/t/e"]);
+    assert_eq!(session.all_children_number("/t"), Ok(4));
+    let zxid = session.sync().unwrap();
+    session.delete_recursive("/t").unwrap();
+    assert_eq!(session.sync().unwrap(), zxid + 1);
+    assert_eq!(session.exists("/t/a/b").unwrap(), None);
+    assert_eq!(session.ephemerals().unwrap(), [""; 0]);
+    assert!(session.exists("/tt").unwrap().is_some());
+    assert_eq!(session.delete_recursive("/t"), Err(Error::NoNode { path: "/t".to_owned() }));
+    // Created if it is not there, and set if it is, whoever else does the same.
+    for expected in [(0, 0), (1, 0)] {
+        session
+            .transact(|txn| {
+                match txn.exists("/t")? {
+                    None => txn.create("/t", b"", P),
+                    Some(_) => txn.set("/t", b""),
+                }
+                Ok(())
+            })
+            .unwrap();
+        let now = stat(&session, "/t");
+        assert_eq!((now.version, now.cversion), expected);
+    }
+}
+
+#[test]
+fn an_id_names_one_session_for_ever() {
+    let (cluster, session) = one();
+    let mut ids = BTreeSet::new();
+    for _ in 0..50 {
+        let other = open(&cluster, 0);
+        assert!(ids.insert(other.id()), "{} again", other.id());
+        other.close().unwrap();
+        let back = cluster.node(0).resume(other.id(), other.password());
+        assert_eq!(back.map(drop), Err(Error::SessionExpired { session: other.id() }));
+    }
+    assert!(ids.insert(session.id()));
+}
+
+#[test]
+fn a_child_list_is_sorted_and_one_of_its_moment() {
+    let (_cluster, session) = one();
+    for name in ["b", "a", "Z", "0", "\u{e9}", "a-", "a b"] {
+        make(&session, &[&format!("/{name}")]);
+    }
+    let (names, stat) = session.children_with_stat("/").unwrap();
+    assert_eq!(names, ["0", "Z", "a", "a b", "a-", "b", "zookeeper", "\u{e9}"]);
+    assert_eq!(stat.num_children as usize, names.len());
+    assert_eq!(session.children("/").unwrap(), names);
+    assert_eq!(session.children("/a").unwrap(), [""; 0]);
+    assert_eq!(session.all_children_number("/"), Ok(7 + 3));
+}

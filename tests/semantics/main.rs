@@ -1,0 +1,52 @@
+//! ZooKeeper's semantics, row by row.
+//!
+//! `table.md` has a line for each row: what ZooKeeper does, what is different here on purpose, and
+//! which tests hold it. Those here go through the public handles alone.
+
+mod ends;
+mod errors;
+mod guarantees;
+mod multi;
+mod paths;
+mod sequences;
+mod sessions;
+mod stats;
+mod table;
+mod watches;
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, EventKind, Session, Stat, Watch};
+
+const P: CreateMode = CreateMode::Persistent;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A cluster of one, and a session that is open.
+fn one() -> (Cluster, Session) {
+    let cluster = Cluster::new(1);
+    let session = open(&cluster, 0);
+    (cluster, session)
+}
+
+/// A session of its own on this node.
+fn open(cluster: &Cluster, node: usize) -> Session {
+    let session = cluster.node(node).open_session().unwrap();
+    session.sync().unwrap();
+    session
+}
+
+fn make(session: &Session, paths: &[&str]) {
+    for path in paths {
+        session.create(path, b"", P).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+fn stat(session: &Session, path: &str) -> Stat {
+    session.exists(path).unwrap().unwrap_or_else(|| panic!("no znode {path}"))
+}
+
+/// What is in a watch's channel now. A write that was answered has put its events there.
+fn heard(watch: &Watch) -> Vec<(EventKind, String)> {
+    watch.events().try_iter().map(|event| (event.kind, event.path)).collect()
+}

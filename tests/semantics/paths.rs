@@ -1,0 +1,229 @@
+//! Which paths are valid, and what the system keeps for itself.
+
+use quorate::{Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
+
+use crate::{P, SECOND, heard, make, one};
+
+type Call = fn(&Session, &str) -> Result<()>;
+
+/// Every call that takes the path of a znode.
+const CALLS: &[(&str, Call)] = &[
+    ("create", |session, path| session.create(path, b"", P).map(drop)),
+    ("set", |session, path| session.set(path, b"").map(drop)),
+    ("set_if", |session, path| session.set_if(path, b"", 0).map(drop)),
+    ("delete", |session, path| session.delete(path)),
+    ("delete_if", |session, path| session.delete_if(path, 0)),
+    ("delete_recursive", |session, path| session.delete_recursive(path)),
+    ("get", |session, path| session.get(path).map(drop)),
+    ("exists", |session, path| session.exists(path).map(drop)),
+    ("children", |session, path| session.children(path).map(drop)),
+    ("children_with_stat", |session, path| session.children_with_stat(path).map(drop)),
+    ("all_children_number", |session, path| session.all_children_number(path).map(drop)),
+    ("get_and_watch", |session, path| session.get_and_watch(path).map(drop)),
+    ("exists_and_watch", |session, path| session.exists_and_watch(path).map(drop)),
+    ("children_and_watch", |session, path| session.children_and_watch(path).map(drop)),
+    ("watch", |session, path| session.watch(path, WatchMode::Persistent).map(drop)),
+    ("chroot", |session, path| session.chroot(path).map(drop)),
+    ("lock", |session, path| session.lock(path).map(drop)),
+    ("nonblocking get", |session, path| session.nonblocking().get(path).wait().map(drop)),
+    ("walk", |session, path| session.snapshot()?.walk(path).map(drop)),
+    ("multi_read", |session, path| session.multi_read([ReadOp::Get(path)])?.remove(0).map(drop)),
+    ("multi create", |session, path| of_multi(session.multi().create(path, b"", P).commit())),
+    ("multi set", |session, path| of_multi(session.multi().set(path, b"").commit())),
+    ("multi delete", |session, path| of_multi(session.multi().delete(path).commit())),
+    ("multi check", |session, path| of_multi(session.multi().check(path, 0).commit())),
+    ("multi require", |session, path| {
+        of_multi(session.multi().require(path, Condition::Absent).commit())
+    }),
+];
+
+/// The error of a multi's only operation.
+fn of_multi<T>(result: Result<T>) -> Result<()> {
+    match result {
+        Err(Error::Multi { index: 0, error }) => Err(*error),
+        other => other.map(drop),
+    }
+}
+
+#[test]
+fn a_path_that_breaks_a_rule_is_refused_by_every_call() {
+    let (_cluster, session) = one();
+    let bad = [
+        "",
+        "a",
+        "a/b",
+        "./a",
+        "/a/",
+        "//",
+        "//a",
+        "/a//b",
+        "/a//",
+        "/.",
+        "/..",
+        "/a/.",
+        "/a/..",
+        "/./a",
+        "/a/./b",
+        "/a/../b",
+        "/a\0",
+        "/\0",
+        "/a/\u{1}/b",
+        "/a\u{80}",
+        "/\u{1f600}",
+    ];
+    for (name, call) in CALLS {
+        for path in bad {
+            match call(&session, path) {
+                Err(Error::InvalidPath { path: named, .. }) => assert_eq!(named, path, "{name}"),
+                other => panic!("{name} {path:?}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(session.children("/").unwrap(), ["zookeeper"], "and nothing was done");
+}
+
+/// The first and the last of each range, and their neighbours, which are allowed.
+#[test]
+fn each_range_of_forbidden_characters_ends_where_zookeepers_does() {
+    let (_cluster, session) = one();
+    // Surrogates are no characters by themselves: what is next below them is U+D7FF, and the first
+    // above them belongs to the range.
+    let forbidden = [
+        '\u{0}', '\u{1}', '\u{19}', '\u{1a}', '\u{1f}', '\u{7f}', '\u{9f}', '\u{e000}', '\u{f8ff}',
+        '\u{fff0}', '\u{fffd}', '\u{fffe}', '\u{ffff}',
+    ];
+    let allowed = [
+        ' ', '!', '~', '\u{a0}', '\u{e9}', '\u{200b}', '\u{20ac}', '\u{4e2d}', '\u{d7ff}',
+        '\u{f900}', '\u{ffef}', '\\', '*', '%', ':',
+    ];
+    let paths =
+        |c: char| [format!("/{c}"), format!("/a{c}b"), format!("/a/{c}"), format!("/{c}/a")];
+    make(&session, &["/a"]);
+    for c in forbidden {
+        for path in paths(c) {
+            let result = session.create(&path, b"", P);
+            assert!(matches!(result, Err(Error::InvalidPath { .. })), "{path:?}: {result:?}");
+        }
+    }
+    for c in allowed {
+        for path in paths(c) {
+            assert_eq!(session.create(&path, b"", P).map(|made| made.path), Ok(path));
+        }
+        assert!(session.children("/").unwrap().contains(&c.to_string()));
+    }
+}
+
+/// ZooKeeper looks at UTF-16 units, and both halves of such a character are forbidden ones.
+#[test]
+fn what_needs_two_utf_16_units_is_refused_emoji_included() {
+    let (_cluster, session) = one();
+    for c in ['\u{10000}', '\u{1d11e}', '\u{1f600}', '\u{20000}', '\u{10ffff}'] {
+        assert_eq!(c.len_utf16(), 2);
+        for path in [format!("/{c}"), format!("/a{c}"), format!("/{c}/b")] {
+            for (name, call) in CALLS {
+                let result = call(&session, &path);
+                assert!(matches!(result, Err(Error::InvalidPath { .. })), "{name}: {result:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequential_path_is_judged_with_its_number() {
+    let (_cluster, session) = one();
+    let modes = [
+        CreateMode::PersistentSequential,
+        CreateMode::EphemeralSequential,
+        CreateMode::PersistentSequentialWithTtl(SECOND),
+    ];
+    make(&session, &["/q"]);
+    let mut number = 0;
+    for mode in modes {
+        for prefix in ["/q/", "/q/.", "/q/..", "/q/a"] {
+            let path = format!("{prefix}{number:010}");
+            assert_eq!(session.create(prefix, b"", mode).map(|made| made.path), Ok(path));
+            number += 1;
+        }
+        for bad in ["", "q", "//", "/q//", "/q/./", "/q/../a", "/q/\u{1}", "/q/\u{1f600}"] {
+            let alone = session.create(bad, b"", mode).map(drop);
+            let in_multi = of_multi(session.multi().create(bad, b"", mode).commit());
+            for result in [alone, in_multi] {
+                assert!(matches!(result, Err(Error::InvalidPath { .. })), "{bad:?}: {result:?}");
+            }
+        }
+    }
+    // Below the root it is the name alone; a plain create of the same path is none.
+    let made = session.create("/", b"", CreateMode::PersistentSequential).unwrap();
+    assert_eq!(made.path, "/0000000001");
+    assert!(matches!(session.create("/q/", b"", P), Err(Error::InvalidPath { .. })));
+}
+
+/// A limit of our own: ZooKeeper's is that of the packet.
+#[test]
+fn a_path_has_at_most_4096_bytes() {
+    let (_cluster, session) = one();
+    let longest = format!("/{}", "x".repeat(4095));
+    session.create(&longest, b"", P).unwrap();
+    let too_long = format!("{longest}x");
+    for (name, call) in CALLS {
+        let result = call(&session, &too_long);
+        assert!(matches!(result, Err(Error::InvalidPath { .. })), "{name}: {result:?}");
+    }
+    // The number counts.
+    let sequential = CreateMode::PersistentSequential;
+    let made = session.create(&longest[..4086], b"", sequential).unwrap();
+    assert_eq!(made.path.len(), 4096);
+    let result = session.create(&longest[..4087], b"", sequential);
+    assert!(matches!(result, Err(Error::InvalidPath { .. })), "{result:?}");
+}
+
+#[test]
+fn what_is_there_from_the_start_stays() {
+    let (_cluster, session) = one();
+    assert_eq!(session.children("/").unwrap(), ["zookeeper"]);
+    assert_eq!(session.children("/zookeeper").unwrap(), ["config", "quota"]);
+    let reserved = |path: &str| Error::Reserved { path: path.to_owned() };
+    for path in ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"] {
+        assert_eq!(session.delete(path), Err(reserved(path)));
+        assert_eq!(session.delete_recursive(path), Err(reserved(path)));
+        let exists = Error::NodeExists { path: path.to_owned() };
+        assert_eq!(session.create(path, b"", P), Err(exists));
+    }
+    // Otherwise they are znodes like others, but for the one that is the system's alone.
+    for path in ["/", "/zookeeper", "/zookeeper/quota"] {
+        assert_eq!(session.set(path, b"x").unwrap().version, 1);
+    }
+    make(&session, &["/zookeeper/mine", "/zookeeper/quota/mine"]);
+    session.delete("/zookeeper/mine").unwrap();
+    let config = "/zookeeper/config";
+    assert_eq!(session.set(config, b"x"), Err(reserved(config)));
+    assert_eq!(session.create("/zookeeper/config/x", b"", P), Err(reserved(config)));
+    assert_eq!(session.get(config).unwrap().1.version, 0);
+}
+
+#[test]
+fn a_chroot_is_the_handles_alone() {
+    let (_cluster, session) = one();
+    // The whole tree is no chroot.
+    let all = session.chroot("/").unwrap();
+    assert_eq!(all.root(), "/");
+    // Nobody makes it; it may come later.
+    let app = session.chroot("/app").unwrap();
+    let parent = Error::NoNode { path: "/".to_owned() };
+    assert_eq!(app.create("/x", b"", P), Err(parent));
+    let watch = app.watch("/", WatchMode::PersistentRecursive).unwrap();
+    make(&session, &["/app"]);
+    assert_eq!(app.create("/x", b"", P).unwrap().path, "/x");
+    let paths: Vec<String> = heard(&watch).into_iter().map(|(_, path)| path).collect();
+    assert_eq!(paths, ["/", "/x"]);
+    // What the system keeps is out of its sight, and of its own tree nothing is kept.
+    assert_eq!(app.exists("/zookeeper").unwrap(), None);
+    make(&app, &["/zookeeper"]);
+    app.delete("/zookeeper").unwrap();
+    app.delete_recursive("/").unwrap();
+    assert_eq!(session.exists("/app").unwrap(), None);
+    // A handle below `/zookeeper` is as any other.
+    let system = session.chroot("/zookeeper").unwrap();
+    assert_eq!(system.children("/").unwrap(), ["config", "quota"]);
+    assert_eq!(system.delete("/quota"), Err(Error::Reserved { path: "/quota".to_owned() }));
+}

@@ -1,0 +1,232 @@
+//! Sessions: their timeouts, their states, and their holders.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Session, SessionId, SessionState};
+
+use crate::{P, SECOND, make, open};
+
+const E: CreateMode = CreateMode::Ephemeral;
+
+/// How long the ephemeral of a session outlives the stop of its node.
+fn outlives(cluster: &Cluster, observer: &Session, path: &str) -> Duration {
+    let step = SECOND / 4;
+    let mut waited = Duration::ZERO;
+    while observer.exists(path).unwrap().is_some() {
+        assert!(waited < SECOND * 120, "{path} stays");
+        cluster.advance(step);
+        waited += step;
+    }
+    waited
+}
+
+/// Between its timeout and a little more; ZooKeeper's tick is the most that it may be.
+#[test]
+fn a_session_whose_node_is_gone_ends_at_its_timeout_and_not_before() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let (gone, there) = ((leader + 1) % 3, (leader + 2) % 3);
+    let observer = open(&cluster, there);
+    let sessions: Vec<(u64, Session)> = [1, 4, 7, 12, 3600]
+        .into_iter()
+        .map(|asked| (asked, cluster.node(gone).open_session_with(SECOND * asked as u32).unwrap()))
+        .collect();
+    for (asked, session) in &sessions {
+        session.create(&format!("/{asked}"), b"", E).unwrap();
+    }
+    observer.sync().unwrap();
+    cluster.stop(gone);
+    let mut waited = Duration::ZERO;
+    for ((asked, session), given) in sessions.iter().zip([4, 4, 7, 12, 40]) {
+        assert_eq!(session.timeout(), SECOND * given);
+        waited += outlives(&cluster, &observer, &format!("/{asked}"));
+        // A session is touched once in a while, and not at the moment at which its node stops.
+        let (least, most) = (SECOND * given - SECOND, SECOND * (given + 2));
+        assert!(waited >= least && waited <= most, "{asked} s, given {given}: {waited:?}");
+    }
+}
+
+#[test]
+fn a_new_leader_gives_every_session_its_full_timeout() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let (gone, there) = ((leader + 1) % 3, (leader + 2) % 3);
+    let owner = open(&cluster, gone);
+    owner.create("/e", b"", E).unwrap();
+    let observer = open(&cluster, there);
+    cluster.stop(gone);
+    cluster.advance(SECOND * 7);
+    assert!(observer.exists("/e").unwrap().is_some());
+    // Whoever leads then, it leads anew.
+    cluster.restart(leader);
+    while cluster.leader().is_none() {
+        cluster.advance(SECOND / 20);
+    }
+    cluster.advance(SECOND * 9);
+    assert!(observer.exists("/e").unwrap().is_some(), "16 seconds, with a timeout of 10");
+    let waited = outlives(&cluster, &observer, "/e");
+    assert!(waited < SECOND * 6, "{waited:?}");
+}
+
+/// Without a quorum nothing ends by the cluster's word: nobody could have decided it.
+#[test]
+fn without_a_quorum_no_session_ends_but_for_its_own_holder() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let owner = open(&cluster, leader);
+    owner.create("/e", b"", E).unwrap();
+    let node = cluster.node((leader + 1) % 3);
+    let observer = open(&cluster, (leader + 1) % 3);
+    cluster.stop((leader + 2) % 3);
+    cluster.isolate(leader);
+    cluster.advance(SECOND * 60);
+    assert_eq!([owner.state(), observer.state()], [SessionState::Expired; 2]);
+    // The replica shows what was there, and its sessions with it.
+    assert_eq!(node.status().sessions, 2);
+    assert!(matches!(owner.get("/e"), Err(Error::SessionExpired { .. })));
+    cluster.heal();
+    cluster.advance(SECOND * 30);
+    let back = open(&cluster, leader);
+    assert_eq!(back.exists("/e").unwrap(), None);
+}
+
+#[test]
+fn the_states_of_a_session_in_their_order() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    let states = session.states();
+    session.sync().unwrap();
+    cluster.isolate(0);
+    cluster.advance(SECOND * 5);
+    cluster.heal();
+    cluster.advance(SECOND * 3);
+    session.set("/", b"").unwrap();
+    let late = session.states();
+    session.close().unwrap();
+    let mut seen: Vec<SessionState> = states.iter().collect();
+    // It may have been open before it was asked.
+    seen.retain(|state| *state != SessionState::Connecting);
+    use SessionState::{Closed, Connected, Suspended};
+    assert_eq!(seen, [Connected, Suspended, Connected, Closed]);
+    assert_eq!(late.iter().collect::<Vec<_>>(), [Connected, Closed]);
+    assert!(Closed.is_final() && !Suspended.is_final());
+    assert_eq!(session.states().iter().collect::<Vec<_>>(), [Closed]);
+}
+
+/// ZooKeeper's ids count on from the server's number and the time, and the password is made from the
+/// id.
+#[test]
+fn ids_and_passwords_are_drawn_and_tell_nothing_of_each_other() {
+    let cluster = Cluster::new(1);
+    let sessions: Vec<Session> = (0..100).map(|_| open(&cluster, 0)).collect();
+    let ids: BTreeSet<SessionId> = sessions.iter().map(Session::id).collect();
+    let passwords: BTreeSet<[u8; 16]> = sessions.iter().map(Session::password).collect();
+    assert_eq!((ids.len(), passwords.len()), (100, 100));
+    // Each bit of either is there about half the time: 100 throws of 192 coins, none of which falls
+    // on the same side for 95 of them (the odds are below 10^-20).
+    for bit in 0..64 {
+        let ones = ids.iter().filter(|id| id.number() >> bit & 1 == 1).count();
+        assert!((5..=95).contains(&ones), "bit {bit} of the ids: {ones}");
+    }
+    for bit in 0..128 {
+        let ones = passwords.iter().filter(|word| word[bit / 8] >> (bit % 8) & 1 == 1).count();
+        assert!((5..=95).contains(&ones), "bit {bit} of the passwords: {ones}");
+    }
+    let mut guess = sessions[0].password();
+    guess[15] ^= 1;
+    let refused = cluster.node(0).resume(sessions[0].id(), guess);
+    assert!(matches!(refused, Err(Error::WrongPassword { .. })), "{refused:?}");
+    let unknown = SessionId::from_number(sessions[0].id().number() ^ 1);
+    let refused = cluster.node(0).resume(unknown, sessions[0].password());
+    assert_eq!(refused.map(drop), Err(Error::SessionExpired { session: unknown }));
+}
+
+#[test]
+fn a_session_resumed_elsewhere_goes_on_there_and_reads_nothing_older() {
+    let cluster = Cluster::new(3);
+    let mut holder = open(&cluster, 0);
+    make(&holder, &["/n"]);
+    holder.create("/mine", b"", E).unwrap();
+    for round in 1..=12 {
+        let version = holder.set("/n", b"").unwrap().version;
+        let node = round % 3;
+        let next = cluster.node(node).resume(holder.id(), holder.password()).unwrap();
+        // No sync: the resumption itself is behind all that the session has seen.
+        assert!(next.get("/n").unwrap().1.version >= version, "round {round}");
+        let moved = Error::SessionMoved { session: holder.id() };
+        assert_eq!(holder.set("/n", b"").map(drop), Err(moved));
+        assert_eq!(holder.close(), Ok(()), "which closes nothing");
+        holder = next;
+    }
+    assert_eq!(holder.ephemerals().unwrap(), ["/mine"]);
+    holder.close().unwrap();
+    let gone = cluster.node(0).resume(holder.id(), holder.password());
+    assert_eq!(gone.map(drop), Err(Error::SessionExpired { session: holder.id() }));
+}
+
+/// The new holder's timeout counts from then on, whoever leads.
+#[test]
+fn a_resumed_session_has_the_timeout_of_its_new_holder_after_a_change_of_leader_too() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let (gone, there) = ((leader + 1) % 3, (leader + 2) % 3);
+    let old = cluster.node(there).open_session_with(SECOND * 40).unwrap();
+    old.create("/e", b"", E).unwrap();
+    let new = cluster.node(gone).resume(old.id(), old.password()).unwrap();
+    assert_eq!((old.timeout(), new.timeout()), (SECOND * 40, SECOND * 10));
+    let observer = open(&cluster, there);
+    cluster.stop(gone);
+    cluster.restart(leader);
+    while cluster.leader().is_none() {
+        cluster.advance(SECOND / 20);
+    }
+    let waited = outlives(&cluster, &observer, "/e");
+    assert!(waited >= SECOND * 8 && waited < SECOND * 16, "{waited:?}");
+}
+
+/// ZooKeeper's client fails all that is under way with `ConnectionLoss` when it loses its server,
+/// and nobody knows what was done. Here it waits, and is done once.
+#[test]
+fn what_is_under_way_when_the_quorum_is_lost_is_done_once_it_is_back() {
+    let cluster = Cluster::new(3);
+    let leader = cluster.leader().unwrap();
+    let session = open(&cluster, leader);
+    make(&session, &["/q"]);
+    cluster.isolate(leader);
+    let calls = session.nonblocking();
+    let creates: Vec<_> =
+        (0..10).map(|_| calls.create("/q/n", b"", CreateMode::PersistentSequential)).collect();
+    let read = calls.children("/q");
+    cluster.advance(SECOND * 5);
+    assert_eq!(session.state(), SessionState::Suspended);
+    cluster.heal();
+    cluster.advance(SECOND * 3);
+    for (n, create) in creates.into_iter().enumerate() {
+        assert_eq!(create.wait().unwrap().path, format!("/q/n{n:010}"));
+    }
+    assert_eq!(read.wait().unwrap().len(), 10);
+    assert_eq!(session.state(), SessionState::Connected);
+    assert_eq!(session.children("/q").unwrap().len(), 10);
+}
+
+/// A session that is over stays over, even when its node is back.
+#[test]
+fn what_is_final_is_final() {
+    let cluster = Cluster::new(3);
+    let session = open(&cluster, 0);
+    session.create("/e", b"", E).unwrap();
+    cluster.isolate(0);
+    cluster.advance(SECOND * 20);
+    assert_eq!(session.state(), SessionState::Expired);
+    cluster.heal();
+    cluster.advance(SECOND * 5);
+    assert_eq!(session.state(), SessionState::Expired);
+    assert!(matches!(session.create("/f", b"", P), Err(Error::SessionExpired { .. })));
+    assert!(!session.is_alive());
+    let other = cluster.node(0).session();
+    other.sync().unwrap();
+    assert_eq!(other.exists("/e").unwrap(), None);
+    assert_ne!(other.id(), session.id());
+}

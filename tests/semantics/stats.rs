@@ -1,0 +1,286 @@
+//! Which field of which stat changes with which operation, and what takes a zxid.
+
+use quorate::testing::Cluster;
+use quorate::{Condition, CreateMode, Error, Session, Stat, TTL_MAX, WatchMode};
+
+use crate::{P, SECOND, heard, make, one, open, stat};
+
+/// `/g`, `/g/p` below it, and `/other`; a second of the cluster's clock lies behind their creation.
+fn family() -> (Cluster, Session) {
+    let (cluster, session) = one();
+    make(&session, &["/other", "/g", "/g/p"]);
+    cluster.advance(SECOND);
+    (cluster, session)
+}
+
+/// The stats of all znodes that an operation on a child of `/g/p` must leave alone.
+fn bystanders(session: &Session) -> Vec<Stat> {
+    ["/", "/g", "/other", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
+        .map(|path| stat(session, path))
+        .to_vec()
+}
+
+#[test]
+fn a_create_sets_the_stat_and_counts_at_the_parent() {
+    let (cluster, session) = family();
+    let others = bystanders(&session);
+    let ttl = SECOND * 100;
+    for (mode, owned, container, ttl) in [
+        (CreateMode::Persistent, false, false, None),
+        (CreateMode::PersistentSequential, false, false, None),
+        (CreateMode::Ephemeral, true, false, None),
+        (CreateMode::EphemeralSequential, true, false, None),
+        (CreateMode::Container, false, true, None),
+        (CreateMode::PersistentWithTtl(ttl), false, false, Some(ttl)),
+        (CreateMode::PersistentSequentialWithTtl(TTL_MAX), false, false, Some(TTL_MAX)),
+    ] {
+        cluster.advance(SECOND);
+        let parent = stat(&session, "/g/p");
+        let made = session.create("/g/p/c", b"1234567", mode).unwrap();
+        let now = made.stat;
+        assert_eq!(stat(&session, &made.path), now, "{mode:?}");
+        assert_eq!((now.mzxid, now.pzxid), (now.czxid, now.czxid));
+        assert_eq!(now.mtime, now.ctime);
+        assert!(now.ctime >= parent.ctime + 1000);
+        assert_eq!((now.version, now.cversion, now.aversion), (0, 0, 0));
+        assert_eq!((now.data_length, now.num_children), (7, 0));
+        assert_eq!(now.ephemeral_owner, owned.then(|| session.id()));
+        assert_eq!((now.is_container, now.ttl), (container, ttl));
+        let mut expected = parent;
+        (expected.pzxid, expected.cversion, expected.num_children) =
+            (now.czxid, parent.cversion + 1, parent.num_children + 1);
+        assert_eq!(stat(&session, "/g/p"), expected, "{mode:?}");
+        session.delete(&made.path).unwrap();
+    }
+    assert_eq!(bystanders(&session), others);
+}
+
+#[test]
+fn a_delete_counts_at_the_parent() {
+    let (cluster, session) = family();
+    make(&session, &["/g/p/a", "/g/p/b"]);
+    let (others, parent, b) =
+        (bystanders(&session), stat(&session, "/g/p"), stat(&session, "/g/p/b"));
+    cluster.advance(SECOND);
+    session.delete("/g/p/a").unwrap();
+    let mut expected = parent;
+    (expected.pzxid, expected.cversion, expected.num_children) = (parent.pzxid + 1, 3, 1);
+    assert_eq!(stat(&session, "/g/p"), expected);
+    assert_eq!(stat(&session, "/g/p/b"), b);
+    assert_eq!(bystanders(&session), others);
+}
+
+#[test]
+fn a_set_counts_at_the_znode_alone_even_when_the_bytes_are_the_same() {
+    let (cluster, session) = family();
+    make(&session, &["/g/p/c"]);
+    let (others, parent, made) =
+        (bystanders(&session), stat(&session, "/g/p"), stat(&session, "/g/p/c"));
+    let mut before = made;
+    for (version, data) in [(1, &b"same"[..]), (2, b"same"), (3, b""), (4, b"")] {
+        cluster.advance(SECOND);
+        let now = session.set("/g/p/c", data).unwrap();
+        assert_eq!(stat(&session, "/g/p/c"), now);
+        assert_eq!((now.version, now.data_length as usize), (version, data.len()));
+        assert_eq!(now.mzxid, before.mzxid + 1);
+        assert!(now.mtime >= before.mtime + 1000);
+        let (mzxid, mtime, data_length) = (made.mzxid, made.mtime, made.data_length);
+        let mut unchanged = now;
+        (unchanged.version, unchanged.mzxid, unchanged.mtime) = (0, mzxid, mtime);
+        unchanged.data_length = data_length;
+        assert_eq!(unchanged, made);
+        before = now;
+    }
+    assert_eq!(stat(&session, "/g/p"), parent);
+    assert_eq!(bystanders(&session), others);
+}
+
+#[test]
+fn the_end_of_a_session_counts_at_the_parent_for_each_of_its_znodes_in_one_zxid() {
+    for expires in [false, true] {
+        let (cluster, session) = family();
+        let owner = open(&cluster, 0);
+        make(&session, &["/g/p/stays"]);
+        for path in ["/g/p/a", "/g/p/b", "/g/p/c"] {
+            owner.create(path, b"", CreateMode::Ephemeral).unwrap();
+        }
+        let (others, parent) = (bystanders(&session), stat(&session, "/g/p"));
+        if expires {
+            cluster.expire(&owner);
+        } else {
+            owner.close().unwrap();
+        }
+        let mut expected = parent;
+        (expected.cversion, expected.num_children) = (parent.cversion + 3, 1);
+        expected.pzxid = parent.pzxid + 1;
+        assert_eq!(stat(&session, "/g/p"), expected);
+        assert_eq!(bystanders(&session), others);
+    }
+}
+
+#[test]
+fn a_multi_has_one_zxid_and_one_time_for_all_of_it() {
+    let (cluster, session) = family();
+    cluster.advance(SECOND);
+    session
+        .multi()
+        .create("/g/p/a", b"", P)
+        .create("/g/p/b", b"", P)
+        .set("/g/p/a", b"12")
+        .set("/g", b"1")
+        .delete("/g/p/b")
+        .delete("/other")
+        .commit()
+        .unwrap();
+    let (a, parent, g, root) = (
+        stat(&session, "/g/p/a"),
+        stat(&session, "/g/p"),
+        stat(&session, "/g"),
+        stat(&session, "/"),
+    );
+    let zxid = a.czxid;
+    assert_eq!([a.mzxid, a.pzxid, parent.pzxid, g.mzxid, root.pzxid], [zxid; 5]);
+    assert_eq!([a.mtime, g.mtime], [a.ctime; 2]);
+    assert_eq!((a.version, a.data_length), (1, 2));
+    assert_eq!((parent.cversion, parent.num_children, parent.version), (3, 1, 0));
+    assert!(parent.mzxid < zxid && g.pzxid < zxid && root.mzxid < zxid);
+}
+
+#[test]
+fn a_tree_that_is_deleted_at_once_counts_as_one_child() {
+    let (_cluster, session) = family();
+    make(&session, &["/g/p/a", "/g/p/a/b"]);
+    let g = stat(&session, "/g");
+    session.delete_recursive("/g/p").unwrap();
+    let mut expected = g;
+    (expected.cversion, expected.num_children) = (g.cversion + 1, 0);
+    expected.pzxid = session.sync().unwrap();
+    assert_eq!(stat(&session, "/g"), expected);
+}
+
+#[test]
+fn what_changes_nothing_leaves_every_stat_alone() {
+    let (_cluster, session) = family();
+    make(&session, &["/g/p/c"]);
+    let all = |session: &Session| -> Vec<(String, Stat)> {
+        let snapshot = session.snapshot().unwrap();
+        let walk = snapshot.walk("/").unwrap();
+        walk.map(|(path, _, stat)| (path.to_owned(), stat)).collect()
+    };
+    let before = all(&session);
+    session.get("/g/p").unwrap();
+    session.children("/g/p").unwrap();
+    session.get_and_watch("/g/p").unwrap();
+    session.sync().unwrap();
+    session.multi().check("/g/p", 0).require("/none", Condition::Absent).commit().unwrap();
+    assert!(session.set_if("/g/p/c", b"x", 7).is_err());
+    assert!(session.delete("/g/p").is_err());
+    assert!(session.create("/g/p/c", b"", P).is_err());
+    assert!(session.multi().set("/g/p/c", b"x").delete("/none").commit().is_err());
+    assert_eq!(all(&session), before);
+}
+
+/// ZooKeeper gives a zxid to a write that fails too; here one that failed was never there.
+#[test]
+fn a_write_that_fails_takes_no_zxid_and_the_beginning_and_end_of_a_session_do() {
+    let (cluster, session) = one();
+    let mut zxid = session.sync().unwrap();
+    let mut takes = |number: u64, what: &str| {
+        zxid += number;
+        assert_eq!(session.sync().unwrap(), zxid, "{what}");
+    };
+    session.create("/a", b"", P).unwrap();
+    takes(1, "a create");
+    session.set("/a", b"").unwrap();
+    takes(1, "a set");
+    for _ in 0..3 {
+        assert!(session.create("/a", b"", P).is_err());
+        assert!(session.set_if("/a", b"", 9).is_err());
+        assert!(session.delete("/none").is_err());
+        assert!(session.multi().set("/a", b"").delete("/none").commit().is_err());
+    }
+    takes(0, "failures");
+    session.multi().commit().unwrap();
+    session.multi().check("/a", 1).commit().unwrap();
+    takes(0, "a multi that changes nothing");
+    session.multi().set("/a", b"").set("/a", b"").delete("/a").commit().unwrap();
+    takes(1, "a multi");
+    let other = open(&cluster, 0);
+    takes(1, "a session that is opened");
+    other.create("/e", b"", CreateMode::Ephemeral).unwrap();
+    other.create("/f", b"", CreateMode::Ephemeral).unwrap();
+    other.close().unwrap();
+    takes(3, "two creates and the close of their session");
+    let (id, password) = (session.id(), session.password());
+    let resumed = cluster.node(0).resume(id, password).unwrap();
+    assert_eq!(resumed.sync().unwrap(), zxid + 1, "a session that is resumed");
+}
+
+/// No number means "any": that is a call of its own. ZooKeeper's -1 is any version, even when a
+/// counter that has wrapped stands there.
+#[test]
+fn a_version_is_a_number_like_any_other() {
+    let (_cluster, session) = one();
+    make(&session, &["/a"]);
+    for wrong in [1, 7, u64::from(u32::MAX), u64::MAX] {
+        let bad = Error::BadVersion { path: "/a".to_owned(), expected: wrong, actual: 0 };
+        assert_eq!(session.set_if("/a", b"", wrong), Err(bad.clone()));
+        assert_eq!(session.delete_if("/a", wrong), Err(bad.clone()));
+        let checked = session.multi().check("/a", wrong).commit();
+        assert_eq!(checked, Err(Error::Multi { index: 0, error: Box::new(bad.clone()) }));
+        let set = session.multi().set_if("/a", b"", wrong).commit();
+        assert_eq!(set, Err(Error::Multi { index: 0, error: Box::new(bad.clone()) }));
+        let deleted = session.multi().delete_if("/a", wrong).commit();
+        assert_eq!(deleted, Err(Error::Multi { index: 0, error: Box::new(bad) }));
+    }
+    assert_eq!(session.set_if("/a", b"", 0).unwrap().version, 1);
+    session.multi().check("/a", 1).require("/a", Condition::Exists).commit().unwrap();
+    assert_eq!(session.set("/a", b"").unwrap().version, 2);
+    session.delete_if("/a", 2).unwrap();
+    make(&session, &["/a"]);
+    session.set("/a", b"").unwrap();
+    session.delete("/a").unwrap();
+}
+
+/// There is no null beside the empty value: data is bytes.
+#[test]
+fn data_is_written_and_read_as_a_whole() {
+    let (_cluster, session) = one();
+    make(&session, &["/a"]);
+    let (data, made) = session.get("/a").unwrap();
+    assert_eq!((&data[..], made.data_length), (&b""[..], 0));
+    for data in [&b"long value"[..], b"short", b"\0\xff", b""] {
+        session.set("/a", data).unwrap();
+        let (read, stat) = session.get("/a").unwrap();
+        assert_eq!((&read[..], stat.data_length as usize), (data, data.len()));
+    }
+    // On every znode, with children or without, and on those of the system.
+    make(&session, &["/a/b"]);
+    session.set("/a", b"parent").unwrap();
+    session.set("/", b"root").unwrap();
+    assert_eq!(&session.get("/").unwrap().0[..], b"root");
+    // And what was read stays as it was.
+    let (before, _) = session.get("/a").unwrap();
+    session.set("/a", b"later").unwrap();
+    assert_eq!(&before[..], b"parent");
+}
+
+/// ZooKeeper shows neither, and its clients see an owner of 0 for both.
+#[test]
+fn a_container_and_a_time_to_live_show_in_the_stat() {
+    let (cluster, session) = one();
+    let ttl = SECOND * 60;
+    let container = session.create("/c", b"", CreateMode::Container).unwrap().stat;
+    let short = session.create("/t", b"", CreateMode::PersistentWithTtl(ttl)).unwrap().stat;
+    assert!(container.is_container && container.ttl.is_none() && container.expires_at().is_none());
+    assert!(!short.is_container && short.ttl == Some(ttl));
+    assert_eq!([container.ephemeral_owner, short.ephemeral_owner], [None, None]);
+    assert_eq!(short.expires_at(), Some(short.ctime + 60_000));
+    cluster.advance(SECOND);
+    let set = session.set("/t", b"").unwrap();
+    assert_eq!(set.expires_at(), Some(set.mtime + 60_000));
+    let watch = session.watch("/t", WatchMode::Persistent).unwrap();
+    make(&session, &["/t/x"]);
+    assert_eq!(stat(&session, "/t").expires_at(), None, "not while it has children");
+    assert_eq!(heard(&watch).len(), 1);
+}

@@ -1,6 +1,7 @@
 //! The calls of a session that return at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -294,6 +295,24 @@ impl<'a> NonBlocking<'a> {
     pub fn sync(&self) -> Pending<Zxid> {
         let session = self.session.id();
         self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
+    }
+
+    /// An answer that comes after so long, by this instance's monotonic clock, whatever becomes of
+    /// the session; it fails with [`Error::Stopped`] if the node stops before. For futures that wait
+    /// for a while without a runtime of their own: in a cluster in memory it goes by that one's clock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let cluster = quorate::testing::Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// let waiting = session.nonblocking().sleep(Duration::from_secs(60));
+    /// cluster.advance(Duration::from_secs(60));
+    /// waiting.wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn sleep(&self, time: Duration) -> Pending<()> {
+        self.session.shared().timer(time)
     }
 
     /// See [`Session::close`].

@@ -626,6 +626,6 @@ impl Session {
     /// # Errors
     /// [`Error::InvalidPath`].
     pub fn lock(&self, path: &str) -> Result<Lock> {
-        Lock::new(self.clone(), path)
+        Lock::new(self, path)
     }
 }

@@ -1,5 +1,12 @@
 //! Coordination recipes, built on the handles that every user has.
+//!
+//! Each is written once, as a future over [`Pending`](crate::Pending) answers, watches and the
+//! session's timer ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime
+//! and no thread; the blocking form waits for that future. Each wakes only whom it must and polls
+//! nothing, and what is dropped before it is done is given up, in the cluster too.
 
+mod blocking;
+mod line;
 mod lock;
 
 pub use lock::{Lock, LockGuard, LockLost};

@@ -25,7 +25,9 @@ use crate::node::message::PeerMessage;
 use crate::peers::Member;
 use crate::pending::{Pending, Slot};
 use crate::runtime::clock::Clock;
+use crate::runtime::expect;
 use crate::runtime::session::SessionShared;
+use crate::runtime::timers::{Timer, Timers};
 use crate::session::SessionState;
 use crate::sync::published::Published;
 use crate::watch::WatchSender;
@@ -39,6 +41,8 @@ pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// What a handle wants of the host.
 pub(crate) enum Call {
     Request(Request),
+    /// Somebody waits for a moment.
+    Timer(Timer),
     /// The coordinator is to stop, in good order. What it holds is dropped when it has.
     Close(Sender<()>),
 }
@@ -160,6 +164,16 @@ impl Shared {
         let _ = self.calls.send(Call::Request(request));
     }
 
+    /// An answer that comes after so long, and that nothing else delays or brings on.
+    pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
+        let slot = Arc::new(Slot::default());
+        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
+        let timer = Timer::new(self.clock.now().saturating_add(after), slot);
+        // If the host is gone, the dropped timer says so.
+        let _ = self.calls.send(Call::Timer(timer));
+        pending
+    }
+
     /// Tells the node to stop. The channel closes when it has.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
@@ -246,6 +260,7 @@ pub(crate) struct Host {
     watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
+    timers: Timers,
     /// Somebody who reads a session's states was too slow for the latest.
     readers_behind: bool,
     status_at: Time,
@@ -288,6 +303,7 @@ impl Host {
             watches: BTreeMap::new(),
             watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            timers: Timers::new(),
             readers_behind: false,
             status_at: Time::ZERO,
             status_news: ((0, 0, false), 0),
@@ -320,6 +336,10 @@ impl Host {
         match call {
             Call::Request(request) => {
                 self.request(request);
+                true
+            }
+            Call::Timer(timer) => {
+                self.timers.add(timer);
                 true
             }
             Call::Close(closed) => {
@@ -471,7 +491,9 @@ impl Host {
             }
         }
         self.publish_status(now.mono, effects.stopped.is_some());
-        Work { messages: effects.messages, disk: effects.disk, wake_at: effects.wake_at }
+        self.timers.ring(now.mono);
+        let wake_at = self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at));
+        Work { messages: effects.messages, disk: effects.disk, wake_at }
     }
 
     /// The session, if this is the holder that it has here.
@@ -530,6 +552,7 @@ impl Host {
         for (_, slot) in std::mem::take(&mut self.slots) {
             slot.complete(Err(error.clone()));
         }
+        self.timers.clear();
         // A call may still come in between; its sender sees the channel closed at the latest
         // when this host is dropped.
         while let Ok(call) = self.calls.try_recv() {

@@ -8,6 +8,7 @@ pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod session;
+pub(crate) mod timers;
 mod uptime;
 pub(crate) mod watchdog;
 

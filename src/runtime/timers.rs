@@ -1,0 +1,123 @@
+//! What waits for a moment and for nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::machine::command::Reply;
+use crate::node::io::{Answer, Time};
+use crate::pending::Slot;
+
+/// So many may be there before those that nobody waits for any more are looked for.
+const CLEAN_FROM: usize = 64;
+
+/// Somebody who waits until a moment.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    pub(crate) at: Time,
+    slot: Option<Arc<Slot>>,
+}
+
+impl Timer {
+    pub(crate) fn new(at: Time, slot: Arc<Slot>) -> Timer {
+        Timer { at, slot: Some(slot) }
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1)
+    }
+
+    fn ring(mut self) {
+        if let Some(slot) = self.slot.take() {
+            slot.complete(Ok(Answer::Reply(Reply::Done)));
+        }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        // It never rang: whoever keeps the time is gone.
+        if let Some(slot) = self.slot.take() {
+            slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Timers {
+    waiting: BTreeMap<(Time, u64), Timer>,
+    next: u64,
+    clean_at: usize,
+}
+
+impl Timers {
+    pub(crate) fn new() -> Timers {
+        Timers { waiting: BTreeMap::new(), next: 0, clean_at: CLEAN_FROM }
+    }
+
+    pub(crate) fn add(&mut self, timer: Timer) {
+        if self.waiting.len() >= self.clean_at {
+            self.waiting.retain(|_, timer| timer.is_waited_for());
+            self.clean_at = CLEAN_FROM.max(self.waiting.len() * 2);
+        }
+        self.next += 1;
+        self.waiting.insert((timer.at, self.next), timer);
+    }
+
+    /// Rings all whose moment has come.
+    pub(crate) fn ring(&mut self, now: Time) {
+        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
+            first.remove().ring();
+        }
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.waiting.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Tells all that nobody keeps the time any more.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Time = Time::from_secs(1);
+
+    fn timer(timers: &mut Timers, at: Time) -> Arc<Slot> {
+        let slot = Arc::new(Slot::default());
+        timers.add(Timer::new(at, Arc::clone(&slot)));
+        slot
+    }
+
+    #[test]
+    fn each_rings_when_it_is_due_and_not_before() {
+        let mut timers = Timers::new();
+        let slots = [3, 1, 2, 1].map(|at| timer(&mut timers, at * S));
+        let rung = || slots.each_ref().map(|slot| slot.take().is_some_and(|ok| ok.is_ok()));
+        assert_eq!(timers.next(), Some(S));
+        timers.ring(S / 2);
+        assert_eq!(rung(), [false; 4]);
+        timers.ring(S);
+        assert_eq!(rung(), [false, true, false, true]);
+        timers.ring(10 * S);
+        assert_eq!(rung(), [true, false, true, false]);
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn those_that_nobody_waits_for_do_not_gather() {
+        let mut timers = Timers::new();
+        let kept: Vec<_> = (0..10).map(|_| timer(&mut timers, S)).collect();
+        for _ in 0..10_000 {
+            drop(timer(&mut timers, S));
+            assert!(timers.waiting.len() <= CLEAN_FROM);
+        }
+        timers.clear();
+        assert!(kept.iter().all(|slot| slot.take().is_some_and(|answer| answer.is_err())));
+    }
+}

@@ -1,14 +1,14 @@
 //! Several operations, all or none.
 
 use crate::acl::Acl;
-use crate::calls::create_with_acl_op;
+use crate::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::error::{Error, Result};
 use crate::machine::command::Op;
 use crate::nonblocking::{check_create, check_data, create_op, set_op};
 use crate::path;
 use crate::pending::Pending;
 use crate::session::Session;
-use crate::znode::{Condition, CreateMode, OpResult};
+use crate::znode::{Condition, CreateMode, OpResult, SessionId};
 
 /// Operations that are done all together, as one write with one zxid, or not at all.
 ///
@@ -124,6 +124,18 @@ impl<'a> Multi<'a> {
 
     fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
         self.session.shared().schemes.check(path, acl)
+    }
+
+    /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].
+    pub fn create_or_set(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(check_create(path, data, mode), || create_or_set_op(path, data, mode))
+    }
+
+    /// Makes a znode an ephemeral of this session: see [`Session::take_over`].
+    pub fn take_over(self, path: &str, data: impl AsRef<[u8]>, from: SessionId) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(path::validate(path), || take_over_op(path, data, from))
     }
 
     /// Replaces the data of a znode: see [`Session::set`].

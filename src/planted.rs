@@ -41,6 +41,7 @@ pub enum Bug {
     EventsUnfiltered,
     QuotaForgets,
     QuotaIgnored,
+    TakenFromAnybody,
     VersionStands,
     SequenceFromChildren,
     SequenceTwice,
@@ -76,7 +77,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 59] = [
+    pub const ALL: [Bug; 60] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -106,6 +107,7 @@ impl Bug {
         Bug::EventsUnfiltered,
         Bug::QuotaForgets,
         Bug::QuotaIgnored,
+        Bug::TakenFromAnybody,
         Bug::VersionStands,
         Bug::SequenceFromChildren,
         Bug::SequenceTwice,
@@ -170,6 +172,7 @@ impl Bug {
             Bug::EventsUnfiltered => "events tell of znodes that the session may not read",
             Bug::QuotaForgets => "what is deleted still counts for its quota",
             Bug::QuotaIgnored => "a write is done that goes beyond a hard limit",
+            Bug::TakenFromAnybody => "an ephemeral is taken over from whoever has it",
             Bug::VersionStands => "setting data does not change the version",
             Bug::SequenceFromChildren => "sequential names come from the number of children",
             Bug::SequenceTwice => {

@@ -456,6 +456,18 @@ impl Session {
         })
     }
 
+    /// A page of the names of a znode's children, as this replica has them: see
+    /// [`Snapshot::children_page`]. Does not block. Children that come or go between two calls may
+    /// be missed or shown as of either; the pages of one [`Session::snapshot`] agree.
+    pub fn children_page(
+        &self,
+        path: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>> {
+        self.snapshot()?.children_page(path, after, limit)
+    }
+
     /// How many znodes are below a path, as this replica has them, the znode itself not counted. Does
     /// not block, and counts them one by one.
     ///

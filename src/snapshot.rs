@@ -101,6 +101,33 @@ impl Snapshot {
         Ok((znode.children().map(str::to_owned).collect(), znode.stat()))
     }
 
+    /// So many of the names of a znode's children, sorted by their bytes: the first ones, or those
+    /// that come after a name, which need not be there any more. What comes back is shorter than
+    /// `limit` only at the end. A page costs no more than its own length, however many there are.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// for name in ["a", "b", "c"] {
+    ///     session.create(&format!("/{name}"), b"", CreateMode::Persistent)?;
+    /// }
+    /// let snapshot = session.snapshot()?;
+    /// assert_eq!(snapshot.children_page("/", None, 2)?, ["a", "b"]);
+    /// assert_eq!(snapshot.children_page("/", Some("b"), 2)?, ["c", "zookeeper"]);
+    /// assert!(snapshot.children_page("/", Some("zookeeper"), 2)?.is_empty());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn children_page(
+        &self,
+        path: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>> {
+        let names = self.znode(path)?.children_after(after.unwrap_or_default());
+        Ok(names.take(limit).map(str::to_owned).collect())
+    }
+
     /// How many znodes are below a path, the znode itself not counted. They are counted one by one.
     ///
     /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` are the system's own three too.

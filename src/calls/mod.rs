@@ -2,5 +2,7 @@
 
 mod acl;
 mod quota;
+mod znode;
 
 pub(crate) use self::acl::create_with_acl_op;
+pub(crate) use self::znode::{create_or_set_op, take_over_op};

@@ -176,6 +176,19 @@ pub(crate) enum Op {
         acl: Vec<Acl>,
         version: Option<u64>,
     },
+    /// A set if the znode is there, else a create. Of a sequential mode, always a create.
+    CreateOrSet {
+        path: String,
+        data: Bytes,
+        mode: CreateMode,
+    },
+    /// The znode is the session's own ephemeral from here on, if it was that of `from` or is not
+    /// there.
+    TakeOver {
+        path: String,
+        data: Bytes,
+        from: SessionId,
+    },
 }
 
 impl Op {
@@ -187,7 +200,10 @@ impl Op {
             | Op::Delete { .. }
             | Op::Check { .. }
             | Op::DeleteTree { .. } => FIRST,
-            Op::CreateWithAcl { .. } | Op::SetAcl { .. } => 2,
+            Op::CreateWithAcl { .. }
+            | Op::SetAcl { .. }
+            | Op::CreateOrSet { .. }
+            | Op::TakeOver { .. } => 2,
         }
     }
 
@@ -197,6 +213,8 @@ impl Op {
             Op::Create { .. } => "create",
             Op::CreateWithAcl { .. } => "create_with_acl",
             Op::SetAcl { .. } => "set_acl",
+            Op::CreateOrSet { .. } => "create_or_set",
+            Op::TakeOver { .. } => "take_over",
             Op::Set { .. } => "set",
             Op::Delete { .. } => "delete",
             Op::Check { .. } => "require",
@@ -212,7 +230,9 @@ impl Op {
             | Op::Check { path, .. }
             | Op::DeleteTree { path }
             | Op::CreateWithAcl { path, .. }
-            | Op::SetAcl { path, .. } => path,
+            | Op::SetAcl { path, .. }
+            | Op::CreateOrSet { path, .. }
+            | Op::TakeOver { path, .. } => path,
         }
     }
 
@@ -224,7 +244,9 @@ impl Op {
             | Op::Check { path, .. }
             | Op::DeleteTree { path }
             | Op::CreateWithAcl { path, .. }
-            | Op::SetAcl { path, .. } => path,
+            | Op::SetAcl { path, .. }
+            | Op::CreateOrSet { path, .. }
+            | Op::TakeOver { path, .. } => path,
         }
     }
 
@@ -232,7 +254,10 @@ impl Op {
     pub(crate) fn content_bytes(&self) -> usize {
         let acl_bytes = |acl: &[Acl]| acl.iter().map(Acl::bytes).sum::<usize>();
         match self {
-            Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
+            Op::Create { data, .. }
+            | Op::Set { data, .. }
+            | Op::CreateOrSet { data, .. }
+            | Op::TakeOver { data, .. } => data.len(),
             Op::CreateWithAcl { data, acl, .. } => data.len() + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),
             Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
@@ -242,7 +267,9 @@ impl Op {
     /// Of a create, how.
     pub(crate) fn create_mode(&self) -> Option<CreateMode> {
         match self {
-            Op::Create { mode, .. } | Op::CreateWithAcl { mode, .. } => Some(*mode),
+            Op::Create { mode, .. }
+            | Op::CreateWithAcl { mode, .. }
+            | Op::CreateOrSet { mode, .. } => Some(*mode),
             _ => None,
         }
     }
@@ -511,17 +538,45 @@ mod tests {
                     Op::SetAcl { path: "/a".to_owned(), acl: Acl::read_only(), version: Some(7) },
                 ]),
             ),
+            (
+                "create or set",
+                Command::Op(Op::CreateOrSet {
+                    path: "/a".to_owned(),
+                    data: "data".into(),
+                    mode: CreateMode::Persistent,
+                }),
+            ),
+            (
+                "take over",
+                Command::Op(Op::TakeOver {
+                    path: "/a".to_owned(),
+                    data: "data".into(),
+                    from: SessionId(300),
+                }),
+            ),
             ("raise version", Command::RaiseVersion { version: 300 }),
         ]
     }
 
     #[test]
     fn golden_commands() {
+        let golden_of_first = [
+            "open",
+            "resume",
+            "close",
+            "expire",
+            "create",
+            "set",
+            "delete",
+            "multi",
+            "delete tree",
+            "reap",
+        ];
         let mut golden = Golden::new("commands");
         for (name, command) in commands() {
             let (session, holder) = (SessionId(0x0123_4567_89ab_cdef), 42);
-            let later = ["authenticate", "acls", "raise version"].contains(&name);
-            assert_eq!(command.version() > FIRST, later, "{name}");
+            let first = golden_of_first.contains(&name);
+            assert_eq!(command.version() == FIRST, first, "{name}");
             let request = Request { session, holder, seq: 9, acked: 8, command };
             let batch = Batch { time: 1_700_000_000_000, requests: vec![request] };
             let bytes = batch.encode();

@@ -45,6 +45,8 @@ pub(crate) struct Model {
     pub(crate) time: u64,
     /// What the cluster acts by.
     pub(crate) version: u16,
+    /// Quotas are not looked at.
+    exempt: bool,
     /// What has changed since whoever looks last cleared it.
     pub(crate) changes: Vec<Change>,
     pub(crate) session_changes: Vec<SessionChange>,
@@ -60,6 +62,7 @@ impl Model {
             zxid: 0,
             time: 0,
             version: 1,
+            exempt: false,
             changes: Vec::new(),
             session_changes: Vec::new(),
         }
@@ -106,6 +109,17 @@ impl Model {
         let parent_acl = path::parent(path).and_then(acl);
         let (acl, path) = (acl(path), path.to_owned());
         self.changes.push(Change { zxid, kind, path, acl, parent_acl });
+    }
+
+    /// Gives the change that created a znode the list that it has got.
+    fn relist(&mut self, zxid: u64, path: &str) {
+        let acl = self.znodes[path].acl.clone().map(|acl| Arc::new(AccessList::stored(acl)));
+        let created = |change: &&mut Change| {
+            change.zxid == zxid && change.path == path && change.kind == ChangeKind::Created
+        };
+        if let Some(change) = self.changes.iter_mut().rev().find(created) {
+            change.acl = acl;
+        }
     }
 
     /// Whether a session may do any of this with a znode, if that is there.
@@ -174,7 +188,7 @@ impl Model {
 
     /// That so much more may be at a path.
     fn afford(&self, path: &str, count: u64, bytes: u64, freed: u64) -> Result<(), OpError> {
-        for of in self.counted_for(path) {
+        for of in self.counted_for(path).into_iter().filter(|_| !self.exempt) {
             let [.., count_limit, bytes_limit] = self.limits(&of);
             let usage = self.usage(&of);
             let (count_needed, bytes_needed) = (usage.0 + count, usage.1 + bytes - freed);
@@ -352,7 +366,15 @@ impl Model {
                 }
                 let version = self.version;
                 let too_new = |op: &&Op| {
-                    matches!(op, Op::CreateWithAcl { .. } | Op::SetAcl { .. }) && version < 2
+                    let first = matches!(
+                        op,
+                        Op::Create { .. }
+                            | Op::Set { .. }
+                            | Op::Delete { .. }
+                            | Op::DeleteTree { .. }
+                            | Op::Check { .. }
+                    );
+                    !first && version < 2
                 };
                 let unsupported = |what: &str| {
                     let what = what.to_owned();
@@ -360,6 +382,8 @@ impl Model {
                 };
                 let name = |op: &Op| match op {
                     Op::SetAcl { .. } => "set_acl",
+                    Op::CreateOrSet { .. } => "create_or_set",
+                    Op::TakeOver { .. } => "take_over",
                     _ => "create_with_acl",
                 };
                 let result = match command {
@@ -463,13 +487,59 @@ impl Model {
         let size = data_bytes(so_far);
         let has_data = matches!(
             op,
-            Op::Create { .. } | Op::Set { .. } | Op::CreateWithAcl { .. } | Op::SetAcl { .. }
+            Op::Create { .. }
+                | Op::Set { .. }
+                | Op::CreateWithAcl { .. }
+                | Op::SetAcl { .. }
+                | Op::CreateOrSet { .. }
+                | Op::TakeOver { .. }
         );
         if has_data && size > DATA_BYTES_MAX as u64 {
             let limit = DATA_BYTES_MAX as u64;
             return Err(OpError::TooLarge { path, size, limit });
         }
         match op {
+            Op::CreateOrSet { data, mode, .. } => {
+                let (data, mode) = (data.clone(), *mode);
+                let op = if self.znodes.contains_key(&path) && !mode.is_sequential() {
+                    Op::Set { path, data, version: None }
+                } else {
+                    Op::Create { path, data, mode }
+                };
+                self.op(id, zxid, &op, so_far)
+            }
+            Op::TakeOver { data, from, .. } => {
+                let data = data.clone();
+                let owner = self.znodes.get(&path).map(|znode| znode.stat.ephemeral_owner);
+                let op = match owner {
+                    None => Op::Create { path, data, mode: CreateMode::Ephemeral },
+                    Some(owner) if owner == Some(id) => Op::Set { path, data, version: None },
+                    Some(owner) if owner == Some(*from) => {
+                        let parent = path::parent(&path).unwrap_or("/").to_owned();
+                        self.need(id, &parent, Permissions::DELETE)?;
+                        self.need(id, &parent, Permissions::CREATE)?;
+                        let freed = self.znodes[&path].data.len() as u64;
+                        self.afford(&path, 0, data.len() as u64, freed)?;
+                        let acl = self.znodes[&path].acl.clone();
+                        self.zxid = zxid;
+                        self.delete(zxid, &path);
+                        let create =
+                            Op::Create { path: path.clone(), data, mode: CreateMode::Ephemeral };
+                        // What it takes was just given back.
+                        self.exempt = true;
+                        let created = self.op(id, zxid, &create, so_far);
+                        self.exempt = false;
+                        if let Some(znode) = self.znodes.get_mut(&path) {
+                            znode.acl = acl;
+                            // The change was told before the list was there.
+                            self.relist(zxid, &path);
+                        }
+                        return created;
+                    }
+                    Some(_) => return Err(OpError::NodeExists { path }),
+                };
+                self.op(id, zxid, &op, so_far)
+            }
             Op::Create { data, mode, .. } | Op::CreateWithAcl { data, mode, .. } => {
                 let ttl = mode.ttl().map(|ttl| Duration::from_millis(ttl.as_millis() as u64));
                 if let (Some(given), Some(ttl)) = (mode.ttl(), ttl)
@@ -669,7 +739,10 @@ fn data_bytes(ops: &[Op]) -> u64 {
         |acl: &[Acl]| acl.iter().map(|entry| entry.id.to_string().len() as u64).sum::<u64>();
     ops.iter()
         .map(|op| match op {
-            Op::Create { data, .. } | Op::Set { data, .. } => data.len() as u64,
+            Op::Create { data, .. }
+            | Op::Set { data, .. }
+            | Op::CreateOrSet { data, .. }
+            | Op::TakeOver { data, .. } => data.len() as u64,
             Op::CreateWithAcl { data, acl, .. } => data.len() as u64 + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),
             _ => 0,

@@ -10,6 +10,8 @@
 //! | set the ACL | `InvalidPath`, `Reserved`, `TooLarge`, `InvalidAcl`, `NoNode`, `NoAuth` (ADMIN), `BadVersion` |
 //! | delete | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `BadVersion`, `NotEmpty` |
 //! | delete the tree | `InvalidPath`, `Reserved`, `NoAuth` (DELETE on the parent), `NoNode`, `NoAuth` (DELETE on all that have children) |
+//! | create or set | as set if the znode is there, else as create |
+//! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
 //! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read
@@ -23,6 +25,8 @@
 //! once all of the request has succeeded.
 
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::command::{Change, ChangeKind, Op, OpError};
 use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
@@ -178,6 +182,14 @@ impl Write {
                 }
                 Ok(OpResult::Deleted)
             }
+            Op::CreateOrSet { path, data, mode } => {
+                let (path, data, mode) = (path.clone(), data.clone(), *mode);
+                if !mode.is_sequential() && tree.get(&path).is_some() {
+                    return self.execute(tree, &Op::Set { path, data, version: None });
+                }
+                self.execute(tree, &Op::Create { path, data, mode })
+            }
+            Op::TakeOver { path, data, from } => self.take_over(tree, op, (path, data, *from)),
             Op::Check { path, condition } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.permitted(tree, path, Permissions::READ)?;
@@ -237,6 +249,40 @@ impl Write {
         path::parent(path).map_or(Ok(()), |parent| self.permitted(tree, parent, wanted))
     }
 
+    /// Makes the znode the session's own ephemeral, in place of that of another session.
+    fn take_over(
+        &mut self,
+        tree: &mut Tree,
+        op: &Op,
+        (path, data, from): (&str, &Bytes, SessionId),
+    ) -> Result<OpResult, OpError> {
+        path::validate(path).map_err(invalid_path)?;
+        let Some(znode) = tree.get(path) else {
+            let (path, data, mode) = (path.to_owned(), data.clone(), CreateMode::Ephemeral);
+            return self.execute(tree, &Op::Create { path, data, mode });
+        };
+        match znode.fields().owner() {
+            Some(owner) if owner == self.session => {
+                let (path, data, version) = (path.to_owned(), data.clone(), None);
+                return self.execute(tree, &Op::Set { path, data, version });
+            }
+            Some(owner) if owner == from || planted(Bug::TakenFromAnybody) => {}
+            _ => {
+                self.check_size(op)?;
+                return Err(OpError::NodeExists { path: path.to_owned() });
+            }
+        }
+        self.check_size(op)?;
+        // All that could refuse the second half is looked at before the first.
+        let more = (0, data.len() as i64 - znode.data().len() as i64);
+        self.permitted_in_parent(tree, path, Permissions::DELETE)?;
+        self.permitted_in_parent(tree, path, Permissions::CREATE)?;
+        self.check_quota(tree, path, more)?;
+        let acl = znode.acl().map(|acl| (**acl).clone());
+        self.delete(tree, path);
+        Ok(self.insert(tree, path, data, Kind::Ephemeral(self.session), acl))
+    }
+
     fn kind(&self, path: &str, mode: CreateMode) -> Result<Kind, OpError> {
         Ok(match mode {
             CreateMode::Persistent | CreateMode::PersistentSequential => Kind::Persistent,
@@ -282,6 +328,19 @@ impl Write {
         }
         let more = (1, data.len() as i64);
         self.check_quota(tree, path, more)?;
+        Ok(self.insert(tree, path, data, kind, acl))
+    }
+
+    /// The create itself, which nothing refuses any more.
+    fn insert(
+        &mut self,
+        tree: &mut Tree,
+        path: &str,
+        data: &[u8],
+        kind: Kind,
+        acl: Option<AccessList>,
+    ) -> OpResult {
+        let more = (1, data.len() as i64);
         let usage = quota::of_stats(path).filter(|_| self.counts);
         let usage = usage.map(|of| tree.usage(of).to_string());
         let data = usage.as_ref().map_or(data, |usage| usage.as_bytes());
@@ -291,7 +350,7 @@ impl Write {
         }
         self.note(tree, ChangeKind::Created, path);
         self.count(tree, path, more);
-        Ok(OpResult::Created(Created { path: path.to_owned(), stat }))
+        OpResult::Created(Created { path: path.to_owned(), stat })
     }
 
     /// Deletes a znode that has no children; nothing if there is no such znode.

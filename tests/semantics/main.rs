@@ -7,6 +7,7 @@ mod ends;
 mod errors;
 mod guarantees;
 mod multi;
+mod one_write;
 mod paths;
 mod sequences;
 mod sessions;

@@ -109,7 +109,8 @@ fn acl() -> impl Strategy<Value = Vec<Acl>> {
     vec((permissions, id).prop_map(|(permissions, id)| Acl::new(permissions, id)), 0..4)
 }
 
-fn op() -> impl Strategy<Value = Op> {
+/// Boxed, as its trees would take much of a thread's stack.
+fn op() -> BoxedStrategy<Op> {
     let mode = prop::sample::select(vec![
         CreateMode::Persistent,
         CreateMode::PersistentSequential,
@@ -124,7 +125,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (paths(), data(), mode.clone())
             .prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
-        1 => (paths(), data(), mode, acl())
+        1 => (paths(), data(), mode.clone(), acl())
             .prop_map(|(path, data, mode, acl)| Op::CreateWithAcl { path, data, mode, acl }),
         1 => (paths(), acl(), version())
             .prop_map(|(path, acl, version)| Op::SetAcl { path, acl, version }),
@@ -132,8 +133,14 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(path, data, version)| Op::Set { path, data, version }),
         3 => (paths(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
         1 => paths().prop_map(|path| Op::DeleteTree { path }),
+        2 => (paths(), data(), mode)
+            .prop_map(|(path, data, mode)| Op::CreateOrSet { path, data, mode }),
+        2 => (paths(), data(), 1..4u64).prop_map(|(path, data, from)| {
+            Op::TakeOver { path, data, from: SessionId(from) }
+        }),
         2 => (paths(), condition()).prop_map(|(path, condition)| Op::Check { path, condition }),
     ]
+    .boxed()
 }
 
 /// A quota as it is made at once.

@@ -174,6 +174,12 @@ impl Znode {
         self.children.iter().map(Child::name)
     }
 
+    /// The names of the children that come after this one.
+    pub(crate) fn children_after(&self, name: &str) -> impl Iterator<Item = &str> {
+        let after = (Bound::Excluded(name), Bound::Unbounded);
+        self.children.range::<str, _>(after).map(Child::name)
+    }
+
     pub(crate) fn has_children(&self) -> bool {
         !self.children.is_empty()
     }

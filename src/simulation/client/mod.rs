@@ -21,6 +21,7 @@ use super::random::Random;
 use crate::acl::{Acl, Id, Permissions};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
+use crate::machine::command::Reply;
 use crate::multi::Multi;
 use crate::node::io::Answer;
 use crate::pending::Pending;
@@ -199,7 +200,7 @@ impl Handle {
         what: &'static str,
         path: &str,
         pending: Pending<T>,
-        convert: fn(Answer) -> Result<T>,
+        convert: impl FnOnce(Answer) -> Result<T> + 'static,
         changes: fn(&T) -> bool,
     ) -> Answering<Result<T>> {
         let asked = self.kernel.checks.borrow().order.floor();
@@ -234,7 +235,7 @@ impl Handle {
         seq: u64,
         (asked, version): (order::Floor, u16),
         result: &Result<T>,
-        convert: fn(Answer) -> Result<T>,
+        convert: impl FnOnce(Answer) -> Result<T>,
         changes: fn(&T) -> bool,
     ) -> Result<(), Violation> {
         let mut checks = self.kernel.checks.borrow_mut();
@@ -303,6 +304,35 @@ impl Handle {
     ) -> Answering<Result<Created>> {
         let pending = self.session.nonblocking().create_with_acl(path, b"", mode, acl);
         self.write("create with acl", path, pending, expect::created, |_| true)
+    }
+
+    pub(crate) fn create_or_set(
+        self: &Rc<Self>,
+        path: &str,
+        data: &[u8],
+        mode: CreateMode,
+    ) -> Answering<Result<Created>> {
+        let pending = self.session.nonblocking().create_or_set(path, data, mode);
+        let at = path.to_owned();
+        self.write(
+            "create or set",
+            path,
+            pending,
+            move |answer| created_or_set(&at, answer),
+            |_| true,
+        )
+    }
+
+    /// Of the session that this client had before.
+    pub(crate) fn take_over(
+        self: &Rc<Self>,
+        path: &str,
+        data: &[u8],
+        from: SessionId,
+    ) -> Answering<Result<Created>> {
+        let pending = self.session.nonblocking().take_over(path, data, from);
+        let at = path.to_owned();
+        self.write("take over", path, pending, move |answer| created_or_set(&at, answer), |_| true)
     }
 
     pub(crate) fn set_acl(
@@ -567,6 +597,13 @@ enum Begins {
     Since(Zxid),
     /// Right after this zxid.
     After(Zxid),
+}
+
+fn created_or_set(path: &str, answer: Answer) -> Result<Created> {
+    match answer {
+        Answer::Reply(Reply::Set(stat)) => Ok(Created { path: path.to_owned(), stat }),
+        answer => expect::created(answer),
+    }
 }
 
 /// What the read that came with a watch showed.

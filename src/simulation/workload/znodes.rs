@@ -10,9 +10,10 @@ use super::shared_path;
 use crate::acl::{Acl, Id, Permissions};
 use crate::error::Result;
 use crate::multi::Multi;
+use crate::path;
 use crate::quota::Quota;
 use crate::simulation::client::{Answering, Client, Handle};
-use crate::znode::{Condition, CreateMode, OpResult};
+use crate::znode::{Condition, CreateMode, OpResult, SessionId};
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {
@@ -152,6 +153,11 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let quota = some_quota(client, handle);
             Box::pin(async { drop(quota.await) })
         }
+        7 if version == 0 => {
+            let put = handle.create_or_set(&path, &data, some_mode(client));
+            Box::pin(async { drop(put.await) })
+        }
+        7 if version == 1 => Box::pin(take_over(client, Rc::clone(handle), &path, &data)),
         5 if version == 0 => {
             let set = handle.set_acl(&path, &some_acl(client), None);
             Box::pin(async { drop(set.await) })
@@ -210,11 +216,30 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
     }
 }
 
+/// Takes one of a directory's ephemerals over: from who has it, or who has not.
+fn take_over(
+    client: &Client,
+    handle: Rc<Handle>,
+    path: &str,
+    data: &[u8],
+) -> impl Future<Output = ()> + use<> {
+    let children = handle.session().children(path).unwrap_or_default();
+    let stat = |name: &String| handle.session().exists(&path::join(path, name)).ok().flatten();
+    let owned = children.iter().find_map(|name| Some((name, stat(name)?.ephemeral_owner?)));
+    let (path, owner) = match owned {
+        Some((name, owner)) => (path::join(path, name), owner),
+        None => (path.to_owned(), handle.session().id()),
+    };
+    let number = owner.number() ^ u64::from(client.random.percent(20));
+    let taken = handle.take_over(&path, data, SessionId::from_number(number));
+    async { drop(taken.await) }
+}
+
 /// Deletes a znode, or one below it: there are never many.
 fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     let below = handle.session().children(&path).ok();
     let below = below.and_then(|children| children.last().cloned());
-    let path = below.map_or(path.clone(), |child| crate::path::join(&path, &child));
+    let path = below.map_or(path.clone(), |child| path::join(&path, &child));
     let delete = handle.delete(&path, None);
     async { drop(delete.await) }
 }
@@ -262,6 +287,7 @@ fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
                 3..5 => multi.set(&path, &data),
                 5 => multi.set_if(&path, &data, version),
                 6 if version == 0 => multi.delete_recursive(&path),
+                6 if version == 1 => multi.create_or_set(&path, &data, some_mode(client)),
                 6 => multi.delete(&path),
                 7 if version == 0 => multi.set_acl_if(&path, &some_acl(client), version),
                 _ => multi.require(&path, some_condition(client)),

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use crate::builder::Builder;
 use crate::error::{Error, Result};
+use crate::node::Node;
 use crate::runtime::host::Shared;
 use crate::session::Session;
 use crate::testing;
+use crate::watch::WatchInfo;
 use crate::znode::{SessionId, Zxid};
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
@@ -35,6 +37,20 @@ struct Inner {
     owner: Arc<Owner>,
     /// The instance's own session, once somebody has asked for it.
     session: Mutex<Option<Session>>,
+}
+
+/// A session of the cluster, as [`Coordinator::sessions`] tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Its id.
+    pub id: SessionId,
+    /// The address of the member that holds it.
+    pub owner: Option<String>,
+    /// How long it outlives that one's silence.
+    pub timeout: Duration,
+    /// How many ephemeral znodes go with it.
+    pub ephemerals: usize,
 }
 
 /// Keeps a node running; what is dropped last stops it.
@@ -247,6 +263,55 @@ impl Coordinator {
     /// The address that the peers know this instance by.
     pub fn address(&self) -> &str {
         self.shared().address(self.shared().node).unwrap_or_default()
+    }
+
+    /// All sessions of the cluster as this replica has them, by their ids. Blocks until the node's
+    /// thread has a moment; empty once it has stopped.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// session.create("/here", b"", CreateMode::Ephemeral)?;
+    /// let sessions = cluster.node(0).sessions();
+    /// assert_eq!((sessions[0].id, sessions[0].ephemerals), (session.id(), 1));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        let shared = self.shared();
+        let look = |node: &Node| -> Vec<(SessionId, u64, u32, usize)> {
+            let sessions = node.machine().sessions();
+            let told = sessions.map(|(id, record)| {
+                (id, record.owner, record.timeout_ms, record.ephemerals.size())
+            });
+            told.collect()
+        };
+        let sessions = shared.look(look).unwrap_or_default().into_iter();
+        let told = sessions.map(|(id, owner, timeout_ms, ephemerals)| SessionInfo {
+            id,
+            owner: shared.address(owner).map(str::to_owned),
+            timeout: Duration::from_millis(u64::from(timeout_ms)),
+            ephemerals,
+        });
+        told.collect()
+    }
+
+    /// The watches that sessions of this instance have set, by their paths. Blocks until the node's
+    /// thread has a moment; empty once it has stopped.
+    ///
+    /// ```
+    /// use quorate::{WatchMode, WatcherType, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// let _watch = session.watch("/a", WatchMode::Persistent)?;
+    /// let watches = cluster.node(0).watches();
+    /// assert_eq!((watches[0].path.as_str(), watches[0].kind), ("/a", WatcherType::Persistent));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn watches(&self) -> Vec<WatchInfo> {
+        self.shared().look(|node| node.watches().collect()).unwrap_or_default()
     }
 
     /// How this instance and its cluster are.

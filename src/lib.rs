@@ -91,7 +91,7 @@ mod znode;
 pub use acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use auth::AuthProvider;
 pub use builder::Builder;
-pub use coordinator::{Coordinator, MemberStatus, Status};
+pub use coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
 pub use error::{Error, Result};
 pub use multi::Multi;
 pub use multi_read::{ReadOp, ReadResult};
@@ -103,8 +103,8 @@ pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
 pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{
-    EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, Watch, WatchEvent, WatchMode,
-    WatcherType,
+    EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, Watch, WatchEvent,
+    WatchMode, WatcherType,
 };
 pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
@@ -113,5 +113,8 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/one-write.md")]
+#[doc = include_str!("../docs/snapshots.md")]
+#[doc = include_str!("../docs/transactions.md")]
 #[doc = include_str!("../docs/upgrades.md")]
 struct Readme;

@@ -256,16 +256,27 @@ impl<'a> NonBlocking<'a> {
 
     /// See [`Session::watch`].
     pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
-        self.watch_after(path, mode, None)
+        self.watch_after(path, mode, None, false)
     }
 
     /// See [`Session::watch_from`]. While it waits for this replica, so do the reads that are made
     /// behind it.
     pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Pending<Watch> {
-        self.watch_after(path, mode, Some(zxid))
+        self.watch_after(path, mode, Some(zxid), false)
     }
 
-    fn watch_after(&self, path: &str, mode: WatchMode, from: Option<Zxid>) -> Pending<Watch> {
+    /// See [`Session::watch_with_data`].
+    pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
+        self.watch_after(path, mode, None, true)
+    }
+
+    fn watch_after(
+        &self,
+        path: &str,
+        mode: WatchMode,
+        from: Option<Zxid>,
+        data: bool,
+    ) -> Pending<Watch> {
         let session = self.session.id();
         self.watching(
             path,
@@ -276,6 +287,7 @@ impl<'a> NonBlocking<'a> {
                 path,
                 mode,
                 from,
+                data,
             },
             |answer, watch| expect::done(answer).map(|()| watch),
         )

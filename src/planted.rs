@@ -62,6 +62,7 @@ pub enum Bug {
     OneShotStays,
     EventsLostAtSnapshot,
     EventsOutOfOrder,
+    EventDataLate,
     HistoryMissesBatch,
     HistoryKeptAtSnapshot,
     SeamTwice,
@@ -77,7 +78,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 60] = [
+    pub const ALL: [Bug; 61] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -128,6 +129,7 @@ impl Bug {
         Bug::OneShotStays,
         Bug::EventsLostAtSnapshot,
         Bug::EventsOutOfOrder,
+        Bug::EventDataLate,
         Bug::HistoryMissesBatch,
         Bug::HistoryKeptAtSnapshot,
         Bug::SeamTwice,
@@ -206,6 +208,7 @@ impl Bug {
                 "a watch from a zxid is set before its replica has come to that"
             }
             Bug::RemovedWatchStays => "a watch that was removed still fires",
+            Bug::EventDataLate => "an event brings its znode as a later write has left it",
             Bug::LockEarly => "the second in the queue takes the lock too",
             Bug::TokenFixed => "every holder of a lock has the same fencing token",
             Bug::VersionUnheard => "the version is raised though one member has not told its own",

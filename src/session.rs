@@ -590,6 +590,29 @@ impl Session {
         self.settle("watch", path, self.nonblocking().watch(path, mode))
     }
 
+    /// As [`Session::watch`], with events that bring the znode as the write has left it, so that
+    /// nobody has to read it who only wants to know what is there: see
+    /// [`WatchEvent::data`](crate::WatchEvent::data) and [`WatchEvent::stat`](crate::WatchEvent::stat).
+    /// Of an [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) it is the parent. After
+    /// a snapshot it is the znode as that has it. While there is such a watch, this node applies
+    /// writes one by one.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, WatchMode};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let watch = session.watch_with_data("/config", WatchMode::Persistent)?;
+    /// session.create("/config", b"v1", CreateMode::Persistent)?;
+    /// session.set("/config", b"v2")?;
+    /// let values: Vec<_> =
+    ///     watch.events().try_iter().filter_map(|event| Some(event.data()?.to_vec())).collect();
+    /// assert_eq!(values, [b"v1", b"v2"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_with_data(path, mode))
+    }
+
     /// Several operations, all or none: see [`Multi`].
     pub fn multi(&self) -> Multi<'_> {
         Multi::new(self)

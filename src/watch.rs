@@ -11,7 +11,7 @@ use crate::root::Root;
 use crate::runtime::host::Shared;
 use crate::session::Session;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
-use crate::znode::Zxid;
+use crate::znode::{SessionId, Stat, Zxid};
 
 /// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
 pub const WATCH_CAPACITY: usize = 1024;
@@ -23,6 +23,10 @@ pub const HISTORY_CHANGES: usize = 1 << 17;
 /// How many bytes these may take, at most: each change takes the length of its path and about 60
 /// more.
 pub const HISTORY_BYTES: usize = 16 << 20;
+
+/// How many bytes of data an event brings, at most: what is longer is to be read. So the events that
+/// wait in one channel take 16 MiB of data at most.
+pub const EVENT_DATA_MAX: usize = 16 << 10;
 
 /// Which changes a persistent watch tells of.
 ///
@@ -90,6 +94,18 @@ pub enum WatcherType {
     PersistentRecursive,
 }
 
+/// A watch of a session of this instance, as [`Coordinator::watches`](crate::Coordinator::watches) tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchInfo {
+    /// What it watches, in the whole tree.
+    pub path: String,
+    /// How: never [`WatcherType::Any`].
+    pub kind: WatcherType,
+    /// Whose it is.
+    pub session: SessionId,
+}
+
 /// One event of a [`Watch`].
 ///
 /// ```
@@ -116,6 +132,29 @@ pub struct WatchEvent {
     /// Whether this is a net change, found by comparing the trees after this replica was brought
     /// up to date by a snapshot: several changes of the znode may have become one.
     pub net: bool,
+    /// The znode as the write has left it, if the watch brings that.
+    pub(crate) znode: Option<Box<EventZnode>>,
+}
+
+/// What an event brings of its znode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EventZnode {
+    pub(crate) data: Option<Arc<[u8]>>,
+    pub(crate) stat: Stat,
+}
+
+impl WatchEvent {
+    /// The data of the znode as this event's write has left it: for watches of
+    /// [`Session::watch_with_data`](crate::Session::watch_with_data), if it has no more than
+    /// [`EVENT_DATA_MAX`] bytes. `None` when the znode is gone, and for a [`EventKind::Gap`].
+    pub fn data(&self) -> Option<&[u8]> {
+        self.znode.as_ref()?.data.as_deref()
+    }
+
+    /// The stat that goes with [`WatchEvent::data`], whatever the size of that.
+    pub fn stat(&self) -> Option<Stat> {
+        Some(self.znode.as_ref()?.stat)
+    }
 }
 
 /// What happened to a znode.
@@ -154,7 +193,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    fn is_removal(self) -> bool {
+    pub(crate) fn is_removal(self) -> bool {
         matches!(
             self,
             EventKind::DataWatchRemoved
@@ -338,7 +377,7 @@ impl WatchSender {
         let (path, root) = (&self.path, &self.root);
         self.events.settle(|zxid| {
             let (kind, path) = (EventKind::Gap, root.relative((**path).to_owned()));
-            WatchEvent { kind, path, zxid, net: false }
+            WatchEvent { kind, path, zxid, net: false, znode: None }
         });
     }
 }

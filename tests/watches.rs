@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, EventKind, WATCH_CAPACITY, WatchMode};
+use quorate::{CreateMode, EVENT_DATA_MAX, EventKind, WATCH_CAPACITY, WatchMode};
 
 #[test]
 fn every_change_comes_once_and_in_order_from_any_node() {
@@ -189,4 +189,43 @@ fn a_watch_does_not_keep_its_session() {
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     drop(session);
     assert_eq!(watch.recv(), None);
+}
+
+/// Each as its own write has left it, though the next was under way; a multi as a whole.
+#[test]
+fn events_bring_their_znode() {
+    let cluster = Cluster::new(3);
+    let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
+    let watch = reader.watch_with_data("/a", WatchMode::PersistentRecursive).unwrap();
+    let plain = reader.watch("/a", WatchMode::PersistentRecursive).unwrap();
+    writer.create("/a", b"0", CreateMode::Persistent).unwrap();
+    let sets: Vec<_> = (1..50).map(|n| writer.nonblocking().set("/a", n.to_string())).collect();
+    let stats: Vec<_> = sets.into_iter().map(|set| set.wait().unwrap()).collect();
+    writer
+        .multi()
+        .set("/a", b"within")
+        .set("/a", b"after")
+        .create("/a/b", vec![7; EVENT_DATA_MAX], CreateMode::Persistent)
+        .create("/a/c", vec![7; EVENT_DATA_MAX + 1], CreateMode::Persistent)
+        .commit()
+        .unwrap();
+    writer.delete("/a/b").unwrap();
+    reader.sync().unwrap();
+    let seen: Vec<_> = watch.events().try_iter().collect();
+    let told: Vec<_> = plain.events().try_iter().collect();
+    assert_eq!(seen.len(), told.len());
+    assert!(told.iter().all(|event| event.data().is_none() && event.stat().is_none()));
+    for (n, event) in seen.iter().take(50).enumerate() {
+        assert_eq!(event.data(), Some(n.to_string().as_bytes()));
+    }
+    for (event, stat) in seen[1..50].iter().zip(&stats) {
+        assert_eq!(event.stat().as_ref(), Some(stat));
+    }
+    // Both of one multi show what it has left.
+    let data: Vec<_> = seen[50..52].iter().map(|event| event.data().unwrap()).collect();
+    assert_eq!(data, [b"after", b"after"]);
+    assert_eq!(seen[52].data().map(<[u8]>::len), Some(EVENT_DATA_MAX));
+    let too_long = (seen[53].data(), seen[53].stat().unwrap().data_length as usize);
+    assert_eq!(too_long, (None, EVENT_DATA_MAX + 1));
+    assert_eq!((seen[54].kind, seen[54].stat()), (EventKind::Deleted, None));
 }

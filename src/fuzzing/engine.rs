@@ -291,6 +291,7 @@ impl<'a> World<'a> {
                 path: self.path().into(),
                 mode: WatchMode::Persistent,
                 from: (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64))),
+                data: self.choices.below(2) == 0,
             },
             8 => {
                 let path = self.path();

@@ -515,7 +515,9 @@ impl Cluster {
         from: Option<Zxid>,
     ) -> Result<Answer, Error> {
         let (watch, path) = (WatchId(watch), path.into());
-        let watch = |request| ClientRequest::Watch { request, session, watch, path, mode, from };
+        let data = false;
+        let watch =
+            |request| ClientRequest::Watch { request, session, watch, path, mode, from, data };
         let request = self.ask(id, watch);
         self.answer(request)
     }

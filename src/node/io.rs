@@ -115,6 +115,8 @@ pub(crate) enum ClientRequest {
         path: Arc<str>,
         mode: WatchMode,
         from: Option<Zxid>,
+        /// Whether its events bring the znode as it is then.
+        data: bool,
     },
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
     RemoveWatches { request: RequestId, session: SessionId, path: String, which: WatcherType },

@@ -60,6 +60,7 @@ mod users;
 #[cfg(test)]
 mod version_tests;
 mod versions;
+mod watch_kind;
 mod watches;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -72,7 +73,7 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
-use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES};
+use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
 use crate::znode::{SessionId, Zxid};
 use admission::Admission;
 use expiry::ExpiryTable;
@@ -305,6 +306,11 @@ impl Node {
     /// The state machine, to be looked at.
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    /// The watches that its users have set, by their paths.
+    pub(crate) fn watches(&self) -> impl Iterator<Item = WatchInfo> {
+        self.watches.infos()
     }
 
     /// The term, the leader (0: none known) and whether that is this node.

@@ -400,7 +400,16 @@ impl World {
                 }
                 Call::Watch(path, mode) => {
                     let (path, from) = (path.into(), None);
-                    return ClientRequest::Watch { request, session, watch, path, mode, from };
+                    let data = false;
+                    return ClientRequest::Watch {
+                        request,
+                        session,
+                        watch,
+                        path,
+                        mode,
+                        from,
+                        data,
+                    };
                 }
                 _ => (None, Read::Ephemerals),
             };

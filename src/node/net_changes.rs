@@ -21,7 +21,7 @@ impl<'a> Net<'a> {
     }
 
     fn push(&mut self, id: WatchId, kind: EventKind, path: &str, zxid: Zxid) {
-        let event = WatchEvent { kind, path: path.to_owned(), zxid, net: true };
+        let event = WatchEvent { kind, path: path.to_owned(), zxid, net: true, znode: None };
         self.events.push((id, event));
     }
 

@@ -47,12 +47,12 @@ impl Node {
             ClientRequest::Read { request, session, read, watch } => {
                 self.local.read(request, session, read, watch, effects);
             }
-            ClientRequest::Watch { request, session, watch: id, path, mode, from } => {
+            ClientRequest::Watch { request, session, watch: id, path, mode, from, data } => {
                 let kind = match mode {
                     WatchMode::Persistent => WatchKind::Persistent,
                     WatchMode::PersistentRecursive => WatchKind::Recursive,
                 };
-                let (new, zxid) = (NewWatch { id, path, kind, from }, self.machine.zxid());
+                let (new, zxid) = (NewWatch { id, path, kind, from, data }, self.machine.zxid());
                 if let Some(ticket) = self.local.watch(request, session, new, zxid, effects) {
                     self.rounds.wait(ticket);
                 }
@@ -215,7 +215,10 @@ impl Node {
         // Who may hear of a change is decided by whom they are when it happens.
         let authenticates =
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
-        if !self.local.has_waits() && !batch.requests.iter().any(authenticates) {
+        // So that an event brings the znode as its write has left it.
+        let brings = self.watches.bring_any_data() && !planted(Bug::EventDataLate);
+        let at_once = !self.local.has_waits() && !brings;
+        if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
             self.take_applied(applied);
             return;
@@ -321,6 +324,7 @@ impl Node {
 
     pub(super) fn tell(&mut self, fired: Fired) {
         let mut events = fired.events;
+        self.watches.add_data(&mut events, || self.machine.tree());
         if planted(Bug::EventsOutOfOrder) {
             events.reverse();
         }

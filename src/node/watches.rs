@@ -25,53 +25,13 @@ use crate::machine::command::{Change, ChangeKind};
 use crate::node::io::WatchId;
 use crate::node::net_changes::Net;
 use crate::node::path_filter::PathFilter;
+pub(crate) use crate::node::watch_kind::WatchKind;
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::watch::{EventKind, WATCH_CAPACITY, WatchEvent, WatcherType};
+use crate::watch::{
+    EVENT_DATA_MAX, EventKind, EventZnode, WATCH_CAPACITY, WatchEvent, WatchInfo, WatcherType,
+};
 use crate::znode::{SessionId, Zxid};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WatchKind {
-    /// Of get and exists.
-    Data,
-    /// Of children.
-    Children,
-    Persistent,
-    Recursive,
-}
-
-impl WatchKind {
-    fn fires_once(self) -> bool {
-        matches!(self, WatchKind::Data | WatchKind::Children)
-    }
-
-    fn is_data(self) -> bool {
-        matches!(self, WatchKind::Data | WatchKind::Persistent)
-    }
-
-    fn is_child(self) -> bool {
-        matches!(self, WatchKind::Children | WatchKind::Persistent)
-    }
-
-    fn is(self, which: WatcherType) -> bool {
-        match which {
-            WatcherType::Children => self == WatchKind::Children,
-            WatcherType::Data => self == WatchKind::Data,
-            WatcherType::Any => true,
-            WatcherType::Persistent => self == WatchKind::Persistent,
-            WatcherType::PersistentRecursive => self == WatchKind::Recursive,
-        }
-    }
-
-    /// The last event of one that is removed.
-    fn removed(self) -> EventKind {
-        match self {
-            WatchKind::Data => EventKind::DataWatchRemoved,
-            WatchKind::Children => EventKind::ChildWatchRemoved,
-            WatchKind::Persistent | WatchKind::Recursive => EventKind::PersistentWatchRemoved,
-        }
-    }
-}
 
 #[derive(Debug)]
 struct Watcher {
@@ -137,6 +97,8 @@ pub(crate) struct WatchTable {
     by_session: BTreeMap<SessionId, BTreeSet<WatchId>>,
     /// How many recursive watches there are: without any, no ancestor needs a look.
     recursive: usize,
+    /// Those whose events bring the znode.
+    bringing: BTreeSet<WatchId>,
 }
 
 /// Something to tell, of which there are as many events as watches that want it.
@@ -151,7 +113,8 @@ struct News<'a> {
 
 impl News<'_> {
     fn event(self) -> WatchEvent {
-        WatchEvent { kind: self.kind, path: self.path.to_owned(), zxid: self.zxid, net: false }
+        let path = self.path.to_owned();
+        WatchEvent { kind: self.kind, path, zxid: self.zxid, net: false, znode: None }
     }
 }
 
@@ -207,6 +170,7 @@ impl WatchTable {
         let Some(watcher) = self.watchers.remove(&id) else {
             return;
         };
+        self.bringing.remove(&id);
         self.recursive -= usize::from(watcher.kind == WatchKind::Recursive);
         if self.by_path.get_mut(&watcher.path).is_some_and(|at_path| at_path.remove(id)) {
             self.by_path.remove(&watcher.path);
@@ -217,6 +181,49 @@ impl WatchTable {
             if of_session.is_empty() {
                 self.by_session.remove(&watcher.session);
             }
+        }
+    }
+
+    /// All of them, by their paths.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = WatchInfo> {
+        let all = self.by_path.values().flat_map(AtPath::iter);
+        all.filter_map(|(id, kind)| {
+            let watcher = self.watchers.get(&id)?;
+            let (path, session) = ((*watcher.path).to_owned(), watcher.session);
+            Some(WatchInfo { path, kind: kind.of_type(), session })
+        })
+    }
+
+    /// The events of this watch bring the znode.
+    pub(crate) fn bring_data(&mut self, id: WatchId) {
+        self.bringing.insert(id);
+    }
+
+    /// Whether there is such a watch.
+    pub(crate) fn bring_any_data(&self) -> bool {
+        !self.bringing.is_empty()
+    }
+
+    /// Adds their znodes to the events that bring them, as this tree has them.
+    pub(crate) fn add_data(
+        &self,
+        events: &mut [(WatchId, WatchEvent)],
+        tree: impl FnOnce() -> Tree,
+    ) {
+        if self.bringing.is_empty() {
+            return;
+        }
+        let tree = tree();
+        for (_, event) in events.iter_mut().filter(|(id, _)| self.bringing.contains(id)) {
+            if event.kind == EventKind::Gap || event.kind.is_removal() {
+                continue;
+            }
+            let znode = tree.get(&event.path);
+            event.znode = znode.map(|znode| {
+                let data = znode.data();
+                let data = (data.len() <= EVENT_DATA_MAX).then(|| Arc::clone(data));
+                Box::new(EventZnode { data, stat: znode.stat() })
+            });
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) enum Call {
     Request(Request),
     /// Somebody waits for a moment.
     Timer(Timer),
+    /// Somebody looks at the node's tables.
+    Look(Box<dyn FnOnce(&Node) + Send>),
     /// The coordinator is to stop, in good order. What it holds is dropped when it has.
     Close(Sender<()>),
 }
@@ -162,6 +164,18 @@ impl Shared {
         let request = Request { request: Some(request), slot: None, watch: None, asker };
         // A node that is gone needs no telling.
         let _ = self.calls.send(Call::Request(request));
+    }
+
+    /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped.
+    pub(crate) fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Node) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, seen) = bounded(1);
+        let look = move |node: &Node| drop(sender.send(look(node)));
+        self.calls.send(Call::Look(Box::new(look))).ok()?;
+        // The node's own thread, in a waker say, would wait for itself.
+        seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
     /// An answer that comes after so long, and that nothing else delays or brings on.
@@ -336,6 +350,10 @@ impl Host {
         match call {
             Call::Request(request) => {
                 self.request(request);
+                true
+            }
+            Call::Look(look) => {
+                look(&self.node);
                 true
             }
             Call::Timer(timer) => {

@@ -309,7 +309,8 @@ mod tests {
             Asker::Holder(Arc::clone(session)),
             |request| {
                 let (session, path) = (session_id, path.into());
-                ClientRequest::Watch { request, session, watch: id, path, mode, from: None }
+                let (watch, from, data) = (id, None, false);
+                ClientRequest::Watch { request, session, watch, path, mode, from, data }
             },
             Some((id, sender)),
             |answer| expect::done(answer).map(|()| watch),

@@ -112,6 +112,8 @@ pub(crate) struct NewWatch {
     pub(crate) kind: WatchKind,
     /// The zxid after which it begins; `None`: now.
     pub(crate) from: Option<Zxid>,
+    /// Whether its events bring the znode.
+    pub(crate) data: bool,
 }
 
 /// What waits for a round, and then for this replica to reach the index at which it was confirmed.

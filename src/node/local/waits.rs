@@ -235,7 +235,10 @@ fn set_watch(
     history: &History,
     fired: &mut Fired,
 ) -> Result<(), Error> {
-    let NewWatch { id, path, kind, from } = new;
+    let NewWatch { id, path, kind, from, data } = new;
+    if data {
+        watches.bring_data(id);
+    }
     let session = held.id;
     let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
     else {

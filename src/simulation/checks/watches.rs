@@ -17,7 +17,7 @@ use crate::machine::command::{Change, ChangeKind};
 use crate::path;
 use crate::simulation::client::Handle;
 use crate::simulation::oracle::{Known, Oracle, gives};
-use crate::watch::{EventKind, WatchEvent, WatcherType};
+use crate::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
 use crate::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub(crate) struct Watched {
     pub(crate) place: usize,
     pub(crate) path: String,
     pub(crate) kind: Kind,
+    /// Whether its events bring the znode.
+    pub(crate) data: bool,
     /// As whom its session is known.
     pub(crate) ids: Vec<Id>,
     pub(crate) events: Receiver<WatchEvent>,
@@ -268,6 +270,7 @@ impl Record {
                 Err(error) => break error == TryRecvError::Disconnected,
             };
             events += 1;
+            self.check_data(oracle, moved, &event)?;
             require(!(kind.fires_once() && self.fired), "W3 once", || {
                 format!("a second event for a watch of {path} that fires once: {event:?}")
             })?;
@@ -353,6 +356,23 @@ impl Record {
         })?;
         self.candidates = vec![oracle.first_after(moved.to)];
         Ok(events)
+    }
+
+    /// What an event brings is the znode as its write has left it.
+    fn check_data(
+        &self,
+        oracle: &Oracle,
+        moved: Moved,
+        event: &WatchEvent,
+    ) -> Result<(), Violation> {
+        let zxid = if event.net { moved.installed.unwrap_or(moved.to) } else { event.zxid };
+        let known = oracle.at(&event.path, zxid);
+        let known = known.filter(|_| self.watched.data && !event.kind.is_removal());
+        let data = known.map(|known| &known.data[..]).filter(|data| data.len() <= EVENT_DATA_MAX);
+        let right = event.stat() == known.map(|known| known.stat) && event.data() == data;
+        require(right, "W8 an event brings its znode", || {
+            format!("{event:?}, and at zxid {zxid} it was {known:?}")
+        })
     }
 
     /// Whether something has changed, or may have in what a snapshot stands for, of which its

@@ -452,6 +452,7 @@ impl Handle {
             place: self.place,
             path: path.to_owned(),
             kind,
+            data: what == "watch with data",
             ids: self.ids.borrow().clone(),
             events: watch.events().clone(),
             handle: Rc::downgrade(self),
@@ -504,6 +505,16 @@ impl Handle {
     pub(crate) async fn watch(self: &Rc<Self>, path: &str, mode: WatchMode) -> Result<Watching> {
         let (from, pending) = (self.now(), self.session.nonblocking().watch(path, mode));
         self.watching("watch", (path, kind(mode)), pending, from, |watch| (None, watch)).await
+    }
+
+    pub(crate) async fn watch_with_data(
+        self: &Rc<Self>,
+        path: &str,
+        mode: WatchMode,
+    ) -> Result<Watching> {
+        let (from, pending) = (self.now(), self.session.nonblocking().watch_with_data(path, mode));
+        let what = "watch with data";
+        self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
 
     fn now(&self) -> Begins {

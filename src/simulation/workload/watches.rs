@@ -23,11 +23,12 @@ pub(crate) async fn run(client: Client) {
             };
             let mode =
                 *client.random.pick(&[WatchMode::Persistent, WatchMode::PersistentRecursive]);
-            let watch = match client.random.below(8) {
+            let watch = match client.random.below(9) {
                 0 => handle.get_and_watch(&path).await,
                 1 => handle.exists_and_watch(&path).await,
                 2 => handle.children_and_watch(&path).await,
                 3..5 => handle.watch(&path, mode).await,
+                5 => handle.watch_with_data(&path, mode).await,
                 _ => handle.watch_from(&path, mode, past(&client, &handle)).await,
             };
             watches.extend(watch.map(|watch| (path.clone(), watch)));
@@ -65,15 +66,16 @@ async fn remove(client: &Client, handle: &Rc<Handle>, path: &str) {
 fn past(client: &Client, handle: &Rc<Handle>) -> Zxid {
     let checks = client.kernel.checks.borrow();
     let oracle = &checks.oracle;
+    let answered = oracle.first_after(checks.order.floor().zxid);
+    let ago = |changes: usize| {
+        let place = answered.saturating_sub(changes);
+        oracle.changes().get(place).map_or(0, |change| change.zxid)
+    };
+    // At most a few changes ago: many fewer than fit into a channel.
     match client.random.below(10) {
         0 => oracle.zxid() + 1_000_000,
-        1 => handle.ticket().floor,
+        1 => handle.ticket().floor.max(ago(150)),
         2..5 => oracle.zxid(),
-        _ => {
-            // A few changes ago: many fewer than fit into a channel.
-            let answered = oracle.first_after(checks.order.floor().zxid);
-            let place = answered.saturating_sub(client.random.index(150) + 1);
-            oracle.changes().get(place).map_or(0, |change| change.zxid)
-        }
+        _ => ago(client.random.index(150) + 1),
     }
 }

@@ -1,0 +1,37 @@
+//! An instance that is killed and started again, and finds its own ephemeral znode still there: it
+//! takes it over in one write, and nobody sees it missing.
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, EventKind, Result, SessionId, WatchMode};
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/workers", b"", CreateMode::Persistent)?;
+    let first = session.create("/workers/a", b"boot 1", CreateMode::Ephemeral)?.stat;
+    println!("boot 1: /workers/a belongs to session {}", session.id());
+    // In an application: in a file beside its data directory.
+    let kept = session.id().number();
+
+    let observer = cluster.node(1).session();
+    let watch = observer.watch("/workers/a", WatchMode::Persistent)?;
+
+    cluster.stop(0);
+    cluster.restart(0);
+    let session = cluster.node(0).session();
+    let refused = session.create("/workers/a", b"boot 2", CreateMode::Ephemeral);
+    println!("boot 2: a create alone: {}", refused.unwrap_err());
+
+    let taken = session.take_over("/workers/a", b"boot 2", SessionId::from_number(kept))?.stat;
+    println!("boot 2: /workers/a belongs to session {}", session.id());
+    assert_eq!(taken.ephemeral_owner, Some(session.id()));
+    assert!(taken.czxid > first.czxid, "whatever was fenced by the first one stays out");
+
+    observer.sync()?;
+    let events: Vec<_> = watch.events().try_iter().collect();
+    let told = [EventKind::Deleted, EventKind::Created];
+    assert!(events.iter().map(|event| event.kind).eq(told));
+    assert!(events.iter().all(|event| event.zxid == taken.czxid), "one write");
+    println!("an observer heard of both at write {}", taken.czxid);
+    Ok(())
+}

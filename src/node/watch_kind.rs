@@ -1,0 +1,52 @@
+//! The kinds of watches, and what each listens to.
+
+use crate::watch::{EventKind, WatcherType};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchKind {
+    /// Of get and exists.
+    Data,
+    /// Of children.
+    Children,
+    Persistent,
+    Recursive,
+}
+
+impl WatchKind {
+    pub(super) fn fires_once(self) -> bool {
+        matches!(self, WatchKind::Data | WatchKind::Children)
+    }
+
+    pub(super) fn is_data(self) -> bool {
+        matches!(self, WatchKind::Data | WatchKind::Persistent)
+    }
+
+    pub(super) fn is_child(self) -> bool {
+        matches!(self, WatchKind::Children | WatchKind::Persistent)
+    }
+
+    pub(super) fn is(self, which: WatcherType) -> bool {
+        match which {
+            WatcherType::Any => true,
+            which => self.of_type() == which,
+        }
+    }
+
+    pub(super) fn of_type(self) -> WatcherType {
+        match self {
+            WatchKind::Data => WatcherType::Data,
+            WatchKind::Children => WatcherType::Children,
+            WatchKind::Persistent => WatcherType::Persistent,
+            WatchKind::Recursive => WatcherType::PersistentRecursive,
+        }
+    }
+
+    /// The last event of one that is removed.
+    pub(super) fn removed(self) -> EventKind {
+        match self {
+            WatchKind::Data => EventKind::DataWatchRemoved,
+            WatchKind::Children => EventKind::ChildWatchRemoved,
+            WatchKind::Persistent | WatchKind::Recursive => EventKind::PersistentWatchRemoved,
+        }
+    }
+}

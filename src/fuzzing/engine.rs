@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::acl::{Acl, Id, Permissions};
 use crate::machine::State;
 use crate::machine::command::{Batch, Command, NodeId, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
@@ -250,7 +251,29 @@ impl<'a> World<'a> {
     }
 
     fn path(&mut self) -> String {
-        ["/a", "/b", "/a/x", "/", "/c-"][usize::from(self.choices.below(5))].to_owned()
+        let paths = [
+            "/a",
+            "/b",
+            "/a/x",
+            "/",
+            "/c-",
+            "/zookeeper/quota/zookeeper_stats",
+            "/zookeeper/quota/zookeeper_limits",
+        ];
+        paths[usize::from(self.choices.below(7))].to_owned()
+    }
+
+    fn ids(&mut self) -> Vec<Id> {
+        let all = [Id::new("digest", "alice:h"), Id::new("ip", "10.0.0.1"), Id::superuser()];
+        all.into_iter().take(usize::from(self.choices.below(4))).collect()
+    }
+
+    fn acl(&mut self) -> Vec<Acl> {
+        let ids = [Id::anyone(), Id::auth(), Id::new("digest", "alice:h"), Id::new("ip", "::/0")];
+        let permissions =
+            Permissions::from_bits(self.choices.below(32)).unwrap_or(Permissions::ALL);
+        let count = usize::from(self.choices.below(5));
+        ids.into_iter().take(count).map(|id| Acl::new(permissions, id)).collect()
     }
 
     fn op(&mut self) -> Op {
@@ -263,11 +286,14 @@ impl<'a> World<'a> {
             CreateMode::PersistentWithTtl(Time::from_secs(2)),
         ];
         let data = Bytes::from(vec![1; usize::from(self.choices.byte())]);
-        match self.choices.below(5) {
+        match self.choices.below(7) {
             0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(5))] },
             2 => Op::Set { path, data, version: None },
             3 if self.choices.below(4) == 0 => Op::DeleteTree { path },
             3 => Op::Delete { path, version: None },
+            4 => Op::SetAcl { path, acl: self.acl(), version: None },
+            5 if self.choices.below(2) == 0 => Op::TakeOver { path, data, from: self.session() },
+            5 => Op::CreateOrSet { path, data, mode: modes[usize::from(self.choices.below(5))] },
             _ => Op::Check { path, condition: crate::znode::Condition::Exists },
         }
     }
@@ -299,8 +325,11 @@ impl<'a> World<'a> {
                 ClientRequest::Read { request, session, read: Read::Get { path }, watch }
             }
             9 => {
-                let ops = vec![self.op(), self.op()];
-                ClientRequest::Write { request, session, command: Write::Multi(ops) }
+                let command = match self.choices.below(3) {
+                    0 => Write::Authenticate(self.ids()),
+                    _ => Write::Multi(vec![self.op(), self.op()]),
+                };
+                ClientRequest::Write { request, session, command }
             }
             10 if self.choices.below(2) == 0 => {
                 let (path, which) = (self.path(), WatcherType::Any);
@@ -324,6 +353,7 @@ impl<'a> World<'a> {
             3 => Command::Expire { term: self.choices.near(self.node.status().term) },
             4 if owner == 3 => Command::RaiseVersion { version: u16::from(self.choices.below(4)) },
             4 => Command::Reap { path: self.path() },
+            5 if owner == 3 => Command::Authenticate { ids: self.ids() },
             5 => Command::Multi(vec![self.op(), self.op()]),
             _ => Command::Op(self.op()),
         };

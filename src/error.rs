@@ -124,6 +124,20 @@ pub enum Error {
         /// How often it was tried.
         attempts: u32,
     },
+    /// A [`Semaphore`](crate::recipes::Semaphore) has another number of permits than this program
+    /// believes.
+    #[error(
+        "semaphore {path} has {actual} permits and not {expected}; give all programs the same \
+         number, or change it with Semaphore::set_permits"
+    )]
+    PermitsDiffer {
+        /// The semaphore.
+        path: String,
+        /// The number that the handle was made with.
+        expected: u32,
+        /// The number in the cluster.
+        actual: u32,
+    },
     /// A time to live that is too short or too long.
     #[error("{path}: a time to live of {ttl:?} is not from 1 ms to 2^40 - 1 ms")]
     InvalidTtl {

@@ -186,6 +186,19 @@ impl<'a> Multi<'a> {
         all
     }
 
+    /// The same behind a check of a znode, by its path in the whole tree.
+    pub(crate) fn behind(self, path_in_all: String, condition: Condition) -> Multi<'a> {
+        let mut all = self.after(Vec::new());
+        all.path_bytes += path_in_all.len() + 32;
+        let fits = check_data("/", all.content_bytes.max(all.path_bytes));
+        all.checked = all.checked.and(fits).map_err(|error| match error {
+            Error::Multi { index, error } => Error::Multi { index: index + 1, error },
+            error => error,
+        });
+        all.ops.insert(0, Op::Check { path: path_in_all, condition });
+        all
+    }
+
     /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
     pub fn delete_recursive(self, path: &str) -> Multi<'a> {
         self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })

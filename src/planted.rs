@@ -70,6 +70,14 @@ pub enum Bug {
     RemovedWatchStays,
     LockEarly,
     TokenFixed,
+    PredecessorMissed,
+    FenceUnchecked,
+    LockDelaySkipped,
+    RevocationLost,
+    ReaderOvertakes,
+    DowngradeLetsGo,
+    SemaphoreOneMore,
+    MultiLockUnordered,
     VersionUnheard,
     CommandAboveVersion,
     VersionLostAtSnapshot,
@@ -78,7 +86,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 61] = [
+    pub const ALL: [Bug; 69] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -137,6 +145,14 @@ impl Bug {
         Bug::RemovedWatchStays,
         Bug::LockEarly,
         Bug::TokenFixed,
+        Bug::PredecessorMissed,
+        Bug::FenceUnchecked,
+        Bug::LockDelaySkipped,
+        Bug::RevocationLost,
+        Bug::ReaderOvertakes,
+        Bug::DowngradeLetsGo,
+        Bug::SemaphoreOneMore,
+        Bug::MultiLockUnordered,
         Bug::VersionUnheard,
         Bug::CommandAboveVersion,
         Bug::VersionLostAtSnapshot,
@@ -211,6 +227,18 @@ impl Bug {
             Bug::EventDataLate => "an event brings its znode as a later write has left it",
             Bug::LockEarly => "the second in the queue takes the lock too",
             Bug::TokenFixed => "every holder of a lock has the same fencing token",
+            Bug::PredecessorMissed => {
+                "a waiter takes the lock when the one before it gave up waiting"
+            }
+            Bug::FenceUnchecked => "a fenced write is done though its lock is lost",
+            Bug::LockDelaySkipped => "the next holds a lock at once though its holder was lost",
+            Bug::RevocationLost => "a holder does not hear of a request made before it listened",
+            Bug::ReaderOvertakes => "a reader does not wait for a writer that waits itself",
+            Bug::DowngradeLetsGo => "a writer that becomes a reader goes to the end of the line",
+            Bug::SemaphoreOneMore => "a semaphore gives one permit more than it has",
+            Bug::MultiLockUnordered => {
+                "several locks are taken in the order in which they are named"
+            }
             Bug::VersionUnheard => "the version is raised though one member has not told its own",
             Bug::CommandAboveVersion => "a command is let in and done that not all members know",
             Bug::VersionLostAtSnapshot => {

@@ -316,6 +316,16 @@ impl Session {
         }
     }
 
+    /// Deletes znodes, by their paths in the whole tree, all or none: without waiting for that, as
+    /// [`Session::discarding`].
+    pub(crate) fn discard_together(&self, paths: Vec<String>) {
+        let deletes = paths.into_iter().map(|path| Op::Delete { path, version: None });
+        let (request, session) = (RequestId(0), self.id());
+        let command = Write::Multi(deletes.collect());
+        let delete = ClientRequest::Write { request, session, command };
+        self.inner.shared.tell(Some(self.asker()), delete);
+    }
+
     /// Deletes a znode, and is not refused for too many waiting requests.
     pub(crate) fn discard(&self, path: &str) -> Result<()> {
         self.check_alive()?;

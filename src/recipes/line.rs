@@ -21,15 +21,16 @@ use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
 use crate::machine::command::Reply;
+use crate::multi::Multi;
 use crate::node::io::Answer;
 use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
-use crate::recipes::LockLost;
+use crate::recipes::{LockContender, LockLost};
 use crate::runtime::entropy;
 use crate::session::Session;
-use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
-use crate::znode::{CreateMode, Created};
+use crate::watch::{EventKind, Watch, WatchEvent};
+use crate::znode::{Condition, CreateMode, Created, OpResult, Zxid};
 
 /// The contenders of one path.
 #[derive(Clone, Debug)]
@@ -83,7 +84,8 @@ impl Line {
         &self.session
     }
 
-    /// Joins the line, at its end.
+    /// Joins the line, at its end. The kind may have something of the contender's own behind it,
+    /// which its name then tells to all.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
         loop {
             let name = path::join(&self.path, &name(kind, entropy::number()?));
@@ -92,6 +94,7 @@ impl Line {
                 session: self.session.clone(),
                 creating: Some(self.session.nonblocking().create(&name, data, mode)),
                 created: None,
+                mark: None,
             };
             match contender.created().await {
                 Ok(()) => return Ok(contender),
@@ -119,6 +122,21 @@ impl Line {
         }
     }
 
+    /// All contenders in their order and whose they are, as this replica has them now.
+    pub(super) fn contenders_now(&self) -> Result<Vec<LockContender>> {
+        let snapshot = self.session.snapshot()?;
+        let children = match snapshot.children(&self.path) {
+            Ok(children) => children,
+            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let contender = |place: Place| {
+            let session = snapshot.exists(&place.path)?.and_then(|stat| stat.ephemeral_owner);
+            Ok(LockContender { path: place.path, kind: place.kind, session })
+        };
+        self.in_order(children).into_iter().map(contender).collect()
+    }
+
     fn place(&self, name: &str) -> Option<Place> {
         let kind = self
             .kinds
@@ -134,7 +152,7 @@ impl Line {
     }
 
     /// The contenders among the children.
-    fn in_order(&self, children: Vec<String>) -> Vec<Place> {
+    pub(super) fn in_order(&self, children: Vec<String>) -> Vec<Place> {
         let mut places: Vec<Place> = children.iter().filter_map(|name| self.place(name)).collect();
         places.sort_by(|one, other| one.number.cmp(&other.number));
         places
@@ -151,13 +169,36 @@ impl Line {
         in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
     ) -> Result<()> {
         while let Some(before) = self.before(contender, &in_the_way).await? {
-            let (exists, watch) = self.session.nonblocking().exists_and_watch(&before).await?;
-            if exists.is_some() {
-                // Whatever happened to it, or to this session: look again.
-                watch.next().await;
+            if until_gone(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
+                return Ok(());
             }
+            // It may have gone before its turn: look again.
         }
         Ok(())
+    }
+
+    /// Joins the line and waits until nobody is in the way.
+    pub(super) async fn take(
+        &self,
+        kind: &str,
+        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
+    ) -> Result<Held> {
+        let contender = self.join(kind, b"").await?;
+        self.wait(&contender, in_the_way).await?;
+        contender.hold().await
+    }
+
+    /// The same, if nobody is in the way.
+    pub(super) async fn try_take(
+        &self,
+        kind: &str,
+        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
+    ) -> Result<Option<Held>> {
+        let contender = self.join(kind, b"").await?;
+        match self.before(&contender, in_the_way).await? {
+            None => contender.hold().await.map(Some),
+            Some(_) => Ok(None),
+        }
     }
 
     /// Who is in the way now, if anybody.
@@ -173,6 +214,19 @@ impl Line {
             Some(at) => Ok(in_the_way(&places, at).map(|before| places[before].path.clone())),
             None => Err(Error::NoNode { path: own.to_owned() }),
         }
+    }
+}
+
+/// Waits until a contender is gone, or this session is over. Whether it was there.
+async fn until_gone(session: &Session, path: &str) -> Result<bool> {
+    // No ephemeral znode has children: this watch tells of its deletion, and of nothing else.
+    match session.nonblocking().children_and_watch(path).await {
+        Ok((_, watch)) => {
+            watch.next().await;
+            Ok(true)
+        }
+        Err(Error::NoNode { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -194,7 +248,10 @@ pub(super) async fn create_containers(session: &Session, path: &str) -> Result<(
 pub(super) struct Contender {
     session: Session,
     creating: Option<Pending<Created>>,
-    created: Option<Created>,
+    /// Its znode, and the write that created it.
+    created: Option<(String, Zxid)>,
+    /// A znode that goes with it when it is given up.
+    mark: Option<String>,
 }
 
 impl Contender {
@@ -204,33 +261,48 @@ impl Contender {
             // Polled in place, so that a drop in between finds it.
             let created = creating.await;
             self.creating = None;
-            self.created = Some(created?);
+            let created = created?;
+            self.created = Some((created.path, created.stat.czxid));
         }
         Ok(())
     }
 
     pub(super) fn path(&self) -> &str {
-        self.created.as_ref().map_or("", |created| &created.path)
+        self.created.as_ref().map_or("", |(path, _)| path)
+    }
+
+    /// Creates a znode that is there for as long as this contender has not let go of its place; it
+    /// stays when the contender is lost.
+    pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
+        let Some((own, czxid)) = &self.created else { return Ok(()) };
+        self.mark = Some(path.to_owned());
+        let multi = self.session.multi().require(own, Condition::Czxid(*czxid));
+        let marked = multi.create(path, data, CreateMode::Persistent).submit();
+        marked.await.map(drop).map_err(|error| match error {
+            Error::Multi { error, .. } => *error,
+            error => error,
+        })
     }
 
     /// What it has waited for is its own: from here on, its loss is told.
     pub(super) async fn hold(mut self) -> Result<Held> {
         let path = self.path().to_owned();
-        let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
-        // Gone before the watch was set?
-        self.session.nonblocking().get(&path).await?;
+        // It has no children: this tells of its deletion alone. If it is gone already, it fails.
+        let (_, watch) = self.session.nonblocking().children_and_watch(&path).await?;
         // A session whose opening took long is open before it is known to be alive. A guard that is
         // not held yet looks like one that is not held any more.
         while !self.session.is_alive() {
             self.session.nonblocking().sync().await?;
         }
-        let Some(created) = self.created.take() else {
+        let Some((_, czxid)) = self.created.take() else {
             return Err(Error::NoNode { path });
         };
         Ok(Held {
             session: self.session.clone(),
-            token: if planted(Bug::TokenFixed) { 1 } else { created.stat.czxid },
+            token: if planted(Bug::TokenFixed) { 1 } else { czxid },
+            czxid,
             path,
+            mark: self.mark.take(),
             watch,
             released: false,
         })
@@ -239,9 +311,8 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        if let Some(created) = self.created.take() {
-            let path = self.session.root.full(&created.path).into_owned();
-            self.session.discarding()(path);
+        if let Some((path, _)) = self.created.take() {
+            give_up(&self.session, &path, self.mark.take());
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet. It is deleted as soon as it is.
@@ -255,12 +326,28 @@ impl Drop for Contender {
     }
 }
 
+/// Deletes a contender's znode and its mark, without waiting for that.
+fn give_up(session: &Session, path: &str, mark: Option<String>) {
+    let in_all = |path: &str| session.root.full(path).into_owned();
+    if let Some(mark) = mark {
+        // Only together: the mark of a contender that is lost stays.
+        session.discard_together(vec![in_all(path), in_all(&mark)]);
+    }
+    // Also if its mark was deleted by somebody else.
+    session.discarding()(in_all(path));
+}
+
 /// What a contender has, for as long as its znode and its session are there. Dropped, it is let go
 /// of, without waiting for that.
 pub(super) struct Held {
     session: Session,
     path: String,
+    /// What is told as the fencing token.
     token: u64,
+    /// The write that created its znode.
+    czxid: Zxid,
+    /// A znode that goes with it when it is let go of.
+    mark: Option<String>,
     watch: Watch,
     released: bool,
 }
@@ -275,7 +362,11 @@ impl fmt::Debug for Held {
 }
 
 impl Held {
-    /// The zxid that created the contender's znode.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The zxid that created the znode of the contender as it joined the line.
     pub(super) fn token(&self) -> u64 {
         self.token
     }
@@ -316,12 +407,55 @@ impl Held {
         let tree = self.session.shared().tree();
         let path = self.session.root.full(&self.path);
         let ours = tree.get(&path).map(|znode| znode.stat().czxid);
-        (ours != Some(self.token)).then_some(LockLost::Deleted)
+        (ours != Some(self.czxid)).then_some(LockLost::Deleted)
+    }
+
+    /// Puts the check that it is still held before other operations.
+    pub(super) fn fence<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
+        if planted(Bug::FenceUnchecked) {
+            return multi;
+        }
+        let path = self.session.root.full(&self.path).into_owned();
+        multi.behind(path, Condition::Czxid(self.czxid))
+    }
+
+    /// Gives its place to a contender of another kind, in one write, so that nobody comes between.
+    /// The token stays. If this fails, or its future is dropped, the place is given up.
+    pub(super) async fn change(mut self, kind: &str) -> Result<Held> {
+        let lost = || Error::NoNode { path: self.path.clone() };
+        let (line, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
+        let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
+        let path = format!("{line}/{}{number}", name(kind, entropy::number()?));
+        // Both are deleted, should this end before it is done.
+        let mut contender = Contender {
+            session: self.session.clone(),
+            creating: None,
+            created: Some((path.clone(), 0)),
+            mark: None,
+        };
+        let multi = self.session.multi().delete(&self.path);
+        let changed = multi.create(&path, b"", CreateMode::Ephemeral).submit().await;
+        let results = changed.map_err(|error| match error {
+            Error::Multi { error, .. } => *error,
+            error => error,
+        })?;
+        self.released = true;
+        if let Some(OpResult::Created(created)) = results.into_iter().nth(1) {
+            contender.created = Some((path, created.stat.czxid));
+        }
+        let mut held = contender.hold().await?;
+        held.token = self.token;
+        Ok(held)
     }
 
     /// Lets go of it and waits until that is done. That it was lost already is no error.
     pub(super) fn release(mut self) -> Result<()> {
         self.released = true;
+        if let Some(mark) = self.mark.take() {
+            let in_all = |path: &str| self.session.root.full(path).into_owned();
+            self.session.discard_together(vec![in_all(&self.path), in_all(&mark)]);
+        }
+        // Behind the former: when this is answered, both are done.
         match self.session.discard(&self.path) {
             Err(Error::NoNode { .. }) => Ok(()),
             Err(error) if error.is_session_lost() => Ok(()),
@@ -333,8 +467,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.released {
-            let path = self.session.root.full(&self.path).into_owned();
-            self.session.discarding()(path);
+            give_up(&self.session, &self.path, self.mark.take());
         }
     }
 }

@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::error::Result;
-use crate::recipes::blocking;
-use crate::recipes::line::{Held, Line};
+use crate::error::{Error, Result};
+use crate::multi::Multi;
+use crate::recipes::line::{Contender, Held, Line};
+use crate::recipes::revocation::{self, Revocations};
+use crate::recipes::{blocking, delay};
 use crate::session::Session;
 use crate::watch::WatchEvent;
+use crate::znode::{SessionId, TTL_MAX};
 
 /// The kind of its contenders.
 const KIND: &str = "lock";
@@ -50,11 +53,52 @@ fn before(at: usize) -> Option<usize> {
 #[derive(Clone, Debug)]
 pub struct Lock {
     line: Line,
+    delay: Option<Duration>,
 }
 
 impl Lock {
     pub(crate) fn new(session: &Session, path: &str) -> Result<Lock> {
-        Ok(Lock { line: Line::new(session, path, &[KIND])? })
+        Ok(Lock { line: Line::new(session, path, &[KIND])?, delay: None })
+    }
+
+    /// The same lock, with a lock-delay for what is acquired through this handle: should a holder be
+    /// *lost*, its session over or its znode deleted without a release, nobody holds the lock for so
+    /// long. What the lost one had under way, at a resource that knows nothing of fencing tokens, has
+    /// so much time to come to its end. An orderly release hands the lock over at once.
+    ///
+    /// The delay is the holder's, and kept in the cluster while it holds: those who come after wait
+    /// for it whatever their own handle says. It counts from when somebody who wants the lock is first
+    /// in line and sees that the holder is lost (at once, if somebody waits), by the leader's clock,
+    /// and ends up to some seconds late. Acquisitions through this handle cost one write more.
+    ///
+    /// Closing the session of a holder without a release is a loss, too.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTtl`] if it is not from 1 ms to [`TTL_MAX`].
+    ///
+    /// Source: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// let guard = session.lock("/lock")?.with_lock_delay(Duration::from_secs(60))?.acquire()?;
+    /// cluster.expire(&session);
+    /// let next = cluster.node(1).session().lock("/lock")?;
+    /// assert!(next.try_acquire()?.is_none(), "nobody holds it, and nobody may yet");
+    /// cluster.advance(Duration::from_secs(90));
+    /// assert!(next.try_acquire()?.is_some());
+    /// # drop(guard);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn with_lock_delay(mut self, delay: Duration) -> Result<Lock> {
+        if delay.as_millis() == 0 || delay > TTL_MAX {
+            return Err(Error::InvalidTtl { path: self.path().to_owned(), ttl: delay });
+        }
+        self.delay = Some(delay);
+        Ok(self)
     }
 
     /// The lock's path.
@@ -85,14 +129,20 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`], and [`Error::Timeout`].
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        let contend = async {
-            let contender = self.line.join(KIND, b"").await?;
-            match self.line.before(&contender, |_, at| before(at)).await? {
-                None => Ok(Some(LockGuard { held: contender.hold().await? })),
-                Some(_) => Ok(None),
-            }
-        };
-        blocking::request(self.line.session(), "try_acquire", self.path(), contend)
+        let taking = self.try_acquire_async();
+        blocking::request(self.line.session(), "try_acquire", self.path(), taking)
+    }
+
+    /// The same, without blocking the thread, however long an answer of the cluster takes.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`].
+    pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
+        let contender = self.line.join(KIND, b"").await?;
+        match self.line.before(&contender, |_, at| before(at)).await? {
+            None if delay::is_over(&self.line).await? => self.hold(contender).await.map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Waits until the lock is held, without blocking the thread. Dropping the future gives up the
@@ -103,6 +153,14 @@ impl Lock {
     pub async fn acquire_async(&self) -> Result<LockGuard> {
         let contender = self.line.join(KIND, b"").await?;
         self.line.wait(&contender, |_, at| before(at)).await?;
+        delay::wait(&self.line).await?;
+        self.hold(contender).await
+    }
+
+    async fn hold(&self, mut contender: Contender) -> Result<LockGuard> {
+        if let Some(delay) = self.delay {
+            delay::mark(&self.line, &mut contender, delay).await?;
+        }
         Ok(LockGuard { held: contender.hold().await? })
     }
 
@@ -113,6 +171,62 @@ impl Lock {
     pub fn contenders(&self) -> Result<Vec<String>> {
         Ok(self.line.places_now()?.into_iter().map(|place| place.path).collect())
     }
+
+    /// The same with their sessions: see [`LockContender`].
+    ///
+    /// # Errors
+    /// As [`Lock::contenders`].
+    pub fn contenders_with_sessions(&self) -> Result<Vec<LockContender>> {
+        self.line.contenders_now()
+    }
+
+    /// Asks the holder to let go of the lock. It hears of that by [`LockGuard::revocations`], if it
+    /// listens, and does what it sees fit. Returns how many were asked: 1, or 0 if there is none. Each
+    /// call is heard; it costs one write. Blocks as [`Session::set`].
+    ///
+    /// Whoever must not wait for the holder's consent deletes its znode: the first of
+    /// [`Lock::contenders`].
+    ///
+    /// # Errors
+    /// As [`Session::set`].
+    ///
+    /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
+    pub fn revoke(&self) -> Result<usize> {
+        blocking::request(self.line.session(), "revoke", self.path(), self.revoke_async())
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Lock::revoke`].
+    pub async fn revoke_async(&self) -> Result<usize> {
+        revocation::ask(&self.line, |places| places.len().min(1)).await
+    }
+}
+
+/// One of those who wait for a lock or hold it.
+///
+/// ```
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let session = cluster.node(0).session();
+/// let lock = session.lock("/lock")?;
+/// let guard = lock.acquire()?;
+/// let contenders = lock.contenders_with_sessions()?;
+/// assert_eq!(contenders[0].path, guard.path());
+/// assert_eq!(contenders[0].session, Some(session.id()));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockContender {
+    /// The path of its znode.
+    pub path: String,
+    /// What it waits for or has: `lock`, `read`, `write` or `lease`.
+    pub kind: &'static str,
+    /// The session that it belongs to; none if somebody has made such a znode by hand.
+    pub session: Option<SessionId>,
 }
 
 /// How a lock was lost.
@@ -154,6 +268,22 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
+    pub(super) fn new(held: Held) -> LockGuard {
+        LockGuard { held }
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        self.held.session()
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.held.how_lost().is_some()
+    }
+
+    pub(super) fn into_held(self) -> Held {
+        self.held
+    }
+
     /// A number that is larger for each later holder of the lock: the zxid that created the
     /// holder's znode. A resource that refuses numbers smaller than the largest it has seen is safe
     /// from holders that do not know yet that they have lost the lock.
@@ -164,6 +294,56 @@ impl LockGuard {
     /// The path of the holder's znode.
     pub fn path(&self) -> &str {
         self.held.path()
+    }
+
+    /// Writes that happen only if the lock is still held when they do: a [`Multi`] that begins with
+    /// that check, made by every replica as it applies the write. However long this process stalls
+    /// before the write is sent or on its way, it has no effect once the lock is lost. What is to be
+    /// protected must be in the tree; for what is elsewhere there is [`LockGuard::fencing_token`].
+    ///
+    /// The check is operation 0: [`Error::Multi`] with that index says that the lock was lost, and
+    /// nothing was written. An error of the session says the same. The results, too, begin with the
+    /// check's.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, Error, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// let guard = session.lock("/lock")?.acquire()?;
+    /// guard.fenced().create("/report", b"1", CreateMode::Persistent).commit()?;
+    /// cluster.node(1).session().delete(guard.path())?;
+    /// let late = guard.fenced().set("/report", b"2").commit();
+    /// assert!(matches!(late, Err(Error::Multi { index: 0, .. })));
+    /// assert_eq!(&session.get("/report")?.0[..], b"1");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn fenced(&self) -> Multi<'_> {
+        self.fence(self.held.session().multi())
+    }
+
+    /// Puts the check of [`LockGuard::fenced`] before the operations of a multi, which may be another
+    /// session's. Several locks may be checked so; the last one's is operation 0.
+    pub fn fence<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
+        self.held.fence(multi)
+    }
+
+    /// Hears of requests to let go of the lock, by [`Lock::revoke`]: also of one made before this
+    /// was called. Blocks until the session's earlier calls have their answers.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if the lock is lost; those of a session that is over; [`Error::Timeout`].
+    pub fn revocations(&self) -> Result<Revocations> {
+        let session = self.held.session();
+        blocking::request(session, "revocations", self.path(), self.revocations_async())
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`LockGuard::revocations`].
+    pub async fn revocations_async(&self) -> Result<Revocations> {
+        Revocations::of(self.held.session(), self.path()).await
     }
 
     /// Whether the lock is held at this moment: the session is surely alive, and this replica knows

@@ -1,0 +1,258 @@
+//! Shared and exclusive holding in one line: a reader waits for the nearest writer before it, a
+//! writer for whoever is before it.
+//!
+//! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::planted::{Bug, planted};
+use crate::recipes::line::{Line, Place};
+use crate::recipes::{LockContender, LockGuard, blocking, revocation};
+use crate::session::Session;
+
+const READ: &str = "read";
+const WRITE: &str = "write";
+
+/// Who stands in a reader's way: the nearest writer before it. It may itself be waiting; those before
+/// it are its own concern.
+fn before_reader(places: &[Place], at: usize) -> Option<usize> {
+    let nearest = (0..at).rev().find(|before| places[*before].kind == WRITE);
+    if planted(Bug::ReaderOvertakes) {
+        return nearest.filter(|writer| *writer == 0);
+    }
+    nearest
+}
+
+fn before_writer(_: &[Place], at: usize) -> Option<usize> {
+    at.checked_sub(1)
+}
+
+/// A lock that any number of readers hold together, or one writer alone, in the whole cluster.
+///
+/// There is one line for both, so it is fair to both: a reader that comes after a waiting writer
+/// waits for it, and so nobody starves. What holds for a [`Lock`](super::Lock) holds for each holding:
+/// it belongs to its session, its loss is told, its writes can be fenced; it is not reentrant.
+///
+/// A writer may become a reader without anybody between ([`WriteGuard::downgrade`]). A reader cannot
+/// become a writer: two that tried would wait for each other for ever. It releases and asks anew.
+///
+/// An acquisition costs two writes, a downgrade one. The end of a writer wakes all readers that are
+/// next, or one writer; the end of a reader wakes the writer behind it, if there is one.
+///
+/// ```
+/// use quorate::recipes::ReadWriteLock;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let here = ReadWriteLock::new(&cluster.node(0).session(), "/locks/table")?;
+/// let there = ReadWriteLock::new(&cluster.node(1).session(), "/locks/table")?;
+/// let (one, two) = (here.read()?, there.read()?);
+/// assert!(there.try_write()?.is_none());
+/// one.release()?;
+/// two.release()?;
+/// let writing = there.write()?;
+/// assert!(here.try_read()?.is_none());
+/// let reading = writing.downgrade()?;
+/// assert!(here.try_read()?.is_some());
+/// # drop(reading);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReadWriteLock {
+    line: Line,
+}
+
+impl ReadWriteLock {
+    /// The lock at this path, which is not to be used by other recipes. It and its parents are made
+    /// when they are missing, as containers. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
+    pub fn new(session: &Session, path: &str) -> Result<ReadWriteLock> {
+        Ok(ReadWriteLock { line: Line::new(session, path, &[READ, WRITE])? })
+    }
+
+    /// The lock's path.
+    pub fn path(&self) -> &str {
+        self.line.path()
+    }
+
+    /// Blocks until the lock is held for reading, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`](super::Lock::acquire). So for all ways to acquire it.
+    pub fn read(&self) -> Result<ReadGuard> {
+        blocking::forever(self.line.session(), self.read_async())
+    }
+
+    /// The same, at most for `timeout`: `None` if it is not held by then. The place in line is given
+    /// up.
+    pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadGuard>> {
+        blocking::within(self.line.session(), timeout, self.read_async())
+    }
+
+    /// Takes the lock for reading if no writer holds it or waits for it. Blocks for the request
+    /// timeout at most.
+    pub fn try_read(&self) -> Result<Option<ReadGuard>> {
+        let taking = self.line.try_take(READ, before_reader);
+        let held = blocking::request(self.line.session(), "try_read", self.path(), taking)?;
+        Ok(held.map(|held| ReadGuard { guard: LockGuard::new(held) }))
+    }
+
+    /// Waits until the lock is held for reading, without blocking the thread. Dropping the future
+    /// gives up the place in line.
+    pub async fn read_async(&self) -> Result<ReadGuard> {
+        let held = self.line.take(READ, before_reader).await?;
+        Ok(ReadGuard { guard: LockGuard::new(held) })
+    }
+
+    /// Blocks until the lock is held for writing, for as long as the session lives.
+    pub fn write(&self) -> Result<WriteGuard> {
+        blocking::forever(self.line.session(), self.write_async())
+    }
+
+    /// The same, at most for `timeout`: `None` if it is not held by then. The place in line is given
+    /// up.
+    pub fn write_timeout(&self, timeout: Duration) -> Result<Option<WriteGuard>> {
+        blocking::within(self.line.session(), timeout, self.write_async())
+    }
+
+    /// Takes the lock for writing if nobody holds it or waits for it. Blocks for the request timeout
+    /// at most.
+    pub fn try_write(&self) -> Result<Option<WriteGuard>> {
+        let taking = self.line.try_take(WRITE, before_writer);
+        let held = blocking::request(self.line.session(), "try_write", self.path(), taking)?;
+        Ok(held.map(|held| WriteGuard { guard: LockGuard::new(held) }))
+    }
+
+    /// Waits until the lock is held for writing, without blocking the thread. Dropping the future
+    /// gives up the place in line.
+    pub async fn write_async(&self) -> Result<WriteGuard> {
+        let held = self.line.take(WRITE, before_writer).await?;
+        Ok(WriteGuard { guard: LockGuard::new(held) })
+    }
+
+    /// Who waits for the lock or holds it, in their order, as this replica has it: the writer that is
+    /// first, or the readers before the first writer, hold it.
+    ///
+    /// # Errors
+    /// Those of a session that is over.
+    pub fn contenders(&self) -> Result<Vec<LockContender>> {
+        self.line.contenders_now()
+    }
+
+    /// Asks all holders to let go, and returns how many were asked: see
+    /// [`Lock::revoke`](super::Lock::revoke).
+    ///
+    /// # Errors
+    /// As [`Session::set`].
+    pub fn revoke(&self) -> Result<usize> {
+        blocking::request(self.line.session(), "revoke", self.path(), self.revoke_async())
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`ReadWriteLock::revoke`].
+    pub async fn revoke_async(&self) -> Result<usize> {
+        revocation::ask(&self.line, |places| {
+            match places.iter().position(|place| place.kind == WRITE) {
+                Some(0) => 1,
+                Some(readers) => readers,
+                None => places.len(),
+            }
+        })
+        .await
+    }
+}
+
+/// The holding of a [`ReadWriteLock`] together with other readers: a [`LockGuard`] in all else.
+/// Dropping it releases the lock, without waiting for that.
+///
+/// ```
+/// use quorate::recipes::ReadWriteLock;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let guard = ReadWriteLock::new(&session, "/lock")?.read()?;
+/// assert!(guard.is_held());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ReadGuard {
+    guard: LockGuard,
+}
+
+impl ReadGuard {
+    /// See [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    pub fn release(self) -> Result<()> {
+        self.guard.release()
+    }
+}
+
+impl Deref for ReadGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+/// The holding of a [`ReadWriteLock`] by one alone: a [`LockGuard`] in all else. Dropping it releases
+/// the lock, without waiting for that.
+///
+/// ```
+/// use quorate::recipes::ReadWriteLock;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let guard = ReadWriteLock::new(&session, "/lock")?.write()?;
+/// let token = guard.fencing_token();
+/// assert_eq!(guard.downgrade()?.fencing_token(), token);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct WriteGuard {
+    guard: LockGuard,
+}
+
+impl WriteGuard {
+    /// See [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    pub fn release(self) -> Result<()> {
+        self.guard.release()
+    }
+
+    /// Becomes a reader in the same place of the line, in one write: no writer comes between, and the
+    /// readers next in line hold with it. Its fencing token stays, and its path does not. Blocks as
+    /// [`Session::create`]. If it fails, the lock is released.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
+    pub fn downgrade(self) -> Result<ReadGuard> {
+        let (session, path) = (self.guard.session().clone(), self.path().to_owned());
+        blocking::request(&session, "downgrade", &path, self.downgrade_async())
+    }
+
+    /// The same, without blocking the thread. If the future is dropped, the lock is released.
+    ///
+    /// # Errors
+    /// As [`WriteGuard::downgrade`].
+    pub async fn downgrade_async(self) -> Result<ReadGuard> {
+        let held = self.guard.into_held().change(READ).await?;
+        Ok(ReadGuard { guard: LockGuard::new(held) })
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}

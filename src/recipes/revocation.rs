@@ -1,0 +1,110 @@
+//! Asking holders to let go.
+//!
+//! A request is the data of the holder's znode. Nobody else watches that: those who wait in line
+//! watch children, of which an ephemeral znode has none, and so hear of its deletion alone.
+//!
+//! Sources: ZooKeeper, "Recipes and Solutions", Recoverable Shared Locks; Curator, `Revoker`.
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
+use crate::recipes::line::{Line, Place};
+use crate::session::Session;
+use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
+
+const REVOKE: &[u8] = b"revoke";
+
+/// Asks the first so many of the line, and says how many of them were there to be asked.
+pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Result<usize> {
+    loop {
+        let places = line.places().await?;
+        let holders = &places[..holders(&places)];
+        let calls = line.session().nonblocking();
+        let asked: Vec<_> = holders.iter().map(|place| calls.set(&place.path, REVOKE)).collect();
+        let mut count = 0;
+        for answer in asked {
+            match answer.await {
+                Ok(_) => count += 1,
+                // Gone by itself.
+                Err(Error::NoNode { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if count > 0 || holders.is_empty() {
+            return Ok(count);
+        }
+        // All are gone, and there may be others.
+    }
+}
+
+/// Requests to let go of what is held: see [`LockGuard::revocations`](super::LockGuard::revocations).
+///
+/// ```
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let guard = cluster.node(0).session().lock("/lock")?.acquire()?;
+/// let revocations = guard.revocations()?;
+/// let other = cluster.node(1).session().lock("/lock")?;
+/// assert_eq!(other.revoke()?, 1);
+/// // In a `select!`: recv(revocations.events()).
+/// if revocations.wait() {
+///     guard.release()?;
+/// }
+/// assert!(other.acquire()?.is_held());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Revocations {
+    watch: Watch,
+    /// Of a request that came before the watch was set.
+    earlier: Option<(Sender<WatchEvent>, Receiver<WatchEvent>)>,
+}
+
+impl Revocations {
+    pub(super) async fn of(session: &Session, path: &str) -> Result<Revocations> {
+        let calls = session.nonblocking();
+        let watch = calls.watch(path, WatchMode::Persistent).await?;
+        let (data, stat) = calls.get(path).await?;
+        // The watch tells of what came after it, so that some requests are told of twice.
+        let earlier = (&data[..] == REVOKE && !planted(Bug::RevocationLost)).then(|| bounded(1));
+        if let Some((sender, _)) = &earlier {
+            let (kind, path) = (EventKind::DataChanged, path.to_owned());
+            // There is room for it.
+            let (zxid, net, znode) = (stat.mzxid, false, None);
+            let _ = sender.try_send(WatchEvent { kind, path, zxid, net, znode });
+        }
+        Ok(Revocations { watch, earlier })
+    }
+
+    /// A channel on which a request shows by a message, for `select!`. One that was made before
+    /// [`LockGuard::revocations`](super::LockGuard::revocations) was called is shown by the only
+    /// message there will be. Otherwise the loss of what is held shows too, by a message of kind
+    /// [`EventKind::Deleted`] or the end of the channel.
+    pub fn events(&self) -> &Receiver<WatchEvent> {
+        match &self.earlier {
+            Some((_, earlier)) => earlier,
+            None => self.watch.events(),
+        }
+    }
+
+    /// Blocks until somebody asks. False if what was held is lost instead.
+    pub fn wait(&self) -> bool {
+        self.was_asked() || self.watch.recv().is_some_and(|event| is_request(&event))
+    }
+
+    /// The same, without blocking the thread. For one task at a time.
+    pub async fn next(&self) -> bool {
+        self.was_asked() || self.watch.next().await.is_some_and(|event| is_request(&event))
+    }
+
+    fn was_asked(&self) -> bool {
+        self.earlier.as_ref().is_some_and(|(_, earlier)| earlier.try_recv().is_ok())
+    }
+}
+
+/// What there may be beside: its deletion, and the end of the watch.
+fn is_request(event: &WatchEvent) -> bool {
+    matches!(event.kind, EventKind::DataChanged | EventKind::Gap)
+}

@@ -1,0 +1,437 @@
+//! A number of permits for the whole cluster: the first in line who together want no more than there
+//! are have theirs.
+//!
+//! The number is the data of the semaphore's znode. How many permits a contender wants is in its name,
+//! so that whoever lists the line knows who holds.
+//!
+//! Whom a release lets in cannot be seen in one predecessor, since any of the holders may be the one
+//! that goes. So the first who waits watches the whole line, and each of the others only the one before
+//! it. A waiter that is let in says so to the one behind it, by the data of its own znode, and that
+//! one then watches the line in its place.
+//!
+//! Sources: Curator, `InterProcessSemaphoreV2`, where a lock does what the line does here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::error::{Error, Result};
+use crate::multi::Multi;
+use crate::planted::{Bug, planted};
+use crate::recipes::line::{self, Contender, Held, Line, Place};
+use crate::recipes::{LockContender, LockLost, blocking};
+use crate::session::Session;
+use crate::snapshot::Snapshot;
+use crate::watch::{Watch, WatchEvent, WatchMode};
+use crate::znode::CreateMode;
+
+const KIND: &str = "lease";
+
+/// What a holder's znode says to the one behind it.
+const HOLDS: &[u8] = b"holds";
+
+/// So many permits for all, in the whole cluster.
+///
+/// Whoever asks for some has all of them or none. It is fair: permits go to those who asked first, and
+/// one who wants many is not overtaken by those who want few. What is held belongs to the session, as
+/// a [`Lock`](super::Lock) does: a session that ends gives it back.
+///
+/// **The number of permits** is kept in the cluster, in the semaphore's znode, from its first use on.
+/// Every handle is made with the number that its program believes in, and a first call with another
+/// one fails: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the number for all, and
+/// handles in use follow. With fewer permits than are held, nobody is let in until enough are given
+/// back; nothing is taken from those who hold.
+///
+/// An acquisition costs two writes, and a third if others wait behind it. What is given back wakes
+/// one waiter, the first; if there is enough for the next, that one is woken by it. One who joins the
+/// line wakes the first, too.
+///
+/// ```
+/// use quorate::Error;
+/// use quorate::recipes::Semaphore;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let here = Semaphore::new(&cluster.node(0).session(), "/uploads", 3)?;
+/// let there = Semaphore::new(&cluster.node(1).session(), "/uploads", 3)?;
+/// let two = here.acquire_many(2)?;
+/// let one = there.acquire()?;
+/// assert!(there.try_acquire()?.is_none());
+/// here.set_permits(4)?;
+/// assert_eq!(there.acquire()?.permits(), 1);
+/// let other = Semaphore::new(&cluster.node(2).session(), "/uploads", 3)?;
+/// assert!(matches!(other.acquire(), Err(Error::PermitsDiffer { actual: 4, .. })));
+/// # drop((one, two));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    line: Line,
+    permits: u32,
+    /// Whether the cluster was found to have that number; it may have another since.
+    agreed: Arc<AtomicBool>,
+}
+
+/// What a contender has to do next.
+enum Turn {
+    /// It holds. Whether others wait behind it.
+    Holds(bool),
+    /// It is the first who waits.
+    First,
+    /// It waits behind this one.
+    Behind(String),
+}
+
+/// How many permits a contender wants. A name that does not say is not of ours, and wants one.
+fn wanted(place: &Place) -> u64 {
+    let name = place.path.rsplit('/').next().unwrap_or_default();
+    let wanted = name.strip_prefix("lease-").and_then(|rest| rest.split_once('-'));
+    wanted.and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
+}
+
+/// How many of the line hold: the first whose wants together are within the number of permits.
+fn holders(places: &[Place], permits: u32) -> usize {
+    let permits = u64::from(permits) + u64::from(planted(Bug::SemaphoreOneMore));
+    let mut sum = 0u64;
+    let fits = |place: &&Place| {
+        sum = sum.saturating_add(wanted(place));
+        sum <= permits
+    };
+    places.iter().take_while(fits).count()
+}
+
+fn parsed(data: &[u8]) -> Option<u32> {
+    std::str::from_utf8(data).ok()?.parse().ok().filter(|permits| *permits > 0)
+}
+
+impl Semaphore {
+    /// The semaphore at this path, which has so many permits. Its parents are made when they are
+    /// missing, as containers, and it stays. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for no permits.
+    pub fn new(session: &Session, path: &str, permits: u32) -> Result<Semaphore> {
+        check(permits)?;
+        let line = Line::new(session, path, &[KIND])?;
+        Ok(Semaphore { line, permits, agreed: Arc::default() })
+    }
+
+    /// The semaphore's path.
+    pub fn path(&self) -> &str {
+        self.line.path()
+    }
+
+    /// Blocks until there is a permit, for as long as the session lives.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire_many`].
+    pub fn acquire(&self) -> Result<Permits> {
+        self.acquire_many(1)
+    }
+
+    /// Blocks until there are so many permits, for as long as the session lives.
+    ///
+    /// # Errors
+    /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for none, or for more than there are in
+    /// all, also if their number becomes less while this waits; [`Error::NoNode`] if somebody deleted
+    /// this contender's znode; those of a session that is over. So for all ways to acquire some.
+    pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
+        blocking::forever(self.line.session(), self.acquire_many_async(permits))
+    }
+
+    /// The same, at most for `timeout`: `None` if there are not so many by then. The place in line is
+    /// given up.
+    pub fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Option<Permits>> {
+        blocking::within(self.line.session(), timeout, self.acquire_many_async(permits))
+    }
+
+    /// [`Semaphore::acquire_many_timeout`] for one.
+    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<Permits>> {
+        self.acquire_many_timeout(1, timeout)
+    }
+
+    /// Takes so many permits if there are so many now and nobody waits. Blocks for the request timeout
+    /// at most.
+    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>> {
+        let taking = async {
+            let contender = self.join(permits).await?;
+            match self.turn(&contender, permits).await? {
+                Turn::Holds(others) => self.hold(contender, permits, others).await.map(Some),
+                Turn::First | Turn::Behind(_) => Ok(None),
+            }
+        };
+        blocking::request(self.line.session(), "try_acquire", self.path(), taking)
+    }
+
+    /// [`Semaphore::try_acquire_many`] for one.
+    pub fn try_acquire(&self) -> Result<Option<Permits>> {
+        self.try_acquire_many(1)
+    }
+
+    /// [`Semaphore::acquire_many_async`] for one.
+    pub async fn acquire_async(&self) -> Result<Permits> {
+        self.acquire_many_async(1).await
+    }
+
+    /// Waits until there are so many permits, without blocking the thread. Dropping the future gives
+    /// up the place in line. One that is neither polled nor dropped holds up those behind it.
+    pub async fn acquire_many_async(&self, permits: u32) -> Result<Permits> {
+        let contender = self.join(permits).await?;
+        let mut line: Option<Watch> = None;
+        loop {
+            let before = match self.turn(&contender, permits).await? {
+                Turn::Holds(others) => return self.hold(contender, permits, others).await,
+                Turn::First => None,
+                Turn::Behind(before) => Some(before),
+            };
+            if let Some(before) = before {
+                match self.line.session().nonblocking().get_and_watch(&before).await {
+                    Ok((data, _, watch)) if &data[..] != HOLDS => {
+                        watch.next().await;
+                        continue;
+                    }
+                    // It holds by a number of permits that is not that of now.
+                    Ok(_) => {}
+                    Err(Error::NoNode { .. }) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            match &line {
+                Some(watch) => {
+                    if watch.next().await.is_none() {
+                        line = None;
+                    }
+                    // One look is enough for all that has happened by now.
+                    watch_drained(&line);
+                }
+                None => {
+                    let calls = self.line.session().nonblocking();
+                    line = Some(calls.watch(self.path(), WatchMode::Persistent).await?);
+                }
+            }
+        }
+    }
+
+    async fn join(&self, permits: u32) -> Result<Contender> {
+        check(permits)?;
+        self.agree().await?;
+        self.line.join(&format!("{KIND}-{permits}"), b"").await
+    }
+
+    async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
+        if others {
+            self.line.session().nonblocking().set(contender.path(), HOLDS).await?;
+        }
+        Ok(Permits { held: contender.hold().await?, permits })
+    }
+
+    async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
+        let calls = self.line.session().nonblocking();
+        let mut snapshot = calls.snapshot().await?;
+        if snapshot.get(self.path())?.0.is_empty() {
+            // Deleted since it was looked for, and made again by those who join.
+            self.agree().await?;
+            snapshot = calls.snapshot().await?;
+        }
+        let (places, all) = self.line_and_number(&snapshot)?;
+        let own = contender.path();
+        let at = places.iter().position(|place| place.path == own);
+        let Some(at) = at else { return Err(Error::NoNode { path: own.to_owned() }) };
+        if permits > all {
+            let reason = format!("{permits} are wanted, and there are {all} in all");
+            return Err(Error::InvalidSetting { setting: "permits", reason });
+        }
+        Ok(match holders(&places, all) {
+            holders if at < holders => Turn::Holds(at + 1 < places.len()),
+            holders if at == holders => Turn::First,
+            _ => Turn::Behind(places[at - 1].path.clone()),
+        })
+    }
+
+    fn line_and_number(&self, snapshot: &Snapshot) -> Result<(Vec<Place>, u32)> {
+        let places = self.line.in_order(snapshot.children(self.path())?);
+        let number = parsed(&snapshot.get(self.path())?.0);
+        Ok((places, number.ok_or_else(|| self.unreadable())?))
+    }
+
+    fn unreadable(&self) -> Error {
+        let reason = format!("the data of {} is not a number of permits", self.path());
+        Error::InvalidSetting { setting: "permits", reason }
+    }
+
+    /// Sees to it that the cluster has a number, and once for each handle, that it is the handle's.
+    async fn agree(&self) -> Result<()> {
+        let (session, path) = (self.line.session(), self.path());
+        let data = self.permits.to_string();
+        loop {
+            let actual = match session.nonblocking().get(path).await {
+                Ok((data, stat)) if data.is_empty() => Err(Some(stat.version)),
+                Ok((data, _)) => Ok(parsed(&data).ok_or_else(|| self.unreadable())?),
+                Err(Error::NoNode { .. }) => Err(None),
+                Err(error) => return Err(error),
+            };
+            let calls = session.nonblocking();
+            let written = match actual {
+                Ok(actual) if actual == self.permits || self.agreed.load(Ordering::Relaxed) => {
+                    self.agreed.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Ok(actual) => {
+                    let (path, expected) = (path.to_owned(), self.permits);
+                    return Err(Error::PermitsDiffer { path, expected, actual });
+                }
+                // Made by somebody who knows nothing of permits.
+                Err(Some(version)) => calls.set_if(path, &data, version).await.map(drop),
+                Err(None) => calls.create(path, &data, CreateMode::Persistent).await.map(drop),
+            };
+            match written {
+                Ok(()) | Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
+                Err(Error::NoNode { .. }) => {
+                    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                    if !parent.is_empty() {
+                        line::create_containers(session, parent).await?;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How many permits there are in all, as the cluster has it now.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] before the first use; those of a session that is over.
+    pub fn permits(&self) -> Result<u32> {
+        let (data, _) = self.line.session().get(self.path())?;
+        parsed(&data).ok_or_else(|| self.unreadable())
+    }
+
+    /// Changes how many permits there are in all, for everybody. Programs that begin to use the
+    /// semaphore later must be given the new number. Blocks as [`Session::create`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for none; as [`Session::transact`].
+    pub fn set_permits(&self, permits: u32) -> Result<()> {
+        let setting = self.set_permits_async(permits);
+        blocking::request(self.line.session(), "set_permits", self.path(), setting)
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Semaphore::set_permits`].
+    pub async fn set_permits_async(&self, permits: u32) -> Result<()> {
+        check(permits)?;
+        self.agree().await?;
+        self.line
+            .session()
+            .transact_async(|txn| {
+                let places = self.line.in_order(txn.children(self.path())?);
+                let before = parsed(&txn.get(self.path())?.0);
+                // Whoever holds by the old number shows it: by the new one it may not be seen.
+                for place in &places[..before.map_or(0, |before| holders(&places, before))] {
+                    if before.is_some_and(|before| before > permits) {
+                        txn.set(&place.path, HOLDS);
+                    }
+                }
+                txn.set(self.path(), permits.to_string());
+                Ok(())
+            })
+            .await
+    }
+
+    /// Who holds permits or waits for some, in their order, as this replica has it.
+    ///
+    /// # Errors
+    /// Those of a session that is over.
+    pub fn contenders(&self) -> Result<Vec<LockContender>> {
+        self.line.contenders_now()
+    }
+}
+
+fn check(permits: u32) -> Result<()> {
+    if permits > 0 {
+        return Ok(());
+    }
+    let reason = "at least one is needed".to_owned();
+    Err(Error::InvalidSetting { setting: "permits", reason })
+}
+
+/// Takes what else is in the channel.
+fn watch_drained(watch: &Option<Watch>) {
+    if let Some(watch) = watch {
+        watch.events().try_iter().for_each(drop);
+    }
+}
+
+/// Permits of a [`Semaphore`]. Dropping it gives them back, without waiting for that.
+///
+/// ```
+/// use quorate::recipes::Semaphore;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let semaphore = Semaphore::new(&session, "/uploads", 3)?;
+/// let permits = semaphore.acquire_many(2)?;
+/// assert!(permits.is_held());
+/// permits.release()?;
+/// assert!(semaphore.try_acquire_many(3)?.is_some());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+pub struct Permits {
+    held: Held,
+    permits: u32,
+}
+
+impl fmt::Debug for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path();
+        f.debug_struct("Permits")
+            .field("path", &path)
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Permits {
+    /// How many they are.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// The path of the holder's znode.
+    pub fn path(&self) -> &str {
+        self.held.path()
+    }
+
+    /// Whether they are held at this moment: see [`LockGuard::is_held`](super::LockGuard::is_held).
+    pub fn is_held(&self) -> bool {
+        self.held.is_held()
+    }
+
+    /// A channel on which their loss shows: see [`LockGuard::lost`](super::LockGuard::lost).
+    pub fn lost(&self) -> &Receiver<WatchEvent> {
+        self.held.lost()
+    }
+
+    /// Blocks until they are lost.
+    pub fn wait_lost(&self) -> LockLost {
+        self.held.wait_lost()
+    }
+
+    /// Writes that happen only if the permits are still held when they do: see
+    /// [`LockGuard::fenced`](super::LockGuard::fenced).
+    pub fn fenced(&self) -> Multi<'_> {
+        self.held.fence(self.held.session().multi())
+    }
+
+    /// Gives them back and waits until that is done.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`](super::LockGuard::release).
+    pub fn release(self) -> Result<()> {
+        self.held.release()
+    }
+}

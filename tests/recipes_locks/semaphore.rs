@@ -1,0 +1,233 @@
+//! So many permits for all.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use quorate::recipes::Semaphore;
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Session};
+
+use crate::Task;
+
+fn semaphore(cluster: &Cluster, node: usize, permits: u32) -> Semaphore {
+    Semaphore::new(&cluster.node(node).session(), "/deep/permits", permits).unwrap()
+}
+
+fn wait(semaphore: &Semaphore, permits: u32) -> Task<Result<quorate::recipes::Permits, Error>> {
+    let semaphore = semaphore.clone();
+    Task::new(async move { semaphore.acquire_many_async(permits).await })
+}
+
+#[test]
+fn no_more_are_held_than_there_are() {
+    let cluster = Cluster::new(3);
+    let held = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..9 {
+            let semaphore = semaphore(&cluster, thread % 3, 4);
+            let held = &held;
+            scope.spawn(move || {
+                for round in 0..10 {
+                    let wanted = 1 + (thread as u32 + round) % 3;
+                    let permits = semaphore.acquire_many(wanted).unwrap();
+                    let now = held.fetch_add(wanted, Ordering::SeqCst) + wanted;
+                    assert!(now <= 4, "{now} permits are held");
+                    std::thread::yield_now();
+                    held.fetch_sub(wanted, Ordering::SeqCst);
+                    // Either way of giving them back.
+                    if round % 2 > 0 {
+                        permits.release().unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn whoever_wants_many_is_not_overtaken_and_gets_all_or_none() {
+    let cluster = Cluster::new(3);
+    let here = semaphore(&cluster, 0, 3);
+    let first = here.acquire().unwrap();
+    let mut many = wait(&semaphore(&cluster, 1, 3), 3);
+    assert!(many.settle(&cluster).is_none());
+    let there = semaphore(&cluster, 2, 3);
+    assert!(there.try_acquire().unwrap().is_none(), "two are free, and promised");
+    let mut one = wait(&there, 1);
+    assert!(one.settle(&cluster).is_none());
+    first.release().unwrap();
+    let all = many.settle(&cluster).unwrap().unwrap();
+    assert_eq!(all.permits(), 3);
+    assert!(one.settle(&cluster).is_none());
+    drop(all);
+    assert!(one.settle(&cluster).unwrap().unwrap().is_held());
+    let too_many = here.acquire_many(4);
+    assert!(matches!(too_many, Err(Error::InvalidSetting { setting: "permits", .. })));
+    assert!(matches!(here.acquire_many(0), Err(Error::InvalidSetting { .. })));
+    let none = Semaphore::new(&cluster.node(0).session(), "/none", 0);
+    assert!(matches!(none, Err(Error::InvalidSetting { .. })));
+}
+
+/// Whichever holder goes, the first who waits is let in, and then the next if there is enough.
+#[test]
+fn any_holder_that_goes_lets_in_those_who_are_next() {
+    let cluster = Cluster::new(3);
+    for goes in 0..3 {
+        let mut held: Vec<_> =
+            (0..3).map(|node| semaphore(&cluster, node, 3).acquire().unwrap()).collect();
+        let mut tasks: Vec<_> = (0..3).map(|node| wait(&semaphore(&cluster, node, 3), 1)).collect();
+        for task in &mut tasks {
+            assert!(task.settle(&cluster).is_none());
+        }
+        drop(held.remove(goes));
+        let first = tasks.remove(0).settle(&cluster).expect("the first is let in").unwrap();
+        assert!(tasks.iter_mut().all(|task| task.settle(&cluster).is_none()));
+        // Both at once, and only the first of the two is told by that.
+        drop((held.remove(0), first));
+        for mut task in tasks {
+            task.settle(&cluster).expect("there is enough for both").unwrap().release().unwrap();
+        }
+    }
+}
+
+#[test]
+fn those_who_give_up_or_die_in_line_hold_up_nobody() {
+    let cluster = Cluster::new(3);
+    for dies in [true, false] {
+        let held = semaphore(&cluster, 0, 1).acquire().unwrap();
+        let session = cluster.node(1).open_session().unwrap();
+        let waiting = |session: &Session| Semaphore::new(session, "/deep/permits", 1).unwrap();
+        let mut tasks: Vec<_> = (0..2).map(|_| wait(&waiting(&session), 1)).collect();
+        for task in &mut tasks {
+            assert!(task.settle(&cluster).is_none());
+        }
+        let mut last = wait(&semaphore(&cluster, 2, 1), 1);
+        assert!(last.settle(&cluster).is_none());
+        // The last but one, whom the last watches, and then the first.
+        drop(tasks.remove(1));
+        assert!(last.settle(&cluster).is_none());
+        if dies {
+            cluster.expire(&session);
+        }
+        drop(tasks);
+        assert!(last.settle(&cluster).is_none());
+        held.release().unwrap();
+        last.settle(&cluster).expect("it is its turn").unwrap().release().unwrap();
+    }
+}
+
+#[test]
+fn a_session_that_ends_gives_its_permits_back() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    let lost = Semaphore::new(&session, "/deep/permits", 2).unwrap().acquire_many(2).unwrap();
+    let mut next = wait(&semaphore(&cluster, 1, 2), 1);
+    assert!(next.settle(&cluster).is_none());
+    cluster.isolate(0);
+    for _ in 0..10_000 {
+        cluster.advance(Duration::from_millis(10));
+        if let Some(permits) = next.poll() {
+            assert!(!lost.is_held(), "three permits of two");
+            assert!(permits.unwrap().is_held());
+            return;
+        }
+    }
+    panic!("a session that is cut off ends");
+}
+
+#[test]
+fn the_number_is_the_clusters_and_can_be_changed() {
+    let cluster = Cluster::new(3);
+    let here = semaphore(&cluster, 0, 2);
+    let held = here.acquire_many(2).unwrap();
+    let differs = semaphore(&cluster, 1, 3).acquire().unwrap_err();
+    let (path, expected, actual) = ("/deep/permits".to_owned(), 3, 2);
+    assert_eq!(differs, Error::PermitsDiffer { path, expected, actual });
+    // More of them wake those who wait, one by the other.
+    let mut tasks: Vec<_> = (0..3).map(|node| wait(&semaphore(&cluster, node, 2), 1)).collect();
+    for task in &mut tasks {
+        assert!(task.settle(&cluster).is_none());
+    }
+    here.set_permits(4).unwrap();
+    let more: Vec<_> = (0..2).map(|_| tasks.remove(0).settle(&cluster).unwrap().unwrap()).collect();
+    assert!(tasks[0].settle(&cluster).is_none());
+    assert_eq!(here.permits(), Ok(4));
+    // Fewer than are held: nothing is taken away, and nobody let in before it fits again.
+    here.set_permits(2).unwrap();
+    assert!(held.is_held() && more.iter().all(|permits| permits.is_held()));
+    assert!(here.try_acquire().unwrap().is_none());
+    let mut more = more.into_iter();
+    drop(held);
+    assert!(tasks[0].settle(&cluster).is_none(), "there are two, and both are held");
+    drop(more.next());
+    let third = tasks[0].settle(&cluster).expect("one is free").unwrap();
+    drop((third, more));
+    // Who wants more than there are from now on will never have them.
+    assert_eq!(here.acquire_many(2).unwrap().permits(), 2);
+    let two = here.acquire_many(2).unwrap();
+    let mut waiting = wait(&here, 2);
+    assert!(waiting.settle(&cluster).is_none());
+    here.set_permits(1).unwrap();
+    assert!(matches!(waiting.settle(&cluster), Some(Err(Error::InvalidSetting { .. }))));
+    drop(two);
+}
+
+/// Of those who hold more than there are, any may go; who waits must see it, also one who came only
+/// after the number was lowered.
+#[test]
+fn who_waits_for_a_lowered_number_sees_whichever_holder_goes() {
+    let cluster = Cluster::new(3);
+    for first in 0..3 {
+        let here = semaphore(&cluster, 0, 3);
+        let mut held: Vec<_> = (0..3).map(|_| here.acquire().unwrap()).collect();
+        here.set_permits(1).unwrap();
+        let mut waiting = wait(&here, 1);
+        assert!(waiting.settle(&cluster).is_none());
+        for left in (0..3).rev() {
+            drop(held.remove(first.min(left)));
+            assert_eq!(waiting.settle(&cluster).is_some(), left == 0, "{left} are left");
+        }
+        here.set_permits(3).unwrap();
+    }
+}
+
+#[test]
+fn a_znode_that_was_there_before_gets_the_number() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/permits", b"", CreateMode::Persistent).unwrap();
+    let semaphore = Semaphore::new(&session, "/permits", 2).unwrap();
+    assert!(semaphore.acquire().unwrap().is_held());
+    assert_eq!(semaphore.permits(), Ok(2));
+    session.sync().unwrap();
+    // Deleted while nobody holds any: made again.
+    session.delete_recursive("/permits").unwrap();
+    assert!(semaphore.acquire().unwrap().is_held());
+    session.set("/permits", b"many").unwrap();
+    assert!(matches!(semaphore.acquire(), Err(Error::InvalidSetting { .. })));
+}
+
+#[test]
+fn dropped_at_any_point_it_leaves_nothing() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).session();
+    for polls in 1..40 {
+        let held = (polls % 2 > 0).then(|| semaphore(&cluster, 0, 1).acquire().unwrap());
+        let mut acquiring = wait(&semaphore(&cluster, 1, 1), 1);
+        for _ in 0..polls {
+            acquiring.wake();
+            if acquiring.poll().is_some() {
+                break;
+            }
+            if polls % 3 > 0 {
+                cluster.advance(Duration::from_millis(10));
+            }
+        }
+        drop((acquiring, held));
+        for node in [0, 1, 1] {
+            cluster.node(node).session().sync().unwrap();
+        }
+        assert!(semaphore(&cluster, 1, 1).contenders().unwrap().is_empty(), "{polls} polls");
+        session.sync().unwrap();
+    }
+}

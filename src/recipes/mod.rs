@@ -6,7 +6,16 @@
 //! nothing, and what is dropped before it is done is given up, in the cluster too.
 
 mod blocking;
+mod election;
+mod group;
 mod line;
 mod lock;
+mod own;
+mod persistent_ephemeral;
+mod selector;
 
+pub use election::{Candidate, LeaderChanges, LeaderLatch, Leadership};
+pub use group::{Group, Member, MemberChanges, Members, Membership};
 pub use lock::{Lock, LockGuard, LockLost};
+pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
+pub use selector::LeaderSelector;

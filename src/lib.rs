@@ -28,7 +28,9 @@
 //! - [`Quota`] limits how much there may be below a path.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
-//! - [`recipes`] are built on top: [`recipes::Lock`].
+//! - [`recipes`] are built on top: [`recipes::Lock`]; [`recipes::LeaderLatch`] and
+//!   [`recipes::LeaderSelector`] elect a leader;
+//!   [`recipes::Group`] and [`recipes::PersistentEphemeral`] say who is there.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -117,4 +119,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]
 #[doc = include_str!("../docs/upgrades.md")]
+#[doc = include_str!("../docs/recipes/election.md")]
+#[doc = include_str!("../docs/recipes/group.md")]
+#[doc = include_str!("../docs/recipes/persistent-ephemeral.md")]
 struct Readme;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -39,7 +39,14 @@ pub struct Pending<T> {
     clock: Clock,
 }
 
-type Convert<T> = Box<dyn FnOnce(Result<Answer>) -> Result<T> + Send>;
+/// Never locked: it makes a `Pending` one that may be borrowed across threads, so that the futures
+/// of those who borrow it while they wait may go from thread to thread.
+type Convert<T> = Mutex<Box<dyn FnOnce(Result<Answer>) -> Result<T> + Send>>;
+
+fn run<T>(convert: Convert<T>, answer: Result<Answer>) -> Result<T> {
+    let convert = convert.into_inner().unwrap_or_else(PoisonError::into_inner);
+    convert(answer)
+}
 
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,7 +64,7 @@ impl<T> Pending<T> {
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let convert = |answer: Result<Answer>| answer.and_then(convert);
-        Pending { slot, convert: Some(Box::new(convert)), clock }
+        Pending { slot, convert: Some(Mutex::new(Box::new(convert))), clock }
     }
 
     /// An answer that is there from the start.
@@ -101,10 +108,9 @@ impl<T> Pending<T> {
     where
         T: 'static,
     {
-        self.convert = self
-            .convert
-            .take()
-            .map(|convert| -> Convert<T> { Box::new(move |answer| change(convert(answer))) });
+        self.convert = self.convert.take().map(|convert| -> Convert<T> {
+            Mutex::new(Box::new(move |answer| change(run(convert, answer))))
+        });
         self
     }
 
@@ -120,7 +126,7 @@ impl<T> Pending<T> {
 
     fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
         match self.convert.take() {
-            Some(convert) => convert(answer),
+            Some(convert) => run(convert, answer),
             None => Err(taken()),
         }
     }
@@ -204,6 +210,13 @@ mod tests {
         slot.complete(Err(Error::NoPeers));
         assert_eq!(waiting.wait_timeout(Duration::MAX), Some(Err(Error::NoPeers)));
         assert_eq!(waiting.wait(), Err(taken()), "it would wait for ever");
+    }
+
+    /// So that futures that wait for answers can be spawned on a runtime of many threads.
+    #[test]
+    fn it_may_go_to_other_threads_and_be_borrowed_by_them() {
+        fn may<T: Send + Sync>() {}
+        may::<Pending<std::cell::Cell<u8>>>();
     }
 
     #[test]

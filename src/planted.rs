@@ -81,12 +81,17 @@ pub enum Bug {
     VersionUnheard,
     CommandAboveVersion,
     VersionLostAtSnapshot,
+    TwoLeaders,
+    LeaderChangeMissed,
+    SelectorRunsOn,
+    GoneMemberShown,
+    EphemeralStaysGone,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 69] = [
+    pub const ALL: [Bug; 74] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -156,6 +161,11 @@ impl Bug {
         Bug::VersionUnheard,
         Bug::CommandAboveVersion,
         Bug::VersionLostAtSnapshot,
+        Bug::TwoLeaders,
+        Bug::LeaderChangeMissed,
+        Bug::SelectorRunsOn,
+        Bug::GoneMemberShown,
+        Bug::EphemeralStaysGone,
     ];
 
     /// What goes wrong with it.
@@ -243,6 +253,17 @@ impl Bug {
             Bug::CommandAboveVersion => "a command is let in and done that not all members know",
             Bug::VersionLostAtSnapshot => {
                 "a snapshot does not say by which version the cluster acts"
+            }
+            Bug::TwoLeaders => "the second candidate of an election believes that it leads",
+            Bug::LeaderChangeMissed => {
+                "an observer of an election is not told of a change of the leader"
+            }
+            Bug::SelectorRunsOn => {
+                "what runs while it leads is not stopped when it leads no longer"
+            }
+            Bug::GoneMemberShown => "a watch of a group shows a member that has gone",
+            Bug::EphemeralStaysGone => {
+                "a persistent ephemeral that was deleted is not created again"
             }
         }
     }

@@ -29,6 +29,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::{LockContender, LockLost};
 use crate::runtime::entropy;
 use crate::session::Session;
+use crate::snapshot::Snapshot;
 use crate::watch::{EventKind, Watch, WatchEvent};
 use crate::znode::{Condition, CreateMode, Created, OpResult, Zxid};
 
@@ -135,6 +136,20 @@ impl Line {
             Ok(LockContender { path: place.path, kind: place.kind, session })
         };
         self.in_order(children).into_iter().map(contender).collect()
+    }
+
+    /// All contenders in their order, as a snapshot has them.
+    pub(super) fn places_in(&self, snapshot: &Snapshot) -> Result<Vec<Place>> {
+        match snapshot.children(&self.path) {
+            Ok(children) => Ok(self.in_order(children)),
+            Err(Error::NoNode { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is a contender among the children.
+    pub(super) fn has_places(&self, children: Vec<String>) -> bool {
+        children.iter().any(|name| self.place(name).is_some())
     }
 
     fn place(&self, name: &str) -> Option<Place> {
@@ -396,6 +411,23 @@ impl Held {
                 Some(EventKind::Deleted) => return LockLost::Deleted,
                 Some(_) => {}
                 None => return self.how_lost().unwrap_or(LockLost::SessionOver),
+            }
+        }
+    }
+
+    /// Waits until it is lost: until [`Held::is_held`] is false, at the latest when this is polled
+    /// again after that. For one task at a time.
+    pub(super) async fn lost_async(&self) -> LockLost {
+        loop {
+            if let Some(lost) = self.how_lost() {
+                return lost;
+            }
+            // Its time is over, and the node has not come to say so.
+            if !self.session.is_alive() {
+                return LockLost::SessionOver;
+            }
+            if self.watch.next().await.is_none() {
+                return self.how_lost().unwrap_or(LockLost::SessionOver);
             }
         }
     }

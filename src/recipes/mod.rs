@@ -7,17 +7,26 @@
 
 mod blocking;
 mod delay;
+mod election;
+mod group;
 mod line;
 mod lock;
 mod multi_lock;
+mod own;
+mod persistent_ephemeral;
 mod read_write_lock;
 mod reentrant_lock;
 mod revocation;
+mod selector;
 mod semaphore;
 
+pub use election::{Candidate, LeaderChanges, LeaderLatch, Leadership};
+pub use group::{Group, Member, MemberChanges, Members, Membership};
 pub use lock::{Lock, LockContender, LockGuard, LockLost};
 pub use multi_lock::{MultiLock, MultiLockGuard};
+pub use persistent_ephemeral::{EphemeralHandle, PersistentEphemeral};
 pub use read_write_lock::{ReadGuard, ReadWriteLock, WriteGuard};
 pub use reentrant_lock::{ReentrantGuard, ReentrantLock};
 pub use revocation::Revocations;
+pub use selector::LeaderSelector;
 pub use semaphore::{Permits, Semaphore};

@@ -7,6 +7,7 @@
 
 pub(crate) mod agreement;
 pub(crate) mod durability;
+pub(crate) mod elections;
 pub(crate) mod locks;
 pub(crate) mod order;
 pub(crate) mod sessions;
@@ -58,6 +59,7 @@ pub(crate) struct Checks {
     /// What clients saw of the registers.
     pub(crate) history: History,
     moments: u64,
+    pub(crate) elections: elections::Elections,
     pub(crate) locks: locks::Locks,
     pub(crate) order: order::Order,
     pub(crate) sessions: sessions::Sessions,
@@ -71,6 +73,7 @@ impl Checks {
             agreement: agreement::Agreement::default(),
             history: History::default(),
             moments: 0,
+            elections: elections::Elections::new(plan.clocks_are_fair()),
             locks: locks::Locks::new(plan.clocks_are_fair()),
             order: order::Order::default(),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),

@@ -4,6 +4,7 @@
 //! until [`Kernel::is_stopping`], and an arm in [`start`].
 
 mod accounts;
+mod election;
 mod locks;
 mod registers;
 mod sessions;
@@ -26,13 +27,14 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             coordinator: coordinator.clone(),
             random: Rc::new(kernel.random.fork(place as u64)),
         };
-        match kernel.random.below(11) {
+        match kernel.random.below(12) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
             5..7 => kernel.executor.spawn(place, registers::run(client)),
             7..9 => kernel.executor.spawn(place, locks::run(client)),
             9 => kernel.executor.spawn(place, accounts::run(client)),
-            _ => kernel.executor.spawn(place, sessions::run(client)),
+            10 => kernel.executor.spawn(place, sessions::run(client)),
+            _ => kernel.executor.spawn(place, election::run(client)),
         }
     }
 }

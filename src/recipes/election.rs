@@ -1,0 +1,414 @@
+//! ZooKeeper's leader election: whoever is first in the line of candidates leads, and each of the
+//! others waits for the one before it.
+//!
+//! Sources: ZooKeeper, "Recipes and Solutions", Leader Election; Curator, `LeaderLatch`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::error::{Error, Result};
+use crate::multi::Multi;
+use crate::nonblocking::check_data;
+use crate::planted::{Bug, planted, strikes};
+use crate::recipes::line::{Held, Line, Place};
+use crate::recipes::{LockLost, blocking};
+use crate::session::Session;
+use crate::snapshot::Snapshot;
+use crate::watch::WatchEvent;
+use crate::znode::{Condition, SessionId, Zxid};
+
+/// The kind of its candidates.
+const KIND: &str = "candidate";
+
+/// Who stands in the way: the one before.
+fn before(at: usize) -> Option<usize> {
+    if planted(Bug::TwoLeaders) && at == 1 {
+        return None;
+    }
+    at.checked_sub(1)
+}
+
+/// An election of one leader among all who campaign at a path.
+///
+/// Candidates lead in the order in which they began to campaign, each until it resigns or its session
+/// is over. Each has an id, which others see; ids need not differ, and mean nothing to the election:
+/// two campaigns with one id are two candidates, and a candidate of an earlier session or an earlier
+/// run of the same process is another one, for which a later one waits until it is gone.
+///
+/// [`Leadership::is_leading`] turns false before another can lead, as long as clocks run at rates that
+/// differ by less than a tenth: see [`Session::is_alive`]. What is written by
+/// [`Leadership::multi`] is written by the leader or not at all, whatever the clocks do.
+///
+/// One term costs two writes (a znode created and deleted), and its end wakes one candidate.
+///
+/// ```
+/// use quorate::recipes::LeaderLatch;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
+/// let one = LeaderLatch::new(&one, "/leader", "one")?;
+/// let two = LeaderLatch::new(&two, "/leader", "two")?;
+///
+/// let leadership = one.campaign()?;
+/// assert!(leadership.is_leading());
+/// assert!(two.try_campaign()?.is_none());
+/// let leader = two.leader()?.expect("somebody leads");
+/// assert_eq!((&leader.id[..], leader.token), (&b"one"[..], leadership.token()));
+///
+/// leadership.resign()?;
+/// assert!(two.campaign()?.token() > leader.token);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeaderLatch {
+    line: Line,
+    id: Arc<[u8]>,
+}
+
+/// A candidate, as all see it.
+///
+/// ```
+/// use quorate::recipes::LeaderLatch;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let latch = LeaderLatch::new(&session, "/leader", "host-7:8080")?;
+/// let leadership = latch.campaign()?;
+/// let [candidate] = &latch.candidates()?[..] else { panic!("there is one") };
+/// assert_eq!(candidate.name(), "host-7:8080");
+/// assert_eq!(candidate.session, Some(session.id()));
+/// assert_eq!(candidate.path, leadership.path());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// What it calls itself: the data of its znode.
+    pub id: Arc<[u8]>,
+    /// The zxid that created its znode: its [`Leadership::token`] once it leads. No two candidates
+    /// that ever were have the same.
+    pub token: Zxid,
+    /// Its znode, which no other candidate ever has.
+    pub path: String,
+    /// The session that it goes with. (None only if somebody made the znode by hand.)
+    pub session: Option<SessionId>,
+}
+
+impl Candidate {
+    /// The id as text; what is no UTF-8 is replaced.
+    pub fn name(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.id)
+    }
+}
+
+impl LeaderLatch {
+    /// The election at this path, for a candidate of this id. Neither asks nor writes anything. The
+    /// path and its parents are made when they are missing, as containers.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`]; [`Error::TooLarge`] for an id of more than 1 MiB.
+    pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderLatch> {
+        let id = id.as_ref();
+        check_data(path, id.len())?;
+        Ok(LeaderLatch { line: Line::new(session, path, &[KIND])?, id: id.into() })
+    }
+
+    /// The election's path.
+    pub fn path(&self) -> &str {
+        self.line.path()
+    }
+
+    /// What this candidate calls itself.
+    pub fn id(&self) -> &[u8] {
+        &self.id
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        self.line.session()
+    }
+
+    /// Blocks until this candidate leads, for as long as the session lives.
+    ///
+    /// # Errors
+    /// Those of a session that is over; [`Error::NoNode`] if somebody deleted the candidate's znode;
+    /// otherwise as [`Session::create`], but for [`Error::Timeout`].
+    pub fn campaign(&self) -> Result<Leadership> {
+        blocking::forever(self.session(), self.campaign_async())
+    }
+
+    /// Blocks until this candidate leads, at most for `timeout`: `None` if it does not by then. It is
+    /// no candidate any more.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::campaign`].
+    pub fn campaign_timeout(&self, timeout: Duration) -> Result<Option<Leadership>> {
+        blocking::within(self.session(), timeout, self.campaign_async())
+    }
+
+    /// Leads if there is no other candidate. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::campaign`], and [`Error::Timeout`].
+    pub fn try_campaign(&self) -> Result<Option<Leadership>> {
+        let campaign = async {
+            let contender = self.line.join(KIND, &self.id).await?;
+            match self.line.before(&contender, |_, at| before(at)).await? {
+                None => Ok(Some(Leadership { held: contender.hold().await? })),
+                Some(_) => Ok(None),
+            }
+        };
+        blocking::request(self.session(), "try_campaign", self.path(), campaign)
+    }
+
+    /// Waits until this candidate leads, without blocking the thread. Dropping the future ends the
+    /// candidacy.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::campaign`].
+    pub async fn campaign_async(&self) -> Result<Leadership> {
+        let contender = self.line.join(KIND, &self.id).await?;
+        self.line.wait(&contender, |_, at| before(at)).await?;
+        Ok(Leadership { held: contender.hold().await? })
+    }
+
+    /// The candidate whose turn it is, as this replica has it; `None` if there is no candidate. Does
+    /// not block; after [`Session::sync`] it is up to date.
+    ///
+    /// It may not have noticed yet that it leads, or that it will not lead much longer: whoever
+    /// relies on its leading has it tell its token, or prove it by [`Leadership::multi`].
+    ///
+    /// # Errors
+    /// Those of a session that is over; [`Error::NoAuth`].
+    pub fn leader(&self) -> Result<Option<Candidate>> {
+        let snapshot = self.session().snapshot()?;
+        match self.line.places_in(&snapshot)?.first() {
+            Some(first) => candidate(&snapshot, first).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// All candidates in their order, the leader first, as this replica has them at one moment. Does
+    /// not block.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::leader`].
+    pub fn candidates(&self) -> Result<Vec<Candidate>> {
+        let snapshot = self.session().snapshot()?;
+        let places = self.line.places_in(&snapshot)?;
+        places.iter().map(|place| candidate(&snapshot, place)).collect()
+    }
+
+    /// Who leads, told now and at each change, also to those who are no candidates. Neither asks nor
+    /// blocks yet.
+    ///
+    /// ```
+    /// use quorate::recipes::LeaderLatch;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(2).session();
+    /// let mut changes = LeaderLatch::new(&session, "/leader", "")?.observe();
+    /// assert_eq!(changes.recv()?, None);
+    ///
+    /// let session = cluster.node(0).session();
+    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
+    /// let leader = changes.recv()?.expect("somebody leads");
+    /// assert_eq!((leader.name(), leader.token), ("zero".into(), leadership.token()));
+    /// leadership.resign()?;
+    /// assert_eq!(changes.recv()?, None);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn observe(&self) -> LeaderChanges {
+        LeaderChanges { latch: self.clone(), told: None }
+    }
+}
+
+fn candidate(snapshot: &Snapshot, place: &Place) -> Result<Candidate> {
+    let (id, stat) = snapshot.get(&place.path)?;
+    let (token, session) = (stat.czxid, stat.ephemeral_owner);
+    Ok(Candidate { id, token, path: place.path.clone(), session })
+}
+
+/// Who leads, change by change: see [`LeaderLatch::observe`].
+///
+/// The first value is who leads now. Each later one differs from the one before it, and is the leader
+/// at the moment in which it is told; the tokens of those told only grow. The latest change is
+/// always told. Whoever led and left before the reader looked again is left out: nothing is kept for
+/// a slow reader.
+///
+/// It wakes when the leader's znode goes, or while nobody leads when a candidate comes; other
+/// candidates do not concern it. It writes nothing, needs no quorum, and keeps its session.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::recipes::LeaderLatch;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let latch = LeaderLatch::new(&session, "/leader", "me")?;
+/// let leadership = latch.campaign()?;
+/// let mut changes = latch.observe();
+/// assert_eq!(changes.recv()?.map(|leader| leader.token), Some(leadership.token()));
+/// assert_eq!(changes.recv_timeout(Duration::from_millis(1))?, None, "nothing has changed");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LeaderChanges {
+    latch: LeaderLatch,
+    /// The last leader's token that was told.
+    told: Option<Option<Zxid>>,
+}
+
+impl LeaderChanges {
+    /// Blocks until the leader is another than was told last; `None` within is that nobody leads.
+    ///
+    /// # Errors
+    /// Those of a session that is over; [`Error::NoAuth`].
+    pub fn recv(&mut self) -> Result<Option<Candidate>> {
+        let session = self.latch.session().clone();
+        blocking::forever(&session, self.next())
+    }
+
+    /// The same, at most for `timeout`: the outer `None` is that nothing has changed.
+    ///
+    /// # Errors
+    /// As [`LeaderChanges::recv`].
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Option<Candidate>>> {
+        let session = self.latch.session().clone();
+        blocking::within(&session, timeout, self.next())
+    }
+
+    /// Waits for the same without blocking the thread. A future that is dropped has told nothing: the
+    /// next one tells it.
+    ///
+    /// # Errors
+    /// As [`LeaderChanges::recv`].
+    pub async fn next(&mut self) -> Result<Option<Candidate>> {
+        loop {
+            let leader = self.latch.leader()?;
+            let token = leader.as_ref().map(|leader| leader.token);
+            if self.told != Some(token) {
+                let first = self.told.is_none();
+                self.told = Some(token);
+                if !first && strikes(Bug::LeaderChangeMissed, 3) {
+                    continue;
+                }
+                return Ok(leader);
+            }
+            match leader {
+                Some(leader) => self.until_gone(&leader.path).await?,
+                None => self.until_some().await?,
+            }
+        }
+    }
+
+    /// While a candidate leads, only its end changes that.
+    async fn until_gone(&self, leader: &str) -> Result<()> {
+        let (exists, watch) = self.latch.session().nonblocking().exists_and_watch(leader).await?;
+        if exists.is_some() {
+            watch.next().await;
+        }
+        Ok(())
+    }
+
+    async fn until_some(&self) -> Result<()> {
+        let LeaderLatch { line, .. } = &self.latch;
+        let calls = line.session().nonblocking();
+        match calls.children_and_watch(line.path()).await {
+            Ok((children, watch)) => {
+                if !line.has_places(children) {
+                    watch.next().await;
+                }
+                Ok(())
+            }
+            Err(Error::NoNode { .. }) => {
+                let (exists, watch) = calls.exists_and_watch(line.path()).await?;
+                if exists.is_none() {
+                    watch.next().await;
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The leading of an election. Dropping it resigns, without waiting for that.
+///
+/// ```
+/// use quorate::recipes::LeaderLatch;
+/// use quorate::{CreateMode, Error, LockLost, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let session = cluster.node(0).session();
+/// session.create("/state", b"", CreateMode::Persistent)?;
+/// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign()?;
+/// leadership.multi().set("/state", b"mine").commit()?;
+///
+/// // Somebody puts an end to it: what it writes from then on is refused.
+/// cluster.node(1).session().delete(leadership.path())?;
+/// let refused = leadership.multi().set("/state", b"still mine?").commit();
+/// assert!(matches!(refused, Err(Error::Multi { index: 0, .. })));
+/// assert_eq!(leadership.wait_lost(), LockLost::Deleted);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Leadership {
+    held: Held,
+}
+
+impl Leadership {
+    /// Whether this candidate leads at this moment: its session is surely alive, and this replica
+    /// knows of no deletion of its znode. Does not block. Once false, it stays so.
+    pub fn is_leading(&self) -> bool {
+        self.held.is_held()
+    }
+
+    /// A number that is larger for each later leader: the zxid that created the candidate's znode.
+    /// A resource outside of the cluster that refuses numbers smaller than the largest it has seen is
+    /// safe from leaders that do not know yet that they lead no longer.
+    pub fn token(&self) -> Zxid {
+        self.held.token()
+    }
+
+    /// The path of the candidate's znode.
+    pub fn path(&self) -> &str {
+        self.held.path()
+    }
+
+    /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
+    /// [`Leadership::is_leading`] then tells the truth.
+    pub fn lost(&self) -> &Receiver<WatchEvent> {
+        self.held.lost()
+    }
+
+    /// Blocks until it is lost.
+    pub fn wait_lost(&self) -> LockLost {
+        self.held.wait_lost()
+    }
+
+    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    pub async fn lost_async(&self) -> LockLost {
+        self.held.lost_async().await
+    }
+
+    /// Operations that are done only if this candidate still leads when they are applied: they
+    /// begin with [`Condition::Czxid`] of its znode, so that they are counted from 1 in
+    /// [`Error::Multi`], and a failure of number 0 says that it leads no longer. Exact, whatever the
+    /// clocks do.
+    pub fn multi(&self) -> Multi<'_> {
+        let fence = Condition::Czxid(self.held.token());
+        self.held.session().multi().require(self.held.path(), fence)
+    }
+
+    /// Lets go of it and waits until that is done.
+    ///
+    /// # Errors
+    /// As [`Session::delete`], but for [`Error::Busy`]; that it was lost already is no error. After
+    /// [`Error::Timeout`] it goes on.
+    pub fn resign(self) -> Result<()> {
+        self.held.release()
+    }
+}

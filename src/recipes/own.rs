@@ -1,0 +1,179 @@
+//! An ephemeral znode whose name is given, and that is one's own all the same.
+//!
+//! Unlike a contender's (see `line`), its path may be another's later: when it was deleted and made
+//! again, or its session is over. So it is known by the zxid that created it, and whatever is done
+//! with it is done on that condition.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
+use crate::machine::command::{Op, Reply};
+use crate::node::io::{Answer, ClientRequest, RequestId, Write};
+use crate::pending::Pending;
+use crate::recipes::LockLost;
+use crate::session::Session;
+use crate::watch::{Watch, WatchMode};
+use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
+
+/// Deletes the znode at a path in the whole tree if that write created it. It does not wait for
+/// that, is not refused for too many waiting requests, and keeps neither session nor node.
+pub(super) fn discarding(session: &Session) -> impl FnOnce(String, Zxid) + Send + 'static {
+    let (shared, asker) = (session.shared().clone(), session.asker());
+    let session = session.id();
+    move |path, czxid| {
+        let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
+        let command = Write::Multi(vec![check, Op::Delete { path, version: None }]);
+        shared.tell(Some(asker), ClientRequest::Write { request: RequestId(0), session, command });
+    }
+}
+
+/// A znode that is being created. Dropped before that is done, it is given up.
+pub(super) struct Creating {
+    session: Session,
+    pending: Option<Pending<Created>>,
+}
+
+impl Creating {
+    pub(super) fn new(session: &Session, path: &str, data: &[u8]) -> Creating {
+        let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
+        Creating { session: session.clone(), pending: Some(pending) }
+    }
+
+    pub(super) async fn done(mut self) -> Result<Own> {
+        let Some(pending) = &mut self.pending else {
+            return Err(Error::Stopped { reason: "it was waited for already".to_owned() });
+        };
+        // Polled in place, so that a drop in between finds it.
+        let created = pending.await;
+        self.pending = None;
+        let Created { path, stat } = created?;
+        Ok(Own::new(&self.session, &path, stat.czxid))
+    }
+}
+
+impl Drop for Creating {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            let discard = discarding(&self.session);
+            pending.then(move |answer| {
+                if let Ok(Answer::Reply(Reply::Created(created))) = answer {
+                    discard(created.path, created.stat.czxid);
+                }
+            });
+        }
+    }
+}
+
+/// A znode of one's own. Dropped, it is deleted, without waiting for that.
+pub(super) struct Own {
+    session: Session,
+    path: String,
+    czxid: Zxid,
+    given_up: AtomicBool,
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own")
+            .field("path", &self.path)
+            .field("czxid", &self.czxid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Own {
+    pub(super) fn new(session: &Session, path: &str, czxid: Zxid) -> Own {
+        let given_up = AtomicBool::new(false);
+        Own { session: session.clone(), path: path.to_owned(), czxid, given_up }
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn czxid(&self) -> Zxid {
+        self.czxid
+    }
+
+    /// Whether it is there, for sure. Once false, it stays so.
+    pub(super) fn is_there(&self) -> bool {
+        self.session.is_alive() && self.how_lost().is_none()
+    }
+
+    pub(super) fn how_lost(&self) -> Option<LockLost> {
+        if self.session.state().is_final() {
+            return Some(LockLost::SessionOver);
+        }
+        let tree = self.session.shared().tree();
+        let path = self.session.root.full(&self.path);
+        let there = tree.get(&path).map(|znode| znode.stat().czxid);
+        (there != Some(self.czxid)).then_some(LockLost::Deleted)
+    }
+
+    /// From here on, its loss is told.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is lost already.
+    pub(super) async fn watch(&self) -> Result<Watch> {
+        let calls = self.session.nonblocking();
+        let watch = calls.watch(&self.path, WatchMode::Persistent).await?;
+        // Gone before the watch was set?
+        if calls.exists(&self.path).await?.map(|stat| stat.czxid) != Some(self.czxid) {
+            return Err(Error::NoNode { path: self.path.clone() });
+        }
+        // A session whose opening took long is open before it is known to be alive. What is not
+        // there yet looks like what is not there any more.
+        while !self.session.is_alive() {
+            calls.sync().await?;
+        }
+        Ok(watch)
+    }
+
+    /// Replaces its data.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is not there any more.
+    pub(super) async fn set(&self, data: &[u8]) -> Result<Stat> {
+        let fence = Condition::Czxid(self.czxid);
+        let multi = self.session.multi().require(&self.path, fence).set(&self.path, data);
+        match multi.submit().await {
+            Ok(results) => match results.into_iter().nth(1) {
+                Some(OpResult::Set(stat)) => Ok(stat),
+                // A multi has a result of each operation's kind.
+                other => Err(Error::Stopped { reason: format!("a set gave {other:?}") }),
+            },
+            Err(Error::Multi { index: 0, .. }) => Err(Error::NoNode { path: self.path.clone() }),
+            Err(Error::Multi { error, .. }) => Err(*error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes it, and waits until that is done. That it is gone already is no error.
+    pub(super) async fn give_up(self) -> Result<()> {
+        self.discard();
+        // What the session asks for later comes after that.
+        match self.session.nonblocking().exists(&self.path).await {
+            Err(error) if !error.is_session_lost() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes it, without waiting for that.
+    pub(super) fn discard(&self) {
+        if !self.given_up.swap(true, Ordering::Relaxed) {
+            let path = self.session.root.full(&self.path).into_owned();
+            discarding(&self.session)(path, self.czxid);
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.discard();
+    }
+}

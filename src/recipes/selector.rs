@@ -1,0 +1,149 @@
+//! Something that runs while its instance leads.
+//!
+//! Source: Curator, `LeaderSelector`.
+
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::task::Poll;
+
+use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
+use crate::recipes::{LeaderLatch, Leadership};
+use crate::session::Session;
+
+/// Runs something whenever this instance leads an election, and resigns when it returns.
+///
+/// What is run says by its result whether to campaign again: [`ControlFlow::Continue`] queues behind
+/// the other candidates, [`ControlFlow::Break`] ends with its value. It all ends when the session is
+/// over, with the error that says so; then make a selector of a new session. It has no thread of
+/// its own.
+///
+/// It is an election as [`LeaderLatch`] holds it, with its promises and its cost; latches and
+/// selectors of one path are candidates of one election.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use quorate::recipes::LeaderSelector;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let selector = LeaderSelector::new(&cluster.node(0).session(), "/leader", "zero")?;
+/// let mut terms = 0;
+/// let token = selector.run(|leadership| {
+///     assert!(leadership.is_leading());
+///     terms += 1;
+///     if terms < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(leadership.token()) }
+/// })?;
+/// assert_eq!(terms, 3);
+/// assert!(selector.latch().leader()?.is_none(), "it has resigned");
+/// # let _ = token;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeaderSelector {
+    latch: LeaderLatch,
+}
+
+impl LeaderSelector {
+    /// A selector of the election at this path, for a candidate of this id.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::new`].
+    pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderSelector> {
+        Ok(LeaderSelector { latch: LeaderLatch::new(session, path, id)? })
+    }
+
+    /// The election: who leads, who waits, and who follows whom.
+    pub fn latch(&self) -> &LeaderLatch {
+        &self.latch
+    }
+
+    /// Blocks: campaigns, and runs `body` on this thread while it leads, again and again, until `body`
+    /// breaks or the session is over.
+    ///
+    /// `body` learns from what it is given that it leads no longer, and is to return then: nobody
+    /// can stop a thread from outside. Ask [`Leadership::is_leading`] before each step, write by
+    /// [`Leadership::multi`], and do not wait for long without [`Leadership::lost`].
+    ///
+    /// # Errors
+    /// Those of a session that is over, when `body` has continued; otherwise as
+    /// [`LeaderLatch::campaign`].
+    pub fn run<T>(&self, mut body: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T> {
+        loop {
+            let leadership = match self.latch.campaign() {
+                Ok(leadership) => leadership,
+                Err(Error::NoNode { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let flow = body(&leadership);
+            let resigned = leadership.resign();
+            match (flow, resigned) {
+                (ControlFlow::Break(value), _) => return Ok(value),
+                (ControlFlow::Continue(()), Ok(()) | Err(Error::Timeout { .. })) => {}
+                (ControlFlow::Continue(()), Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// The same without blocking the thread. The future that `body` gives is polled only while this
+    /// instance leads: at the loss it is dropped, where it waits, and this campaigns again, unless
+    /// the session is over. Dropping the future of this drops that of `body`, and resigns.
+    ///
+    /// A future is dropped when it is not being polled: a `body` that computes for long between two
+    /// awaits asks [`Leadership::is_leading`] as one that blocks does.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use quorate::recipes::LeaderSelector;
+    ///
+    /// # async fn work() {}
+    /// # async fn example(session: quorate::Session) -> quorate::Result<()> {
+    /// let selector = LeaderSelector::new(&session, "/leader", "me")?;
+    /// selector
+    ///     .run_async(async |leadership| {
+    ///         println!("I lead, with token {}", leadership.token());
+    ///         work().await;
+    ///         ControlFlow::Break(())
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of a session that is over; otherwise as [`LeaderLatch::campaign`].
+    pub async fn run_async<T>(
+        &self,
+        mut body: impl AsyncFnMut(&Leadership) -> ControlFlow<T>,
+    ) -> Result<T> {
+        loop {
+            let leadership = match self.latch.campaign_async().await {
+                Ok(leadership) => leadership,
+                Err(Error::NoNode { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            if let Some(ControlFlow::Break(value)) = while_leading(&leadership, &mut body).await {
+                return Ok(value);
+            }
+        }
+    }
+}
+
+/// `None` if the lead was lost before `body` was done.
+async fn while_leading<T>(
+    leadership: &Leadership,
+    body: &mut impl AsyncFnMut(&Leadership) -> ControlFlow<T>,
+) -> Option<ControlFlow<T>> {
+    let mut lost = pin!(leadership.lost_async());
+    let mut running = pin!(body(leadership));
+    let mut is_lost = false;
+    poll_fn(|context| {
+        // First, so that nothing runs after the loss.
+        is_lost = is_lost || lost.as_mut().poll(context).is_ready() || !leadership.is_leading();
+        if is_lost && !planted(Bug::SelectorRunsOn) {
+            return Poll::Ready(None);
+        }
+        running.as_mut().poll(context).map(Some)
+    })
+    .await
+}

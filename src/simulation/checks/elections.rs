@@ -1,0 +1,83 @@
+//! An election has one leader at a time, and tokens grow; observers and watches of groups end
+//! up with what is there.
+
+use std::rc::{Rc, Weak};
+
+use super::{Violation, require};
+use crate::recipes::Leadership;
+use crate::znode::{SessionId, Zxid};
+
+#[derive(Debug)]
+pub(crate) struct Elections {
+    fair_clocks: bool,
+    leaderships: Vec<(Weak<Leadership>, SessionId, usize)>,
+    /// The largest token that led.
+    token: Zxid,
+}
+
+impl Elections {
+    pub(crate) fn new(fair_clocks: bool) -> Elections {
+        Elections { fair_clocks, leaderships: Vec::new(), token: 0 }
+    }
+
+    /// somebody leads now, with a larger token than all before, and nobody else says that he does.
+    pub(crate) fn leads(
+        &mut self,
+        leadership: &Rc<Leadership>,
+        session: SessionId,
+        place: usize,
+        excused: impl Fn(SessionId) -> bool,
+    ) -> Result<(), Violation> {
+        if !self.fair_clocks {
+            return Ok(());
+        }
+        let token = leadership.token();
+        if !excused(session) && leadership.is_leading() {
+            require(token > self.token, "elections: tokens grow", || {
+                format!("token {} has led, and now {token} does", self.token)
+            })?;
+            self.token = token;
+        }
+        self.leaderships.retain(|(other, ..)| other.strong_count() > 0);
+        self.leaderships.push((Rc::downgrade(leadership), session, place));
+        let leading: Vec<(SessionId, usize)> = self
+            .leaderships
+            .iter()
+            .filter(|(other, session, _)| {
+                !excused(*session) && other.upgrade().is_some_and(|other| other.is_leading())
+            })
+            .map(|(_, session, place)| (*session, *place))
+            .collect();
+        require(leading.len() < 2, "elections: one leader at a time", || {
+            format!("sessions at these nodes say that they lead: {leading:?}")
+        })
+    }
+}
+
+/// What an observer was told, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    last: Option<Option<Zxid>>,
+    token: Zxid,
+}
+
+impl Told {
+    /// each is another than the one before, and later.
+    pub(crate) fn told(&mut self, token: Option<Zxid>) -> Result<(), Violation> {
+        let last = self.last.replace(token);
+        require(last != Some(token), "elections: told once", || {
+            format!("{token:?} is told again")
+        })?;
+        if let Some(token) = token {
+            let before = std::mem::replace(&mut self.token, token);
+            require(token > before, "elections: told in order", || {
+                format!("{token} after {before}")
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn last(&self) -> Option<Option<Zxid>> {
+        self.last
+    }
+}

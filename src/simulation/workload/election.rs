@@ -1,0 +1,268 @@
+//! An election, of which several clients are candidates, and that others look at; a group;
+//! and znodes that are to be there whatever becomes of sessions.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use crate::recipes::{Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
+use crate::session::Session;
+use crate::simulation::checks::elections::Told;
+use crate::simulation::checks::require;
+use crate::simulation::client::{Client, Handle};
+use crate::simulation::clock::SECOND;
+use crate::simulation::executor::first;
+use crate::simulation::kernel::Phase;
+use crate::znode::Zxid;
+
+const PATH: &str = "/election";
+const GROUP: &str = "/group";
+/// By when an observer has been told, when nothing is wrong.
+const GRACE: u64 = 3 * SECOND;
+
+pub(crate) async fn run(client: Client) {
+    let kernel = &client.kernel;
+    while !kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        while !kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            match client.random.below(7) {
+                0 | 1 => campaign(&client, &handle).await,
+                2 => select(&client, &handle).await,
+                3 => belong(&client, &handle).await,
+                4 => look_at_group(&client, &handle).await,
+                5 => stay(&client, &handle).await,
+                _ => observe(&client, &handle).await,
+            }
+        }
+    }
+}
+
+fn latch(client: &Client, handle: &Handle) -> Option<LeaderLatch> {
+    LeaderLatch::new(handle.session(), PATH, client.place.to_string()).ok()
+}
+
+async fn campaign(client: &Client, handle: &Handle) {
+    let kernel = &client.kernel;
+    let Some(latch) = latch(client, handle) else { return };
+    let waits = kernel.wait("campaign", client.place);
+    let patience = client.random.around(kernel.plan.think * 20);
+    let won = first(latch.campaign_async(), kernel.sleep(patience)).await;
+    drop(waits);
+    kernel.count("campaign");
+    let Ok(Ok(leadership)) = won else { return };
+    let leadership = Rc::new(leadership);
+    let session = handle.session().id();
+    let leading = leadership.is_leading();
+    kernel.trace.note([11, session.number(), leadership.token()]);
+    kernel.trace.say(format_args!(
+        "node {}: session {session} leads, token {}: {leading}",
+        client.place,
+        leadership.token()
+    ));
+    {
+        let checks = &mut *kernel.checks.borrow_mut();
+        let forced = |session| checks.sessions.is_forced(session);
+        kernel.check(checks.elections.leads(&leadership, session, client.place, forced));
+    }
+    let mut lost = !leading;
+    for _ in 0..client.random.within(1..4) {
+        client.think().await;
+        let leading = leadership.is_leading();
+        kernel.check(require(!leading || !lost, "elections: lost stays lost", || {
+            format!("{} leads again", leadership.path())
+        }));
+        lost |= !leading;
+    }
+}
+
+async fn select(client: &Client, handle: &Handle) {
+    let kernel = &client.kernel;
+    let Ok(selector) = LeaderSelector::new(handle.session(), PATH, "selector") else { return };
+    let waits = kernel.wait("select", client.place);
+    let patience = client.random.around(kernel.plan.think * 20);
+    let selecting = selector.run_async(async |leadership| {
+        kernel.count("select");
+        for term in 0..client.random.within(1..4) {
+            kernel.check(require(leadership.is_leading(), "elections: runs while leading", || {
+                format!("{} runs on, and leads no longer", leadership.path())
+            }));
+            // Now and then somebody puts an end to it.
+            if term == 1 && client.random.percent(30) {
+                drop(handle.session().nonblocking().delete(leadership.path()));
+            }
+            client.think().await;
+        }
+        match client.random.below(2) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    });
+    let _ = first(selecting, kernel.sleep(patience)).await;
+    drop(waits);
+}
+
+/// Who leads by the session's replica, found the plain way.
+fn leader(session: &Session) -> Option<Option<Zxid>> {
+    let snapshot = session.snapshot().ok()?;
+    let Ok(children) = snapshot.children(PATH) else { return Some(None) };
+    let created = |name: &String| snapshot.exists(&format!("{PATH}/{name}")).ok().flatten();
+    Some(children.iter().filter_map(created).map(|stat| stat.czxid).min())
+}
+
+async fn observe(client: &Client, handle: &Handle) {
+    let kernel = &client.kernel;
+    let Some(latch) = latch(client, handle) else { return };
+    let (mut changes, mut told) = (latch.observe(), Told::default());
+    for _ in 0..client.random.within(2..12) {
+        if kernel.is_stopping() {
+            return;
+        }
+        let calm = kernel.phase.get() == Phase::Calm;
+        let before = leader(handle.session());
+        match first(changes.next(), kernel.sleep(GRACE)).await {
+            Ok(Ok(now)) => {
+                let now = now.map(|leader| leader.token);
+                kernel.count("leader told");
+                kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
+                kernel.check(told.told(now));
+                let is = leader(handle.session());
+                kernel.check(require(is == Some(now), "elections: the present leader", || {
+                    format!("{now:?} is told while {is:?} leads")
+                }));
+            }
+            Ok(Err(_)) => return,
+            Err(()) if calm && before.is_some() && before == leader(handle.session()) => {
+                kernel.check(require(told.last() == before, "elections: a change is told", || {
+                    format!("{:?} was told last, and {before:?} leads", told.last())
+                }));
+            }
+            Err(()) => {}
+        }
+    }
+}
+
+async fn belong(client: &Client, handle: &Handle) {
+    let kernel = &client.kernel;
+    let Ok(group) = Group::new(handle.session(), GROUP) else { return };
+    // So few names that some must wait for each other.
+    let name = client.random.below(4).to_string();
+    let waits = kernel.wait("join", client.place);
+    let patience = client.random.around(kernel.plan.think * 10);
+    let joined = first(group.join_async(&name, b"0"), kernel.sleep(patience)).await;
+    drop(waits);
+    let Ok(Ok(membership)) = joined else { return };
+    kernel.count("join");
+    let seen = group.members().is_ok_and(|members| {
+        members.get(&name).is_some_and(|member| member.joined == membership.joined())
+    });
+    kernel.check(require(seen || !membership.is_member(), "groups: self is in the view", || {
+        format!("{} is not in its own view", membership.path())
+    }));
+    for round in 0..client.random.below(3) {
+        client.think().await;
+        let updated = membership.update_async(round.to_string()).await;
+        kernel.check(require(
+            updated.is_ok() || handle.is_over() || kernel.phase.get() != Phase::Calm,
+            "groups: a member can update",
+            || format!("{}: {updated:?}", membership.path()),
+        ));
+    }
+    client.think().await;
+}
+
+/// The group's members, found the plain way: each by its name and its last update.
+fn group_now(session: &Session) -> Option<Vec<(String, Zxid)>> {
+    let snapshot = session.snapshot().ok()?;
+    let Ok(children) = snapshot.children(GROUP) else { return Some(Vec::new()) };
+    let updated = |name: String| {
+        let stat = snapshot.exists(&format!("{GROUP}/{name}")).ok()??;
+        Some((name, stat.mzxid))
+    };
+    Some(children.into_iter().filter_map(updated).collect())
+}
+
+async fn look_at_group(client: &Client, handle: &Handle) {
+    let kernel = &client.kernel;
+    let Ok(group) = Group::new(handle.session(), GROUP) else { return };
+    let (mut changes, mut last) = (group.watch(), None);
+    for _ in 0..client.random.within(2..12) {
+        if kernel.is_stopping() {
+            return;
+        }
+        let calm = kernel.phase.get() == Phase::Calm;
+        let before = group_now(handle.session());
+        match first(changes.next(), kernel.sleep(GRACE)).await {
+            Ok(Ok(members)) => {
+                kernel.count("members told");
+                let told = Some(
+                    members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
+                );
+                kernel.check(require(told != last, "groups: told once", || format!("{told:?}")));
+                let is = group_now(handle.session());
+                kernel.check(require(is == told, "groups: the present members", || {
+                    format!("{told:?} are told while {is:?} are there")
+                }));
+                last = told;
+            }
+            Ok(Err(_)) => return,
+            Err(()) if calm && before.is_some() && before == group_now(handle.session()) => {
+                kernel.check(require(last == before, "groups: a change is told", || {
+                    format!("{last:?} were told last, and {before:?} are there")
+                }));
+            }
+            Err(()) => {}
+        }
+    }
+}
+
+/// A znode that is to be there, deleted now and then by somebody, until it is closed.
+async fn stay(client: &Client, handle: &Handle) {
+    let kernel = &client.kernel;
+    let path = format!("/stays/{:x}", client.random.next());
+    let (coordinator, timeout) = (client.coordinator.clone(), kernel.plan.session_timeout);
+    let sessions = move || coordinator.begin_session(timeout, None).map(|(session, _)| session);
+    let Ok(znode) = PersistentEphemeral::with_sessions(sessions, &path, b"0") else { return };
+    let stays = znode.handle();
+    let live = async {
+        for round in 1..client.random.within(2..6) {
+            if kernel.is_stopping() {
+                break;
+            }
+            let calm = kernel.phase.get() == Phase::Calm;
+            let present = first(stays.present_async(), kernel.sleep(GRACE)).await;
+            kernel.count("ephemeral stays");
+            // A former client may have made so many requests that this one has to wait.
+            let free = kernel.plan.pending_requests_max > 100;
+            kernel.check(require(
+                present.is_ok() || !calm || !free,
+                "ephemerals: it is there",
+                || format!("{path} is not there, and nothing is wrong"),
+            ));
+            if client.random.percent(50) {
+                let _ = stays.set(round.to_string());
+            }
+            if client.random.percent(40) {
+                drop(handle.session().nonblocking().delete(&path));
+            }
+            client.think().await;
+        }
+    };
+    // Closed, or just dropped.
+    let closes = client.random.percent(50);
+    let ended = first(znode.run_async(), live).await;
+    if let Ok(ended) = ended {
+        let stopped = ended.as_ref().is_err_and(crate::error::Error::is_session_lost);
+        kernel.check(require(stopped, "ephemerals: it goes on", || format!("{path}: {ended:?}")));
+    }
+    if closes && stays.close_async().await.is_err() {
+        return;
+    }
+    let calls = handle.session().nonblocking();
+    let (synced, left) = (calls.sync(), calls.exists(&path));
+    if let (true, Ok(_), Ok(left)) = (closes, synced.await, left.await) {
+        kernel.check(require(left.is_none(), "ephemerals: closed leaves nothing", || {
+            format!("{path} is closed, and still there")
+        }));
+    }
+}

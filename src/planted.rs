@@ -71,12 +71,21 @@ pub enum Bug {
     VersionUnheard,
     CommandAboveVersion,
     VersionLostAtSnapshot,
+    QueueItemTwice,
+    QueueItemLost,
+    QueueOverfills,
+    QueuePriorityIgnored,
+    QueueDelayIgnored,
+    QueueReturnUnheard,
+    BarrierOpensEarly,
+    DoubleBarrierOpensEarly,
+    DoubleBarrierLeavesEarly,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 59] = [
+    pub const ALL: [Bug; 68] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -136,6 +145,15 @@ impl Bug {
         Bug::VersionUnheard,
         Bug::CommandAboveVersion,
         Bug::VersionLostAtSnapshot,
+        Bug::QueueItemTwice,
+        Bug::QueueItemLost,
+        Bug::QueueOverfills,
+        Bug::QueuePriorityIgnored,
+        Bug::QueueDelayIgnored,
+        Bug::QueueReturnUnheard,
+        Bug::BarrierOpensEarly,
+        Bug::DoubleBarrierOpensEarly,
+        Bug::DoubleBarrierLeavesEarly,
     ];
 
     /// What goes wrong with it.
@@ -210,6 +228,17 @@ impl Bug {
             Bug::VersionLostAtSnapshot => {
                 "a snapshot does not say by which version the cluster acts"
             }
+            Bug::QueueItemTwice => "an item is taken though another consumer has it",
+            Bug::QueueItemLost => {
+                "an item leaves its queue when it is taken, and not when it is done"
+            }
+            Bug::QueueOverfills => "a full queue is put into by two who saw the last room",
+            Bug::QueuePriorityIgnored => "items are taken in the order in which they were put",
+            Bug::QueueDelayIgnored => "an item is taken before it is due",
+            Bug::QueueReturnUnheard => "who waits does not hear of an item that is given back",
+            Bug::BarrierOpensEarly => "whatever happens to a barrier opens it",
+            Bug::DoubleBarrierOpensEarly => "a double barrier opens with one participant too few",
+            Bug::DoubleBarrierLeavesEarly => "who leaves does not wait for the last of the others",
         }
     }
 }

@@ -134,7 +134,7 @@ impl Line {
     }
 
     /// The contenders among the children.
-    fn in_order(&self, children: Vec<String>) -> Vec<Place> {
+    pub(super) fn in_order(&self, children: Vec<String>) -> Vec<Place> {
         let mut places: Vec<Place> = children.iter().filter_map(|name| self.place(name)).collect();
         places.sort_by(|one, other| one.number.cmp(&other.number));
         places
@@ -211,6 +211,16 @@ impl Contender {
 
     pub(super) fn path(&self) -> &str {
         self.created.as_ref().map_or("", |created| &created.path)
+    }
+
+    /// When it joined, by the cluster's clock.
+    pub(super) fn joined_at(&self) -> u64 {
+        self.created.as_ref().map_or(0, |created| created.stat.ctime)
+    }
+
+    /// Its znode is gone already: there is nothing to give up.
+    pub(super) fn forget(mut self) {
+        self.created = None;
     }
 
     /// What it has waited for is its own: from here on, its loss is told.

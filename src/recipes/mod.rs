@@ -5,8 +5,14 @@
 //! and no thread; the blocking form waits for that future. Each wakes only whom it must and polls
 //! nothing, and what is dropped before it is done is given up, in the cluster too.
 
+mod barrier;
 mod blocking;
+mod double_barrier;
 mod line;
 mod lock;
+mod queue;
 
+pub use barrier::Barrier;
+pub use double_barrier::{DoubleBarrier, Inside};
 pub use lock::{Lock, LockGuard, LockLost};
+pub use queue::{Item, NewItem, Queue};

@@ -86,12 +86,13 @@ pub enum Error {
         /// What its ACL would have to give to the session; any one of them.
         permission: Permissions,
     },
-    /// A write would go beyond a hard limit of a [`Quota`](crate::Quota); nothing was changed.
+    /// A write would go beyond a hard limit of a [`Quota`](crate::Quota), or a
+    /// [`Queue`](crate::recipes::Queue) is full; nothing was changed.
     #[error("{needed} {resource} at and below {path} would be more than its quota of {limit}")]
     QuotaExceeded {
         /// The path that has the quota.
         path: String,
-        /// What there would be too much of: `znodes`, or `bytes` of data.
+        /// What there would be too much of: `znodes`, or `bytes` of data, or `items` of a queue.
         resource: &'static str,
         /// The limit.
         limit: u64,

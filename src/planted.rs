@@ -86,12 +86,21 @@ pub enum Bug {
     SelectorRunsOn,
     GoneMemberShown,
     EphemeralStaysGone,
+    QueueItemTwice,
+    QueueItemLost,
+    QueueOverfills,
+    QueuePriorityIgnored,
+    QueueDelayIgnored,
+    QueueReturnUnheard,
+    BarrierOpensEarly,
+    DoubleBarrierOpensEarly,
+    DoubleBarrierLeavesEarly,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 74] = [
+    pub const ALL: [Bug; 83] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -166,6 +175,15 @@ impl Bug {
         Bug::SelectorRunsOn,
         Bug::GoneMemberShown,
         Bug::EphemeralStaysGone,
+        Bug::QueueItemTwice,
+        Bug::QueueItemLost,
+        Bug::QueueOverfills,
+        Bug::QueuePriorityIgnored,
+        Bug::QueueDelayIgnored,
+        Bug::QueueReturnUnheard,
+        Bug::BarrierOpensEarly,
+        Bug::DoubleBarrierOpensEarly,
+        Bug::DoubleBarrierLeavesEarly,
     ];
 
     /// What goes wrong with it.
@@ -265,6 +283,17 @@ impl Bug {
             Bug::EphemeralStaysGone => {
                 "a persistent ephemeral that was deleted is not created again"
             }
+            Bug::QueueItemTwice => "an item is taken though another consumer has it",
+            Bug::QueueItemLost => {
+                "an item leaves its queue when it is taken, and not when it is done"
+            }
+            Bug::QueueOverfills => "a full queue is put into by two who saw the last room",
+            Bug::QueuePriorityIgnored => "items are taken in the order in which they were put",
+            Bug::QueueDelayIgnored => "an item is taken before it is due",
+            Bug::QueueReturnUnheard => "who waits does not hear of an item that is given back",
+            Bug::BarrierOpensEarly => "whatever happens to a barrier opens it",
+            Bug::DoubleBarrierOpensEarly => "a double barrier opens with one participant too few",
+            Bug::DoubleBarrierLeavesEarly => "who leaves does not wait for the last of the others",
         }
     }
 }

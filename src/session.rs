@@ -24,7 +24,7 @@ use crate::runtime::{entropy, expect};
 use crate::snapshot::Snapshot;
 use crate::transaction::{self, Transaction};
 use crate::watch::{Watch, WatchMode};
-use crate::znode::{CreateMode, Created, SessionId, Stat, Zxid};
+use crate::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
 
 /// Where a session stands.
 ///
@@ -324,6 +324,19 @@ impl Session {
         let command = Write::Multi(deletes.collect());
         let delete = ClientRequest::Write { request, session, command };
         self.inner.shared.tell(Some(self.asker()), delete);
+    }
+
+    /// The same, of the znode that this write created and no later one of its path.
+    pub(crate) fn discarding_exactly(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
+        let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
+        move |path, czxid| {
+            let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
+            let delete = Op::Delete { path, version: None };
+            let (request, id) = (RequestId(0), session.id);
+            let command = Write::Multi(vec![check, delete]);
+            let delete = ClientRequest::Write { request, session: id, command };
+            shared.tell(Some(Asker::Holder(session)), delete);
+        }
     }
 
     /// Deletes a znode, and is not refused for too many waiting requests.

@@ -95,6 +95,7 @@ impl Line {
                 session: self.session.clone(),
                 creating: Some(self.session.nonblocking().create(&name, data, mode)),
                 created: None,
+                joined_at: 0,
                 mark: None,
             };
             match contender.created().await {
@@ -265,6 +266,7 @@ pub(super) struct Contender {
     creating: Option<Pending<Created>>,
     /// Its znode, and the write that created it.
     created: Option<(String, Zxid)>,
+    joined_at: u64,
     /// A znode that goes with it when it is given up.
     mark: Option<String>,
 }
@@ -277,6 +279,7 @@ impl Contender {
             let created = creating.await;
             self.creating = None;
             let created = created?;
+            self.joined_at = created.stat.ctime;
             self.created = Some((created.path, created.stat.czxid));
         }
         Ok(())
@@ -297,6 +300,16 @@ impl Contender {
             Error::Multi { error, .. } => *error,
             error => error,
         })
+    }
+
+    /// When it joined, by the cluster's clock.
+    pub(super) fn joined_at(&self) -> u64 {
+        self.joined_at
+    }
+
+    /// Its znode is gone already: there is nothing to give up.
+    pub(super) fn forget(mut self) {
+        self.created = None;
     }
 
     /// What it has waited for is its own: from here on, its loss is told.

@@ -1,0 +1,148 @@
+//! ZooKeeper's barrier recipe: a znode that all wait for to be gone.
+//!
+//! Sources: ZooKeeper, "Recipes and Solutions", Barriers; Curator, `DistributedBarrier`.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::line::create_containers;
+use crate::session::Session;
+use crate::znode::CreateMode;
+
+/// A barrier that holds up all who wait at it, in the whole cluster, for as long as it is set.
+///
+/// It belongs to nobody: it stays when the process that has set it dies, until somebody removes it.
+///
+/// Setting and removing cost a write each, waiting none. Removing wakes all who wait.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::{recipes::Barrier, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let barrier = Barrier::new(&cluster.node(0).session(), "/maintenance")?;
+/// barrier.set()?;
+/// let worker = Barrier::new(&cluster.node(1).session(), "/maintenance")?;
+/// assert!(!worker.wait_timeout(Duration::from_millis(10))?);
+/// barrier.remove()?;
+/// worker.wait()?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Barrier {
+    session: Session,
+    path: String,
+}
+
+impl Barrier {
+    /// The barrier at this path, which is set if there is a znode.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<Barrier> {
+        path::validate(path)?;
+        Ok(Barrier { session: session.clone(), path: path.to_owned() })
+    }
+
+    /// The barrier's path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether it is set, as this replica has it. Does not block.
+    ///
+    /// # Errors
+    /// Those of a session that is over.
+    pub fn is_set(&self) -> Result<bool> {
+        Ok(self.session.exists(&self.path)?.is_some())
+    }
+
+    /// Sets it: whoever waits after this has returned, waits. That it is set already is no error.
+    /// Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// Those of [`Session::create`].
+    pub fn set(&self) -> Result<()> {
+        blocking::request(&self.session, "set", &self.path, self.set_async())
+    }
+
+    /// As [`Barrier::set`], without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Barrier::set`], but for [`Error::Timeout`].
+    pub async fn set_async(&self) -> Result<()> {
+        loop {
+            let calls = self.session.nonblocking();
+            match calls.create(&self.path, b"", CreateMode::Persistent).await {
+                Ok(_) | Err(Error::NodeExists { .. }) => return Ok(()),
+                Err(Error::NoNode { .. }) => {
+                    let parent = path::parent(&self.path).unwrap_or("/");
+                    create_containers(&self.session, parent).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Removes it, and lets all go on who wait. That it is not set is no error. Blocks for the
+    /// request timeout at most.
+    ///
+    /// # Errors
+    /// Those of [`Session::delete`].
+    pub fn remove(&self) -> Result<()> {
+        blocking::request(&self.session, "remove", &self.path, self.remove_async())
+    }
+
+    /// As [`Barrier::remove`], without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Barrier::remove`], but for [`Error::Timeout`].
+    pub async fn remove_async(&self) -> Result<()> {
+        match self.session.nonblocking().delete(&self.path).await {
+            Ok(()) | Err(Error::NoNode { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Blocks until the barrier is not set, for as long as the session lives: at some moment since
+    /// the call it was not. It may be set again by the time that this returns.
+    ///
+    /// A barrier that was set, by anybody, before this is called is seen: this replica is brought up
+    /// to date first, for which it needs a quorum.
+    ///
+    /// # Errors
+    /// Those of a session that is over; [`Error::Busy`].
+    pub fn wait(&self) -> Result<()> {
+        blocking::forever(&self.session, self.wait_async())
+    }
+
+    /// As [`Barrier::wait`], at most for `timeout`: `false` if it is set by then.
+    ///
+    /// # Errors
+    /// As [`Barrier::wait`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        Ok(blocking::within(&self.session, timeout, self.wait_async())?.is_some())
+    }
+
+    /// As [`Barrier::wait`], without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Barrier::wait`].
+    pub async fn wait_async(&self) -> Result<()> {
+        self.session.nonblocking().sync().await?;
+        loop {
+            let (set, watch) = self.session.nonblocking().exists_and_watch(&self.path).await?;
+            if set.is_none() {
+                return Ok(());
+            }
+            // Whatever happened to it, or to this session: look again.
+            watch.next().await;
+            if planted(Bug::BarrierOpensEarly) {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! ZooKeeper's double barrier: so many enter together, and leave together.
+//!
+//! Each participant is an ephemeral sequential znode. Its data is empty while it waits to enter. Who
+//! sees enough of them sets the data of all, in one multi that demands that each is still there and
+//! still waits: so the round begins, for them and for nobody else, and each is woken by its own
+//! znode alone. What is set is the round's name, that of whoever has begun it. Who comes while a
+//! round is on sets its own data to that, in a multi that demands that somebody is still in.
+//!
+//! There is no znode that says "ready", as in ZooKeeper's recipe and Curator's: that one outlives
+//! those for whom it was made. Here a round is on exactly as long as somebody of it is there, and no
+//! other begins meanwhile: who begins one has seen nobody inside, and all whom it has seen are
+//! still there when it begins.
+//!
+//! Leaving is ZooKeeper's: the first in the order waits for the others, from the last on, and
+//! they for the first, so that each departure wakes one, and the last all others.
+//!
+//! Sources: ZooKeeper, "Recipes and Solutions", Double Barriers; Curator, `DistributedDoubleBarrier`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::line::{Contender, Line};
+use crate::session::Session;
+use crate::znode::Condition;
+
+/// The kind of its participants.
+const KIND: &str = "participant";
+
+/// A barrier that participants enter once there are enough of them, and leave once all are done.
+///
+/// [`DoubleBarrier::enter`] waits until so many participants are there at one moment, and gives an
+/// [`Inside`]. [`Inside::leave`] waits until nobody of the round is inside any more. A participant
+/// whose session ends is not there any more, wherever it was: before the round it is not counted, in
+/// it nobody waits for it. If all of them die, that round is over, and the next is not open for it.
+///
+/// The number is a threshold, as in ZooKeeper: whoever comes while a round is on enters it at once,
+/// and is waited for. A participant may be in several times; each `enter` counts. All must say the
+/// same number.
+///
+/// A round costs each participant two writes (its znode created and deleted), and one for all, with a
+/// multi of as many operations as there are participants: some thousands at most. Each is woken once
+/// to enter.
+///
+/// ```
+/// use quorate::{recipes::DoubleBarrier, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// std::thread::scope(|scope| {
+///     for node in 0..3 {
+///         let barrier = DoubleBarrier::new(&cluster.node(node).session(), "/round", 3).unwrap();
+///         scope.spawn(move || {
+///             let inside = barrier.enter()?;
+///             // All three are here: they compute together.
+///             inside.leave()
+///             // All three are done.
+///         });
+///     }
+/// });
+/// ```
+#[derive(Clone, Debug)]
+pub struct DoubleBarrier {
+    line: Line,
+    participants: usize,
+}
+
+/// A participant as a snapshot shows it.
+struct Participant {
+    path: String,
+    /// Of the round that it is in; empty while it waits.
+    round: Arc<[u8]>,
+}
+
+impl DoubleBarrier {
+    /// The double barrier at this path, for so many participants. It and its parents are made when
+    /// they are missing, as containers. With fewer than two it is always open.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str, participants: usize) -> Result<DoubleBarrier> {
+        Ok(DoubleBarrier { line: Line::new(session, path, &[KIND])?, participants })
+    }
+
+    /// The double barrier's path.
+    pub fn path(&self) -> &str {
+        self.line.path()
+    }
+
+    /// How many participants open it.
+    pub fn participants(&self) -> usize {
+        self.participants
+    }
+
+    /// Blocks until there are enough participants, for as long as the session lives.
+    ///
+    /// # Errors
+    /// Those of a session that is over, [`Error::NoNode`] if somebody deleted this participant's
+    /// znode, [`Error::Multi`] if there are more than one write can take, [`Error::Busy`] and
+    /// [`Error::System`].
+    pub fn enter(&self) -> Result<Inside> {
+        blocking::forever(self.line.session(), self.enter_async())
+    }
+
+    /// As [`DoubleBarrier::enter`], at most for `timeout`: `None` if it has not entered by then, and
+    /// it does not count any more. (If the round begins at that very moment, this participant was
+    /// in and has left.)
+    ///
+    /// # Errors
+    /// As [`DoubleBarrier::enter`].
+    pub fn enter_timeout(&self, timeout: Duration) -> Result<Option<Inside>> {
+        blocking::within(self.line.session(), timeout, self.enter_async())
+    }
+
+    /// As [`DoubleBarrier::enter`], without blocking the thread. Dropping the future takes the
+    /// participation back.
+    ///
+    /// # Errors
+    /// As [`DoubleBarrier::enter`].
+    pub async fn enter_async(&self) -> Result<Inside> {
+        let session = self.line.session();
+        let own = self.line.join(KIND, b"").await?;
+        loop {
+            let all = self.all().await?;
+            let Some(at) = all.iter().position(|one| one.path == own.path()) else {
+                return Err(Error::NoNode { path: own.path().to_owned() });
+            };
+            let round = Arc::clone(&all[at].round);
+            if !round.is_empty() {
+                return Ok(Inside { line: self.line.clone(), own, round });
+            }
+            let enough = match planted(Bug::DoubleBarrierOpensEarly) {
+                true => self.participants.saturating_sub(1),
+                false => self.participants,
+            };
+            let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
+                // A round is on, and somebody of it must be there when this one joins it.
+                let multi = session.multi().require(&inside.path, Condition::Exists);
+                multi.set_if(own.path(), &inside.round, 0).submit()
+            } else if all.len() >= enough {
+                let name = own.path().rsplit('/').next().unwrap_or_default();
+                let mut multi = session.multi();
+                for one in &all {
+                    // It is there, and still waits.
+                    multi = multi.set_if(&one.path, name, 0);
+                }
+                multi.submit()
+            } else {
+                let (data, _, watch) = session.nonblocking().get_and_watch(own.path()).await?;
+                if data.is_empty() {
+                    // Opened, deleted, or this session is over: look again.
+                    watch.next().await;
+                }
+                continue;
+            };
+            match begun.await {
+                Ok(_) => {}
+                // Somebody has gone, or was faster: look again.
+                Err(Error::Multi { error, .. })
+                    if matches!(*error, Error::NoNode { .. } | Error::BadVersion { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// All participants in their order, as of the session's earlier calls.
+    async fn all(&self) -> Result<Vec<Participant>> {
+        participants(&self.line).await
+    }
+}
+
+async fn participants(line: &Line) -> Result<Vec<Participant>> {
+    let snapshot = line.session().nonblocking().snapshot().await?;
+    let children = match snapshot.children(line.path()) {
+        Ok(children) => children,
+        Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let participant = |path: String| {
+        let round = snapshot.get(&path)?.0;
+        Ok(Participant { path, round })
+    };
+    line.in_order(children).into_iter().map(|place| participant(place.path)).collect()
+}
+
+/// A participation in a round of a [`DoubleBarrier`]. Dropping it leaves without waiting for the
+/// others.
+///
+/// ```
+/// use quorate::recipes::DoubleBarrier;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let inside = DoubleBarrier::new(&session, "/round", 1)?.enter()?;
+/// println!("inside as {}", inside.path());
+/// inside.leave()?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[must_use = "dropped, the participation is over"]
+pub struct Inside {
+    line: Line,
+    own: Contender,
+    round: Arc<[u8]>,
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inside").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+impl Inside {
+    /// The path of the participant's znode.
+    pub fn path(&self) -> &str {
+        self.own.path()
+    }
+
+    /// The name of its round.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn round(&self) -> &[u8] {
+        &self.round
+    }
+
+    /// Leaves, and blocks until nobody of the round is inside any more, for as long as the session
+    /// lives.
+    ///
+    /// # Errors
+    /// Those of a session that is over; [`Error::Busy`]. This participant has left then all the
+    /// same, or does so with the session.
+    pub fn leave(self) -> Result<()> {
+        let session = self.line.session().clone();
+        blocking::forever(&session, self.leave_async())
+    }
+
+    /// As [`Inside::leave`], at most for `timeout`: `false` if others are inside by then. This one
+    /// has left in any case.
+    ///
+    /// # Errors
+    /// As [`Inside::leave`].
+    pub fn leave_timeout(self, timeout: Duration) -> Result<bool> {
+        let session = self.line.session().clone();
+        Ok(blocking::within(&session, timeout, self.leave_async())?.is_some())
+    }
+
+    /// As [`Inside::leave`], without blocking the thread. Dropping the future leaves without waiting
+    /// for the others.
+    ///
+    /// # Errors
+    /// As [`Inside::leave`].
+    pub async fn leave_async(self) -> Result<()> {
+        let Inside { line, own, round } = self;
+        loop {
+            let all = participants(&line).await?;
+            let inside: Vec<&str> =
+                all.iter().filter(|one| one.round == round).map(|one| one.path.as_str()).collect();
+            let wait_for = match inside.as_slice() {
+                // Whoever joins a round needs somebody in it, so none will any more.
+                [] => {
+                    own.forget();
+                    return Ok(());
+                }
+                [first, .., last] if *first == own.path() => {
+                    if planted(Bug::DoubleBarrierLeavesEarly) {
+                        return Ok(());
+                    }
+                    last
+                }
+                inside if inside.contains(&own.path()) => {
+                    match line.session().nonblocking().delete(own.path()).await {
+                        Ok(()) | Err(Error::NoNode { .. }) => continue,
+                        Err(error) => return Err(error),
+                    }
+                }
+                [first, ..] => first,
+            };
+            let calls = line.session().nonblocking();
+            let (there, watch) = calls.exists_and_watch(wait_for).await?;
+            if there.is_some() {
+                watch.next().await;
+            }
+        }
+    }
+}

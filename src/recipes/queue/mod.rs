@@ -1,0 +1,397 @@
+//! Queues: items that producers put and consumers take, each by one.
+//!
+//! ```text
+//! /queue          container
+//!   items         container; whoever puts with a maximum sets it
+//!     80000000-0--0000000000     an item: priority, delay, id, number
+//!   claims        container
+//!     80000000-0--0000000000     ephemeral: a consumer has the item of this name
+//!   takers, putters              lines of those who wait for an item, or for room
+//! ```
+//!
+//! Sources: ZooKeeper, "Recipes and Solutions", Queues and Priority Queues; Curator's queues; kazoo's
+//! `LockingQueue`.
+
+mod item;
+mod name;
+mod put;
+mod take;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::path;
+use crate::recipes::blocking;
+use crate::recipes::line::Line;
+use crate::session::Session;
+use crate::znode::Condition;
+
+pub use item::Item;
+use take::{Head, Lease, Removal};
+
+/// An item to be put into a [`Queue`]: bytes, and what is special about it. Bytes and strings alone
+/// become one too.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::recipes::{NewItem, Queue};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let queue = Queue::new(&session, "/jobs")?;
+/// queue.put("as usual")?;
+/// queue.put(NewItem::new("first").priority(-1))?;
+/// queue.put(NewItem::new("tomorrow").delay(Duration::from_secs(86_400)).id("report"))?;
+/// assert_eq!(queue.remove("report")?, 1);
+/// assert_eq!(queue.pop()?, b"first");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewItem {
+    data: Vec<u8>,
+    priority: i32,
+    delay: Duration,
+    id: Option<String>,
+}
+
+impl NewItem {
+    /// An item of priority 0, due at once, without an id.
+    pub fn new(data: impl AsRef<[u8]>) -> NewItem {
+        let data = data.as_ref().to_vec();
+        NewItem { data, priority: 0, delay: Duration::ZERO, id: None }
+    }
+
+    /// Items of lower numbers are taken first; those of one number in the order in which they were
+    /// put.
+    #[must_use]
+    pub fn priority(self, priority: i32) -> NewItem {
+        NewItem { priority, ..self }
+    }
+
+    /// Nobody takes it before so much time has passed since it was put, by the cluster's clock: that
+    /// of its leader, which gives znodes their times and never goes back. In milliseconds, rounded
+    /// up. Once due it stands where it would have without a delay.
+    #[must_use]
+    pub fn delay(self, delay: Duration) -> NewItem {
+        NewItem { delay, ..self }
+    }
+
+    /// A name for [`Queue::remove`]. Any string; several items may have the same. It is part of the
+    /// znode's name, where each byte that is neither a letter nor a digit takes three: what makes the
+    /// path longer than 4,096 bytes is [`Error::InvalidPath`].
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> NewItem {
+        NewItem { id: Some(id.into()), ..self }
+    }
+}
+
+impl<T: AsRef<[u8]>> From<T> for NewItem {
+    fn from(data: T) -> NewItem {
+        NewItem::new(data)
+    }
+}
+
+/// A queue that all instances put into and take from.
+///
+/// **Order.** Items are taken by priority, and within one in the order in which they were put, as the
+/// consumer's replica has them: an item that another instance is putting at the moment may come too
+/// late to be first. An item that is given back has its old place.
+///
+/// **Two ways of taking.** [`Queue::take`] gives an [`Item`] under a lease of the consumer's session:
+/// it is gone when the consumer is [`Item::done`], and comes again if it is dropped or its consumer
+/// dies: *at least once*. [`Queue::pop`] deletes an item and gives its bytes: *at most once*, for who
+/// dies then has lost it. Both may be used on one queue. At no moment do two consumers have an item,
+/// as far as [`Item::is_held`] says so.
+///
+/// **Waiting.** Whoever finds nothing stands in a line, whose first alone watches the items: an item
+/// put wakes one consumer. If the first in the line dies, the others go on when its session has
+/// ended. Who comes when there is an item takes it without standing in the line.
+///
+/// **A maximum** ([`Queue::max`]) is kept exactly, by all handles that have one.
+///
+/// The queue's znodes are made as needed, as containers, and go when it was not used for a while. A
+/// consumer looks at the names of all items each time: that is meant for queues of thousands, not
+/// of millions.
+///
+/// An item costs a write to put, one to take and one to be done; one to pop. Waiting costs a write
+/// more, with a maximum too.
+///
+/// ```
+/// use quorate::recipes::Queue;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let producer = Queue::new(&cluster.node(0).session(), "/jobs")?.max(100);
+/// producer.put("resize 17")?;
+/// let consumer = Queue::new(&cluster.node(1).session(), "/jobs")?;
+/// let item = consumer.take()?;
+/// assert_eq!(item.data(), b"resize 17");
+/// item.done()?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Queue {
+    session: Session,
+    path: String,
+    items: String,
+    claims: String,
+    takers: Line,
+    putters: Line,
+    max: Option<usize>,
+    /// A time that the cluster's clock has shown already: milliseconds since the Unix epoch.
+    time: Arc<AtomicU64>,
+}
+
+impl Queue {
+    /// The queue at this path. Nothing is created before it is needed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<Queue> {
+        path::validate(path)?;
+        let below = |name| path::join(path, name);
+        Ok(Queue {
+            session: session.clone(),
+            path: path.to_owned(),
+            items: below("items"),
+            claims: below("claims"),
+            takers: Line::new(session, &below("takers"), &[take::TAKER])?,
+            putters: Line::new(session, &below("putters"), &[put::PUTTER])?,
+            max: None,
+            time: Arc::default(),
+        })
+    }
+
+    /// The same queue, into which this handle puts nothing when it would have more than so many
+    /// items after that. Those count that a consumer has, and those that are not due.
+    ///
+    /// It is kept exactly, whoever else puts through a handle with a maximum. One without does not
+    /// look, and may fill the queue meanwhile.
+    #[must_use]
+    pub fn max(self, items: usize) -> Queue {
+        Queue { max: Some(items), ..self }
+    }
+
+    /// The queue's path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// How many items there are, as this replica has them: those that a consumer has and those that
+    /// are not due too. Does not block.
+    ///
+    /// # Errors
+    /// Those of a session that is over.
+    pub fn len(&self) -> Result<usize> {
+        let stat = self.session.exists(&self.items)?;
+        Ok(stat.map_or(0, |stat| stat.num_children as usize))
+    }
+
+    /// Whether there are no items: see [`Queue::len`].
+    ///
+    /// # Errors
+    /// As [`Queue::len`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// What would be taken now, as this replica has it. Does not block. (A delayed item is left out
+    /// until this handle, or a clone of it, knows that it is due: writes are told the time, reads are
+    /// not.)
+    ///
+    /// # Errors
+    /// Those of a session that is over.
+    pub fn peek(&self) -> Result<Option<Vec<u8>>> {
+        Ok(match self.head(&self.session.snapshot()?)? {
+            Head::Item(found) => Some(found.data.to_vec()),
+            Head::DueAt(_) | Head::Nothing => None,
+        })
+    }
+
+    /// Puts an item. Blocks until that is done, for as long as the session lives, with a maximum
+    /// until there is room.
+    ///
+    /// # Errors
+    /// Those of [`Session::create`], but for [`Error::Timeout`]; [`Error::QuotaExceeded`] if it never
+    /// fits.
+    pub fn put(&self, item: impl Into<NewItem>) -> Result<()> {
+        blocking::forever(&self.session, self.put_async(item))
+    }
+
+    /// As [`Queue::put`], at most for `timeout`: `false` if there was no room by then.
+    ///
+    /// # Errors
+    /// As [`Queue::put`]; [`Error::Timeout`] if the write was under way by then: the item may be put.
+    pub fn put_timeout(&self, item: impl Into<NewItem>, timeout: Duration) -> Result<bool> {
+        let (items, busy) = ([item.into()], AtomicBool::new(false));
+        let put = self.put_when_room(&items, &busy);
+        let put = blocking::within(&self.session, timeout, put)?;
+        Ok(self.in_time("put", timeout, put, &busy)?.is_some())
+    }
+
+    /// Puts an item if there is room. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// As [`Queue::put`]; [`Error::QuotaExceeded`] if the queue is full; [`Error::Timeout`], and then
+    /// the item may be put.
+    pub fn try_put(&self, item: impl Into<NewItem>) -> Result<()> {
+        self.try_put_all([item])
+    }
+
+    /// As [`Queue::put`], without blocking the thread. If the future is dropped while its write is
+    /// under way, the item may be put.
+    ///
+    /// # Errors
+    /// As [`Queue::put`].
+    pub async fn put_async(&self, item: impl Into<NewItem>) -> Result<()> {
+        self.put_when_room(&[item.into()], &AtomicBool::new(false)).await
+    }
+
+    /// Puts several items at once, all or none, one after the other: see [`Queue::put`]. Together they
+    /// may have 1 MiB.
+    ///
+    /// # Errors
+    /// As [`Queue::put`].
+    pub fn put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
+        blocking::forever(&self.session, self.put_all_async(items))
+    }
+
+    /// As [`Queue::put_all`], if there is room for all: see [`Queue::try_put`].
+    ///
+    /// # Errors
+    /// As [`Queue::try_put`].
+    pub fn try_put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
+        let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
+        let busy = AtomicBool::new(false);
+        blocking::request(&self.session, "put", &self.path, self.put_now(&items, &busy))
+    }
+
+    /// As [`Queue::put_all`], without blocking the thread: see [`Queue::put_async`].
+    ///
+    /// # Errors
+    /// As [`Queue::put`].
+    pub async fn put_all_async(
+        &self,
+        items: impl IntoIterator<Item = impl Into<NewItem>>,
+    ) -> Result<()> {
+        let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
+        self.put_when_room(&items, &AtomicBool::new(false)).await
+    }
+
+    /// Takes the first item, under a lease. Blocks until there is one, for as long as the session
+    /// lives.
+    ///
+    /// # Errors
+    /// Those of a session that is over; [`Error::NoNode`] if somebody has deleted this consumer's
+    /// place in the line; [`Error::Busy`]; [`Error::System`].
+    pub fn take(&self) -> Result<Item> {
+        blocking::forever(&self.session, self.take_async())
+    }
+
+    /// As [`Queue::take`], at most for `timeout`: `None` if there was no item by then.
+    ///
+    /// # Errors
+    /// As [`Queue::take`].
+    pub fn take_timeout(&self, timeout: Duration) -> Result<Option<Item>> {
+        blocking::within(&self.session, timeout, self.take_async())
+    }
+
+    /// Takes the first item if there is one. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// As [`Queue::take`]; [`Error::Timeout`].
+    pub fn try_take(&self) -> Result<Option<Item>> {
+        blocking::request(&self.session, "take", &self.path, self.take_now(&Lease))
+    }
+
+    /// As [`Queue::take`], without blocking the thread. Dropping the future gives up the place in the
+    /// line, and the item if there is one already.
+    ///
+    /// # Errors
+    /// As [`Queue::take`].
+    pub async fn take_async(&self) -> Result<Item> {
+        self.take_when_there(&Lease).await
+    }
+
+    /// Deletes the first item and gives its bytes. Blocks until there is one, for as long as the
+    /// session lives.
+    ///
+    /// # Errors
+    /// As [`Queue::take`]. If the session's end leaves it open whether an item was deleted,
+    /// [`Error::is_outcome_unknown`] says so.
+    pub fn pop(&self) -> Result<Vec<u8>> {
+        blocking::forever(&self.session, self.pop_async())
+    }
+
+    /// As [`Queue::pop`], at most for `timeout`: `None` if there was no item by then.
+    ///
+    /// # Errors
+    /// As [`Queue::pop`]; [`Error::Timeout`] if a deletion was under way by then: it goes on, and its
+    /// item is lost.
+    pub fn pop_timeout(&self, timeout: Duration) -> Result<Option<Vec<u8>>> {
+        let busy = AtomicBool::new(false);
+        let removal = Removal(&busy);
+        let popped = blocking::within(&self.session, timeout, self.take_when_there(&removal))?;
+        self.in_time("pop", timeout, popped, &busy)
+    }
+
+    /// Deletes the first item, if there is one, and gives its bytes. Blocks for the request timeout
+    /// at most.
+    ///
+    /// # Errors
+    /// As [`Queue::pop`]; [`Error::Timeout`] as [`Queue::pop_timeout`].
+    pub fn try_pop(&self) -> Result<Option<Vec<u8>>> {
+        let busy = AtomicBool::new(false);
+        let removal = Removal(&busy);
+        blocking::request(&self.session, "pop", &self.path, self.take_now(&removal))
+    }
+
+    /// As [`Queue::pop`], without blocking the thread. If the future is dropped while its deletion
+    /// is under way, that goes on, and its item is lost.
+    ///
+    /// # Errors
+    /// As [`Queue::pop`].
+    pub async fn pop_async(&self) -> Result<Vec<u8>> {
+        self.take_when_there(&Removal(&AtomicBool::new(false))).await
+    }
+
+    /// Removes all items of exactly this id that no consumer has, and says how many those were. One
+    /// that is put meanwhile may stay. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// Those of [`Session::create`]; some of the items may have been removed by then.
+    pub fn remove(&self, id: &str) -> Result<usize> {
+        blocking::request(&self.session, "remove", &self.path, self.remove_async(id))
+    }
+
+    /// As [`Queue::remove`], without blocking the thread. What was asked for goes on when the future
+    /// is dropped.
+    ///
+    /// # Errors
+    /// As [`Queue::remove`], but for [`Error::Timeout`].
+    pub async fn remove_async(&self, id: &str) -> Result<usize> {
+        let snapshot = self.session.nonblocking().snapshot().await?;
+        let named = self.names(&snapshot)?.into_iter().filter(|name| name.has_id(id));
+        let mut removed = 0;
+        for name in named {
+            let unclaimed = path::join(&self.claims, &name.name);
+            let multi = self.session.multi().require(&unclaimed, Condition::Absent);
+            match multi.delete(&path::join(&self.items, &name.name)).submit().await {
+                Ok(_) => removed += 1,
+                Err(Error::Multi { error, .. }) => match *error {
+                    // A consumer has it, or had.
+                    Error::NodeExists { .. } | Error::NoNode { .. } => {}
+                    error => return Err(error),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The cluster's clock has shown this time.
+    fn learn_time(&self, time: u64) {
+        self.time.fetch_max(time, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,129 @@
+//! How items get into a queue.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{NewItem, Queue, name};
+use crate::error::{Error, Result};
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::line::create_containers;
+use crate::watch::{EventKind, WatchMode};
+use crate::znode::{Condition, CreateMode, OpResult};
+
+/// The kind of those who wait for room.
+pub(super) const PUTTER: &str = "put";
+
+/// Whether a write is under way whose outcome is not known yet.
+pub(super) type UnderWay = AtomicBool;
+
+impl Queue {
+    /// Puts all of them at once, as soon as there is room.
+    pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
+        match self.put_now(items, busy).await {
+            Err(Error::QuotaExceeded { limit, .. }) if items.len() as u64 <= limit => {}
+            other => return other,
+        }
+        // Those who wait stand in a line, and the first alone looks at the items.
+        let place = self.putters.join(PUTTER, b"").await?;
+        self.putters.wait(&place, |_, at| at.checked_sub(1)).await?;
+        loop {
+            let watch = self.session.nonblocking();
+            let watch = watch.watch(&self.items, WatchMode::PersistentRecursive).await?;
+            loop {
+                match self.put_now(items, busy).await {
+                    Err(Error::QuotaExceeded { .. }) => {}
+                    other => return other,
+                }
+                // An item that was put makes no room.
+                let makes_room = |kind| matches!(kind, EventKind::Deleted | EventKind::Gap);
+                let made = loop {
+                    match watch.next().await {
+                        Some(event) if makes_room(event.kind) => break true,
+                        Some(_) => {}
+                        // Somebody has removed the watch, or the session is over.
+                        None => break false,
+                    }
+                };
+                if !made {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Puts all of them at once, or fails if there is no room now.
+    pub(super) async fn put_now(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let mut multi = self.session.multi();
+            if let Some(max) = self.max {
+                let snapshot = self.session.nonblocking().snapshot().await?;
+                let Some(stat) = snapshot.exists(&self.items)? else {
+                    create_containers(&self.session, &self.items).await?;
+                    continue;
+                };
+                let (limit, needed) = (max as u64, u64::from(stat.num_children));
+                let needed = needed.saturating_add(items.len() as u64);
+                if needed > limit {
+                    let (path, resource) = (self.path.clone(), "items");
+                    return Err(Error::QuotaExceeded { path, resource, limit, needed });
+                }
+                // Whoever puts sets it, so that only takers have come between, and there is as much
+                // room as was seen or more.
+                let seen = match planted(Bug::QueueOverfills) {
+                    true => Condition::Exists,
+                    false => Condition::Mzxid(stat.mzxid),
+                };
+                multi = multi.require(&self.items, seen).set(&self.items, b"");
+            }
+            let checks = if self.max.is_some() { 2 } else { 0 };
+            for item in items {
+                let delay = item.delay.as_nanos().div_ceil(1_000_000);
+                let delay = u64::try_from(delay).unwrap_or(u64::MAX);
+                let name = name::prefix(item.priority, delay, item.id.as_deref());
+                let path = path::join(&self.items, &name);
+                multi = multi.create(&path, &item.data, CreateMode::PersistentSequential);
+            }
+            let put = multi.submit();
+            busy.store(true, Ordering::Relaxed);
+            let put = put.await;
+            busy.store(false, Ordering::Relaxed);
+            match put {
+                Ok(results) => {
+                    for result in results {
+                        if let OpResult::Created(created) = result {
+                            self.learn_time(created.stat.ctime);
+                        }
+                    }
+                    return Ok(());
+                }
+                Err(Error::Multi { index, error }) => match *error {
+                    // Others have put meanwhile.
+                    Error::Unmet { .. } | Error::NoNode { .. } if index < checks => {}
+                    Error::NoNode { .. } => create_containers(&self.session, &self.items).await?,
+                    error => return Err(error),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What a blocking call with a deadline comes to.
+    pub(super) fn in_time<T>(
+        &self,
+        operation: &str,
+        waited: Duration,
+        done: Option<T>,
+        busy: &UnderWay,
+    ) -> Result<Option<T>> {
+        if done.is_none() && busy.load(Ordering::Relaxed) {
+            let operation = format!("{operation} {}", self.path);
+            let reason = self.session.shared().waiting_for();
+            return Err(Error::Timeout { operation, waited, reason });
+        }
+        Ok(done)
+    }
+}

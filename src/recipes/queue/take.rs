@@ -1,0 +1,317 @@
+//! How items get out of a queue.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::Queue;
+use super::item::{Claiming, Item};
+use super::name::Name;
+use super::put::UnderWay;
+use crate::error::{Error, Result};
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::line::{Contender, create_containers};
+use crate::snapshot::Snapshot;
+use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
+use crate::znode::{Condition, CreateMode, OpResult, Zxid};
+
+/// The kind of those who wait for an item.
+pub(super) const TAKER: &str = "take";
+
+/// The longest time between two looks at the cluster's clock when it seems to stand.
+const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// What there is to take.
+pub(super) enum Head {
+    /// This item is the first that may be taken.
+    Item(Found),
+    /// All that nobody holds are delayed; the first is due at this time of the cluster.
+    DueAt(u64),
+    Nothing,
+}
+
+/// An item as it was seen.
+pub(super) struct Found {
+    pub(super) name: Name,
+    pub(super) data: Arc<[u8]>,
+    mzxid: Zxid,
+}
+
+/// What is done with an item that is taken.
+pub(super) trait Way {
+    type Taken;
+
+    /// Takes an item that was seen to be free, and leaves the line with it; `None` if another was
+    /// faster.
+    async fn take(
+        &self,
+        queue: &Queue,
+        found: Found,
+        place: Option<&Contender>,
+    ) -> Result<Option<Self::Taken>>;
+}
+
+/// Under a claim, an ephemeral znode of the item's name.
+pub(super) struct Lease;
+
+/// Deleted at once.
+pub(super) struct Removal<'a>(pub(super) &'a UnderWay);
+
+impl Way for Lease {
+    type Taken = Item;
+
+    async fn take(
+        &self,
+        queue: &Queue,
+        found: Found,
+        place: Option<&Contender>,
+    ) -> Result<Option<Item>> {
+        let item = path::join(&queue.items, &found.name.name);
+        let mut claim = path::join(&queue.claims, &found.name.name);
+        if planted(Bug::QueueItemTwice) {
+            claim = format!("{claim}-{}", queue.session.id());
+        }
+        let mut multi = queue.session.multi().require(&item, Condition::Mzxid(found.mzxid)).create(
+            &claim,
+            b"",
+            CreateMode::Ephemeral,
+        );
+        if let Some(place) = place {
+            multi = multi.delete(place.path());
+        }
+        if planted(Bug::QueueItemLost) {
+            multi = multi.delete(&item);
+        }
+        let mut claiming = Claiming::new(&queue.session, multi.submit());
+        match overtaken(claiming.claimed().await, &item, place)? {
+            Some(results) => {
+                let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
+                    return Err(Error::NoNode { path: claim });
+                };
+                queue.learn_time(created.stat.ctime);
+                Ok(Some(Item::new(&queue.session, item, created, found)))
+            }
+            None => {
+                // Or there is nowhere to put the claim.
+                if queue.session.nonblocking().exists(&queue.claims).await?.is_none() {
+                    create_containers(&queue.session, &queue.claims).await?;
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Way for Removal<'_> {
+    type Taken = Vec<u8>;
+
+    async fn take(
+        &self,
+        queue: &Queue,
+        found: Found,
+        place: Option<&Contender>,
+    ) -> Result<Option<Vec<u8>>> {
+        let item = path::join(&queue.items, &found.name.name);
+        let mut multi = queue
+            .session
+            .multi()
+            .require(&item, Condition::Mzxid(found.mzxid))
+            .require(&path::join(&queue.claims, &found.name.name), Condition::Absent)
+            .delete(&item);
+        if let Some(place) = place {
+            multi = multi.delete(place.path());
+        }
+        let removing = multi.submit();
+        self.0.store(true, Ordering::Relaxed);
+        let removed = removing.await;
+        self.0.store(false, Ordering::Relaxed);
+        let removed = overtaken(removed, &item, place)?.is_some();
+        Ok((removed || planted(Bug::QueueItemTwice)).then(|| found.data.to_vec()))
+    }
+}
+
+/// `None` if the multi failed since the item has been taken, or there is nowhere to put a claim.
+fn overtaken(
+    done: Result<Vec<OpResult>>,
+    item: &str,
+    place: Option<&Contender>,
+) -> Result<Option<Vec<OpResult>>> {
+    match done {
+        Ok(results) => Ok(Some(results)),
+        Err(Error::Multi { error, .. }) => match *error {
+            Error::Unmet { .. } | Error::NodeExists { .. } => Ok(None),
+            Error::NoNode { path } if path == item => Ok(None),
+            Error::NoNode { path } if place.is_none_or(|place| place.path() != path) => Ok(None),
+            error => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+impl Queue {
+    /// The first item that may be taken, in a snapshot.
+    pub(super) fn head(&self, snapshot: &Snapshot) -> Result<Head> {
+        let mut due = None;
+        let now = self.time.load(Ordering::Relaxed);
+        for name in self.names(snapshot)? {
+            if snapshot.exists(&path::join(&self.claims, &name.name))?.is_some() {
+                continue;
+            }
+            let (data, stat) = snapshot.get(&path::join(&self.items, &name.name))?;
+            let due_at = stat.ctime.saturating_add(name.delay_ms);
+            if name.delay_ms == 0 || due_at <= now || planted(Bug::QueueDelayIgnored) {
+                return Ok(Head::Item(Found { name, data, mzxid: stat.mzxid }));
+            }
+            due = Some(due.map_or(due_at, |due: u64| due.min(due_at)));
+        }
+        Ok(due.map_or(Head::Nothing, Head::DueAt))
+    }
+
+    /// All items in their order.
+    pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
+        let children = match snapshot.children(&self.items) {
+            Ok(children) => children,
+            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut names: Vec<Name> = children.into_iter().filter_map(Name::parse).collect();
+        names.sort_by(Name::order);
+        Ok(names)
+    }
+
+    /// Takes the first item if there is one now.
+    pub(super) async fn take_now<W: Way>(&self, way: &W) -> Result<Option<W::Taken>> {
+        let mut time_known = false;
+        loop {
+            let snapshot = self.session.nonblocking().snapshot().await?;
+            match self.head(&snapshot)? {
+                Head::Item(found) => {
+                    if let Some(taken) = way.take(self, found, None).await? {
+                        return Ok(Some(taken));
+                    }
+                }
+                Head::DueAt(_) if !time_known => {
+                    // Writes are told the time, and any would do.
+                    self.learn_time(self.takers.join(TAKER, b"").await?.joined_at());
+                    time_known = true;
+                }
+                Head::DueAt(_) | Head::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    /// Takes the first item as soon as there is one.
+    pub(super) async fn take_when_there<W: Way>(&self, way: &W) -> Result<W::Taken> {
+        let snapshot = self.session.nonblocking().snapshot().await?;
+        if let Head::Item(found) = self.head(&snapshot)?
+            && let Some(taken) = way.take(self, found, None).await?
+        {
+            return Ok(taken);
+        }
+        drop(snapshot);
+        // Those who wait stand in a line, and the first alone looks at the items: a new one wakes
+        // it and nobody else. With the item it leaves the line, which wakes the next. If it dies,
+        // its session's end does, and the next finds what the first was woken for.
+        let place = self.takers.join(TAKER, b"").await?;
+        self.learn_time(place.joined_at());
+        self.takers.wait(&place, |_, at| at.checked_sub(1)).await?;
+        loop {
+            let watch = self.session.nonblocking();
+            let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
+            if let Some(taken) = self.take_watching(way, &place, &watch).await? {
+                place.forget();
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// `None` if the watch is over: somebody has removed it, or the session is over.
+    async fn take_watching<W: Way>(
+        &self,
+        way: &W,
+        place: &Contender,
+        watch: &Watch,
+    ) -> Result<Option<W::Taken>> {
+        let mut clock_look = Duration::from_millis(1);
+        loop {
+            let snapshot = self.session.nonblocking().snapshot().await?;
+            let head = self.head(&snapshot)?;
+            drop(snapshot);
+            match head {
+                Head::Item(found) => {
+                    if let Some(taken) = way.take(self, found, Some(place)).await? {
+                        return Ok(Some(taken));
+                    }
+                }
+                Head::Nothing => {
+                    if !self.changed(watch).await {
+                        return Ok(None);
+                    }
+                }
+                Head::DueAt(due) => {
+                    let set = self.session.nonblocking().set(place.path(), b"").await?;
+                    self.learn_time(set.mtime);
+                    let Some(left) = due.checked_sub(set.mtime).filter(|left| *left > 0) else {
+                        continue;
+                    };
+                    let wait = Duration::from_millis(left).max(clock_look);
+                    let slept = self.session.nonblocking().sleep(wait);
+                    match either(self.changed(watch), slept).await {
+                        Either::One(true) => {}
+                        Either::One(false) => return Ok(None),
+                        // The cluster's clock may go more slowly than this one, or stand for a
+                        // while after a new leader's was behind.
+                        Either::Other(slept) => {
+                            slept?;
+                            clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until there may be more to take; `false` if the watch is over.
+    async fn changed(&self, watch: &Watch) -> bool {
+        loop {
+            match watch.next().await {
+                Some(event) if self.gives(&event) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    /// Whether there may be more to take after this.
+    fn gives(&self, event: &WatchEvent) -> bool {
+        match event.kind {
+            EventKind::Created => path::is_below(&event.path, &self.items),
+            EventKind::Deleted if planted(Bug::QueueReturnUnheard) => false,
+            EventKind::Deleted => path::is_below(&event.path, &self.claims),
+            EventKind::DataChanged | EventKind::ChildrenChanged => false,
+            _ => true,
+        }
+    }
+}
+
+enum Either<A, B> {
+    One(A),
+    Other(B),
+}
+
+/// What comes first.
+async fn either<A, B>(
+    one: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+) -> Either<A, B> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    std::future::poll_fn(move |context| match one.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Either::One(value)),
+        Poll::Pending => other.as_mut().poll(context).map(Either::Other),
+    })
+    .await
+}

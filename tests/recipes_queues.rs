@@ -1,0 +1,567 @@
+//! Queues and barriers: nothing lost, nothing twice, nobody woken in vain or not at all.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use quorate::recipes::{Barrier, DoubleBarrier, Inside, Item, NewItem, Queue};
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Session};
+
+const SOON: Duration = Duration::from_millis(50);
+
+fn queue(cluster: &Cluster, node: usize) -> Queue {
+    Queue::new(&cluster.node(node).session(), "/deep/queue").unwrap()
+}
+
+/// Polls a future until it is done or does not move any more.
+fn settle<T>(cluster: &Cluster, future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..20 {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return Poll::Ready(value);
+        }
+        cluster.advance(SOON);
+    }
+    Poll::Pending
+}
+
+/// What a future gives that is done without any more help.
+fn done<T>(cluster: &Cluster, future: impl Future<Output = T>) -> T {
+    match settle(cluster, &mut Box::pin(future)) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// All of the session's calls are done, those of drops too.
+fn quiet(cluster: &Cluster, session: &Session) {
+    session.sync().unwrap();
+    cluster.advance(SOON);
+    session.sync().unwrap();
+}
+
+#[test]
+fn items_come_by_priority_and_then_in_the_order_in_which_they_were_put() {
+    let cluster = Cluster::new(3);
+    let queue = queue(&cluster, 0);
+    assert_eq!((queue.len(), queue.peek(), queue.try_pop()), (Ok(0), Ok(None), Ok(None)));
+    queue.put("b1").unwrap();
+    queue.put_all([NewItem::new("c1").priority(i32::MAX), NewItem::new("b2")]).unwrap();
+    queue.put(NewItem::new("a1").priority(-1).id("x")).unwrap();
+    queue.put(NewItem::new("_").priority(i32::MIN)).unwrap();
+    queue.put(NewItem::new("a2").priority(-1)).unwrap();
+    assert_eq!((queue.len(), queue.peek()), (Ok(6), Ok(Some(b"_".to_vec()))));
+    // Given back, it is first again.
+    let item = queue.take().unwrap();
+    assert_eq!((item.data(), item.priority(), item.id()), (&b"_"[..], i32::MIN, None));
+    assert_eq!(queue.peek().unwrap().unwrap(), b"a1");
+    drop(item);
+    let popped: Vec<String> =
+        (0..6).map(|_| String::from_utf8(queue.pop().unwrap()).unwrap()).collect();
+    assert_eq!(popped, ["_", "a1", "a2", "b1", "b2", "c1"]);
+    assert_eq!(queue.is_empty(), Ok(true));
+}
+
+#[test]
+fn each_item_comes_to_one_consumer_however_many_there_are() {
+    let cluster = Cluster::new(3);
+    let all: BTreeSet<Vec<u8>> = (0..60).map(|n| format!("{n:02}").into_bytes()).collect();
+    std::thread::scope(|scope| {
+        let consumers: Vec<_> = (0..6)
+            .map(|place| {
+                let queue = queue(&cluster, place % 3);
+                scope.spawn(move || {
+                    let mut got = Vec::new();
+                    loop {
+                        let data = if place % 2 == 0 {
+                            queue.pop().unwrap()
+                        } else {
+                            let item = queue.take().unwrap();
+                            assert!(item.is_held());
+                            let data = item.data().to_vec();
+                            // Now and then it takes a second attempt.
+                            if data.ends_with(b"7") && got.len() % 2 == 0 {
+                                drop(item);
+                                continue;
+                            }
+                            item.done().unwrap();
+                            data
+                        };
+                        if data == b"end" {
+                            return got;
+                        }
+                        got.push(data);
+                    }
+                })
+            })
+            .collect();
+        let producer = queue(&cluster, 0);
+        for data in &all {
+            producer.put(data).unwrap();
+        }
+        for _ in 0..6 {
+            producer.put(NewItem::new("end").priority(1)).unwrap();
+        }
+        let got: Vec<Vec<u8>> =
+            consumers.into_iter().flat_map(|consumer| consumer.join().unwrap()).collect();
+        assert_eq!(got.len(), all.len(), "none twice");
+        assert_eq!(got.into_iter().collect::<BTreeSet<_>>(), all, "none lost");
+    });
+    let session = cluster.node(0).session();
+    quiet(&cluster, &session);
+    for left in ["items", "claims", "takers"] {
+        let children = session.children(&format!("/deep/queue/{left}")).unwrap();
+        assert_eq!(children, [""; 0], "{left}");
+    }
+}
+
+#[test]
+fn what_a_dead_consumer_had_comes_again_in_its_old_place() {
+    let cluster = Cluster::new(3);
+    let producer = queue(&cluster, 0);
+    producer.put_all(["1", "2", "3"]).unwrap();
+    let dying = cluster.node(1).open_session().unwrap();
+    dying.sync().unwrap();
+    let item = Queue::new(&dying, "/deep/queue").unwrap().take().unwrap();
+    assert_eq!((item.data(), item.is_held()), (&b"1"[..], true));
+    let second = producer.take().unwrap();
+    assert_eq!(second.data(), b"2");
+    cluster.expire(&dying);
+    assert!(!item.is_held());
+    assert!(item.done().unwrap_err().is_session_lost());
+    quiet(&cluster, &cluster.node(0).session());
+    let again = producer.take().unwrap();
+    assert_eq!(again.data(), b"1");
+    again.done().unwrap();
+    drop(second);
+    assert_eq!(producer.pop().unwrap(), b"2");
+}
+
+#[test]
+fn a_consumer_cut_off_knows_it_before_another_has_its_item() {
+    let cluster = Cluster::new(3);
+    let (old, new) = (queue(&cluster, 0), queue(&cluster, 1));
+    old.put("1").unwrap();
+    let item = old.take().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let again = new.take().unwrap();
+            (item.is_held(), again)
+        });
+        while cluster
+            .node(1)
+            .session()
+            .children("/deep/queue/takers")
+            .is_ok_and(|all| all.is_empty())
+        {
+            cluster.advance(Duration::from_millis(10));
+        }
+        cluster.isolate(0);
+        cluster.advance(Duration::from_secs(30));
+        let (held, again) = waiting.join().unwrap();
+        assert!(!held, "two consumers");
+        assert_eq!(again.data(), b"1");
+        assert!(again.fencing_token() > item.fencing_token());
+        again.done().unwrap();
+    });
+}
+
+#[test]
+fn one_waiting_consumer_is_woken_for_each_item_and_the_next_if_it_dies() {
+    let cluster = Cluster::new(3);
+    let producer = queue(&cluster, 0);
+    let sessions: Vec<Session> =
+        (0..3).map(|place| cluster.node(place).open_session().unwrap()).collect();
+    let queues: Vec<Queue> =
+        sessions.iter().map(|session| Queue::new(session, "/deep/queue").unwrap()).collect();
+    let mut waiting: Vec<_> = queues.iter().map(|queue| Box::pin(queue.take_async())).collect();
+    for taking in &mut waiting {
+        assert!(settle(&cluster, taking).is_pending());
+    }
+    let woken = std::sync::Arc::new(Counter::default());
+    let waker = Waker::from(std::sync::Arc::clone(&woken));
+    for taking in &mut waiting[1..] {
+        assert!(taking.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // The first in the line is there, but does not move: it is not polled.
+    producer.put("1").unwrap();
+    cluster.advance(SOON);
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 0, "a herd");
+    // It dies: the next one gets what the first was woken for.
+    cluster.expire(&sessions[0]);
+    cluster.advance(SOON);
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the next, and only that");
+    let Poll::Ready(item) = settle(&cluster, &mut waiting[1]) else { panic!("not woken") };
+    let item = item.unwrap();
+    assert_eq!(item.data(), b"1");
+    // The third is first now, and hears of what is given back.
+    assert!(settle(&cluster, &mut waiting[2]).is_pending());
+    drop(item);
+    let Poll::Ready(item) = settle(&cluster, &mut waiting[2]) else { panic!("not woken") };
+    item.unwrap().done().unwrap();
+    assert!(
+        matches!(settle(&cluster, &mut waiting[0]), Poll::Ready(Err(error)) if error.is_session_lost())
+    );
+}
+
+#[derive(Default)]
+struct Counter(std::sync::atomic::AtomicUsize);
+
+impl std::task::Wake for Counter {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn taking_dropped_at_any_point_leaves_the_item_and_no_claim() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).session();
+    let queue = Queue::new(&session, "/queue").unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    for there in [false, true] {
+        for polls in 1..40 {
+            let mut taking = Box::pin(queue.take_async());
+            for poll in 0..polls {
+                if there && poll == polls / 2 {
+                    queue.put("1").unwrap();
+                }
+                if taking.as_mut().poll(&mut context).is_ready() {
+                    break;
+                }
+                if polls % 3 > 0 {
+                    cluster.advance(Duration::from_millis(10));
+                }
+            }
+            drop(taking);
+            quiet(&cluster, &session);
+            for left in ["claims", "takers"] {
+                let left = session.children(&format!("/queue/{left}")).unwrap_or_default();
+                assert_eq!(left, [""; 0], "after {polls} polls");
+            }
+            let left = queue.try_pop().unwrap();
+            assert_eq!(left.is_some(), there, "after {polls} polls");
+        }
+    }
+}
+
+#[test]
+fn delayed_items_come_when_they_are_due_and_not_before() {
+    let cluster = Cluster::new(3);
+    let queue = queue(&cluster, 0);
+    queue.put(NewItem::new("late").delay(Duration::from_secs(60)).priority(-1)).unwrap();
+    queue.put("now").unwrap();
+    assert_eq!(queue.len().unwrap(), 2);
+    assert_eq!(queue.pop().unwrap(), b"now");
+    assert_eq!((queue.try_pop().unwrap(), queue.peek().unwrap()), (None, None));
+    // Somebody waits, on an instance that came later.
+    let other = Queue::new(&cluster.node(1).session(), "/deep/queue").unwrap();
+    let mut popping = Box::pin(other.pop_async());
+    assert!(settle(&cluster, &mut popping).is_pending());
+    cluster.advance(Duration::from_secs(57));
+    assert!(settle(&cluster, &mut popping).is_pending());
+    cluster.advance(Duration::from_secs(2));
+    let Poll::Ready(popped) = settle(&cluster, &mut popping) else { panic!("it is due") };
+    assert_eq!(popped.unwrap(), b"late");
+    // And without waiting.
+    queue.put(NewItem::new("late").delay(Duration::from_secs(60))).unwrap();
+    cluster.advance(Duration::from_secs(59));
+    assert_eq!(other.try_pop().unwrap(), None);
+    cluster.advance(Duration::from_secs(2));
+    assert_eq!(other.try_pop().unwrap().unwrap(), b"late");
+}
+
+#[test]
+fn items_are_removed_by_exactly_their_id() {
+    let cluster = Cluster::new(1);
+    let queue = queue(&cluster, 0);
+    for id in ["a/b", "a|b", "a_b", "a/b", "", "a-b"] {
+        queue.put(NewItem::new(id).id(id)).unwrap();
+    }
+    queue.put("none").unwrap();
+    let held = queue.take().unwrap();
+    assert_eq!(held.id(), Some("a/b"));
+    assert_eq!(queue.remove("a/b").unwrap(), 1, "one of them is held");
+    assert_eq!(queue.remove("b").unwrap(), 0);
+    assert_eq!(queue.remove("").unwrap(), 1);
+    held.done().unwrap();
+    let left: Vec<Vec<u8>> = (0..4).map(|_| queue.pop().unwrap()).collect();
+    assert_eq!(left, [&b"a|b"[..], b"a_b", b"a-b", b"none"]);
+    let long = queue.put(NewItem::new("").id("-".repeat(2000))).unwrap_err();
+    assert!(matches!(long, Error::InvalidPath { .. }), "{long}");
+}
+
+#[test]
+fn a_maximum_is_kept_by_many_at_once_and_who_waits_gets_in() {
+    let cluster = Cluster::new(3);
+    let full = |queue: &Queue| matches!(queue.try_put("x"), Err(Error::QuotaExceeded { .. }));
+    let queue = queue(&cluster, 0).max(5);
+    let never = queue.put_all(["x"; 6]).unwrap_err();
+    let (path, resource) = ("/deep/queue".to_owned(), "items");
+    assert_eq!(never, Error::QuotaExceeded { path, resource, limit: 5, needed: 6 });
+    queue.put_all(["x"; 4]).unwrap();
+    assert!(matches!(queue.try_put_all(["x"; 2]), Err(Error::QuotaExceeded { needed: 6, .. })));
+    queue.try_put("x").unwrap();
+    assert!(full(&queue));
+    assert!(!queue.put_timeout("x", Duration::from_millis(5)).unwrap());
+    // Those that a consumer has count.
+    let item = queue.take().unwrap();
+    assert!(full(&queue));
+    item.done().unwrap();
+    queue.try_put("x").unwrap();
+    std::thread::scope(|scope| {
+        for place in 0..6 {
+            let queue = self::queue(&cluster, place % 3).max(5);
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    queue.put("y").unwrap();
+                }
+            });
+        }
+        for _ in 0..35 {
+            let _: Vec<u8> = queue.pop().unwrap();
+            assert!(queue.len().unwrap() <= 5, "it overfills");
+        }
+    });
+    assert_eq!(queue.len().unwrap(), 0);
+}
+
+#[test]
+fn queues_and_barriers_work_below_a_chroot_and_after_their_containers_have_gone() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/team", b"", CreateMode::Persistent).unwrap();
+    let team = session.chroot("/team").unwrap();
+    let queue = Queue::new(&team, "/queue").unwrap().max(3);
+    for _ in 0..2 {
+        queue.put(NewItem::new("1").id("i")).unwrap();
+        let item: Item = queue.take().unwrap();
+        assert!(item.is_held() && item.path().starts_with("/queue/items/"));
+        drop(item);
+        assert_eq!(queue.take_timeout(Duration::from_secs(1)).unwrap().unwrap().data(), b"1");
+        quiet(&cluster, &session);
+        queue.take().unwrap().done().unwrap();
+        assert!(queue.take_timeout(Duration::from_millis(5)).unwrap().is_none());
+        assert!(session.exists("/team/queue/items").unwrap().is_some());
+        let inside = DoubleBarrier::new(&team, "/double", 1).unwrap().enter().unwrap();
+        inside.leave().unwrap();
+        let barrier = Barrier::new(&team, "/some/barrier").unwrap();
+        barrier.set().unwrap();
+        assert!(session.exists("/team/some/barrier").unwrap().is_some());
+        barrier.remove().unwrap();
+        cluster.advance(Duration::from_secs(300));
+        assert_eq!(session.children("/team").unwrap(), [""; 0], "none is left that is not used");
+    }
+}
+
+#[test]
+fn a_queue_of_a_session_that_is_over_fails_at_once() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    let queue = Queue::new(&session, "/queue").unwrap();
+    let mut taking = Box::pin(queue.take_async());
+    assert!(settle(&cluster, &mut taking).is_pending());
+    cluster.expire(&session);
+    assert!(
+        matches!(settle(&cluster, &mut taking), Poll::Ready(Err(error)) if error.is_session_lost())
+    );
+    assert!(queue.put("x").unwrap_err().is_session_lost());
+    assert!(matches!(Queue::new(&session, "queue"), Err(Error::InvalidPath { .. })));
+}
+
+#[test]
+fn a_barrier_holds_all_up_until_it_is_removed() {
+    let cluster = Cluster::new(3);
+    let barrier =
+        |node: usize| Barrier::new(&cluster.node(node).session(), "/a/b/barrier").unwrap();
+    assert_eq!(barrier(0).wait(), Ok(()), "it is not set");
+    assert_eq!((barrier(0).remove(), barrier(0).set(), barrier(1).set()), (Ok(()), Ok(()), Ok(())));
+    assert_eq!(barrier(0).is_set(), Ok(true));
+    assert_eq!(barrier(2).wait_timeout(Duration::from_millis(5)), Ok(false));
+    let two = barrier(2);
+    let mut waiting = Box::pin(two.wait_async());
+    assert!(settle(&cluster, &mut waiting).is_pending());
+    // What happens to it is not that it goes.
+    cluster.node(0).session().set("/a/b/barrier", b"why").unwrap();
+    assert!(settle(&cluster, &mut waiting).is_pending(), "it opens early");
+    barrier(1).remove().unwrap();
+    assert_eq!(settle(&cluster, &mut waiting), Poll::Ready(Ok(())));
+    assert_eq!((barrier(0).remove(), barrier(2).wait()), (Ok(()), Ok(())));
+}
+
+#[test]
+fn a_barrier_that_was_set_holds_up_those_whose_replica_does_not_know_it_yet() {
+    let cluster = Cluster::new(3);
+    let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    for round in 0..50 {
+        let barrier = Barrier::new(&here, &format!("/barrier-{round}")).unwrap();
+        barrier.set().unwrap();
+        let other = Barrier::new(&there, barrier.path()).unwrap();
+        assert_eq!(other.wait_timeout(Duration::from_millis(2)), Ok(false));
+    }
+}
+
+/// The double barrier of three at a node, in a session of its own.
+fn double(cluster: &Cluster, node: usize) -> (Session, DoubleBarrier) {
+    let session = cluster.node(node).open_session().unwrap();
+    let barrier = DoubleBarrier::new(&session, "/here/double", 3).unwrap();
+    (session, barrier)
+}
+
+type Entering<'a> = Pin<Box<dyn Future<Output = quorate::Result<Inside>> + 'a>>;
+
+fn enter<'a>(cluster: &Cluster, barrier: &'a DoubleBarrier) -> Entering<'a> {
+    let mut entering: Entering<'a> = Box::pin(barrier.enter_async());
+    step(cluster, &mut entering);
+    entering
+}
+
+/// Polls as long as something may come of it. Whether it is done is for the next poll to say.
+fn step(cluster: &Cluster, entering: &mut Entering<'_>) -> Option<quorate::Result<Inside>> {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..10 {
+        if let Poll::Ready(value) = entering.as_mut().poll(&mut context) {
+            return Some(value);
+        }
+        cluster.advance(SOON);
+    }
+    None
+}
+
+#[test]
+fn they_enter_together_and_leave_together_round_after_round() {
+    let cluster = Cluster::new(3);
+    let inside = std::sync::atomic::AtomicUsize::new(0);
+    let rounds: usize = 6;
+    std::thread::scope(|scope| {
+        for node in 0..3 {
+            let (cluster, inside) = (&cluster, &inside);
+            scope.spawn(move || {
+                use std::sync::atomic::Ordering::SeqCst;
+                let (_session, barrier) = double(cluster, node);
+                for round in 0..rounds {
+                    assert!(inside.load(SeqCst) <= 3 * round + 2, "left early");
+                    inside.fetch_add(1, SeqCst);
+                    let within = barrier.enter().unwrap();
+                    assert!(inside.load(SeqCst) >= 3 * (round + 1), "entered early");
+                    within.leave().unwrap();
+                }
+            });
+        }
+    });
+    quiet(&cluster, &cluster.node(0).session());
+    assert_eq!(cluster.node(0).session().children("/here/double").unwrap(), [""; 0]);
+}
+
+#[test]
+fn those_who_die_or_give_up_before_it_opens_do_not_count() {
+    let cluster = Cluster::new(3);
+    let barriers: Vec<_> = (0..5).map(|place| double(&cluster, place % 3)).collect();
+    let mut first = enter(&cluster, &barriers[0].1);
+    let dead = enter(&cluster, &barriers[1].1);
+    cluster.expire(&barriers[1].0);
+    let gave_up = enter(&cluster, &barriers[2].1);
+    assert!(step(&cluster, &mut first).is_none(), "opened with two");
+    drop(gave_up);
+    drop(dead);
+    quiet(&cluster, &barriers[2].0);
+    assert!(barriers[2].1.enter_timeout(Duration::from_millis(5)).unwrap().is_none());
+    quiet(&cluster, &barriers[2].0);
+    let mut second = enter(&cluster, &barriers[3].1);
+    // What happens to its znode opens it for nobody.
+    let znodes = barriers[4].0.children("/here/double").unwrap();
+    assert_eq!(znodes.len(), 2);
+    for znode in znodes {
+        barriers[4].0.set(&format!("/here/double/{znode}"), b"").unwrap();
+    }
+    assert!(step(&cluster, &mut first).is_none() && step(&cluster, &mut second).is_none());
+}
+
+#[test]
+fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
+    let cluster = Cluster::new(3);
+    let barriers: Vec<_> = (0..5).map(|place| double(&cluster, place % 3)).collect();
+    let mut entering: Vec<_> =
+        barriers[..3].iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
+    assert!(settle(&cluster, &mut entering[0]).is_pending());
+    assert!(settle(&cluster, &mut entering[1]).is_pending());
+    let mut inside = Vec::new();
+    for future in entering.iter_mut().rev() {
+        let Poll::Ready(entered) = settle(&cluster, future) else { panic!("not opened") };
+        inside.push(entered.unwrap());
+    }
+    // A late one, and one who comes while they leave.
+    let late = done(&cluster, barriers[3].1.enter_async()).unwrap();
+    let mut leaving: Vec<_> =
+        inside.into_iter().map(|inside| Box::pin(inside.leave_async())).collect();
+    for future in &mut leaving {
+        assert!(settle(&cluster, future).is_pending(), "left early");
+    }
+    let later = done(&cluster, barriers[4].1.enter_async()).unwrap();
+    // One leaves without waiting, the other dies.
+    drop(late);
+    for future in &mut leaving {
+        assert!(settle(&cluster, future).is_pending(), "left early");
+    }
+    cluster.expire(&barriers[4].0);
+    drop(later);
+    // In any order.
+    for _ in 0..3 {
+        leaving.retain_mut(|future| settle(&cluster, future).is_pending());
+    }
+    assert!(leaving.is_empty(), "all have gone, and some wait");
+}
+
+#[test]
+fn the_next_round_is_closed_when_all_have_died_inside() {
+    let cluster = Cluster::new(3);
+    let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
+    let mut entering: Vec<_> =
+        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
+    for future in &mut entering[..2] {
+        assert!(settle(&cluster, future).is_pending());
+    }
+    let inside: Vec<_> = entering.iter_mut().rev().map(|future| settle(&cluster, future)).collect();
+    for (session, _) in &barriers {
+        cluster.expire(session);
+    }
+    for entered in inside {
+        let Poll::Ready(Ok(inside)) = entered else { panic!("not opened") };
+        assert!(done(&cluster, inside.leave_async()).unwrap_err().is_session_lost());
+    }
+    // In again, with new sessions.
+    let again: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
+    let mut one = enter(&cluster, &again[0].1);
+    let mut two = enter(&cluster, &again[1].1);
+    assert!(step(&cluster, &mut one).is_none() && step(&cluster, &mut two).is_none());
+    let three = done(&cluster, again[2].1.enter_async()).unwrap();
+    assert!(step(&cluster, &mut one).is_some() && step(&cluster, &mut two).is_some());
+    drop(three);
+}
+
+/// The first in the order, whom the others wait for, dies while they do.
+#[test]
+fn those_who_leave_go_on_when_the_first_dies() {
+    let cluster = Cluster::new(3);
+    let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
+    let mut entering: Vec<_> =
+        barriers.iter().map(|(_, barrier)| Box::pin(barrier.enter_async())).collect();
+    for future in &mut entering[..2] {
+        assert!(settle(&cluster, future).is_pending());
+    }
+    let mut inside: Vec<Inside> = Vec::new();
+    for future in entering.iter_mut().rev() {
+        let Poll::Ready(entered) = settle(&cluster, future) else { panic!("not opened") };
+        inside.insert(0, entered.unwrap());
+    }
+    let third = inside.pop().unwrap();
+    let mut second = Box::pin(inside.pop().unwrap().leave_async());
+    assert!(settle(&cluster, &mut second).is_pending());
+    cluster.expire(&barriers[0].0);
+    assert!(settle(&cluster, &mut second).is_pending(), "the third is inside");
+    assert_eq!(third.leave_timeout(Duration::from_secs(5)), Ok(true));
+    assert_eq!(settle(&cluster, &mut second), Poll::Ready(Ok(())));
+}

@@ -71,12 +71,17 @@ pub enum Bug {
     VersionUnheard,
     CommandAboveVersion,
     VersionLostAtSnapshot,
+    UpdateLost,
+    IdTwice,
+    ConfigMissed,
+    CacheMissesRemoval,
+    ListUnordered,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 59] = [
+    pub const ALL: [Bug; 64] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -136,6 +141,11 @@ impl Bug {
         Bug::VersionUnheard,
         Bug::CommandAboveVersion,
         Bug::VersionLostAtSnapshot,
+        Bug::UpdateLost,
+        Bug::IdTwice,
+        Bug::ConfigMissed,
+        Bug::CacheMissesRemoval,
+        Bug::ListUnordered,
     ];
 
     /// What goes wrong with it.
@@ -210,6 +220,11 @@ impl Bug {
             Bug::VersionLostAtSnapshot => {
                 "a snapshot does not say by which version the cluster acts"
             }
+            Bug::UpdateLost => "an update replaces what another wrote meanwhile",
+            Bug::IdTwice => "the last number of a block is the first of the next",
+            Bug::ConfigMissed => "a follower is not told of a value that was made anew",
+            Bug::CacheMissesRemoval => "a cache keeps what went while its replica was behind",
+            Bug::ListUnordered => "the items of a list come in another order",
         }
     }
 }

@@ -6,7 +6,20 @@
 //! nothing, and what is dropped before it is done is given up, in the cluster too.
 
 mod blocking;
+mod cache;
+mod cell;
+mod codec;
+mod config;
+mod counter;
+mod ids;
 mod line;
+mod list;
 mod lock;
 
+pub use cache::{Cache, Change, Entry};
+pub use codec::{Codec, Postcard, Raw};
+pub use config::{Config, ConfigUpdate, ConfigWatch, Versioned};
+pub use counter::{Counted, Counter};
+pub use ids::IdGenerator;
+pub use list::{Item, NodeList};
 pub use lock::{Lock, LockGuard, LockLost};

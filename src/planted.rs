@@ -76,12 +76,14 @@ pub enum Bug {
     ConfigMissed,
     CacheMissesRemoval,
     ListUnordered,
+    InstanceStays,
+    VoteLost,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 64] = [
+    pub const ALL: [Bug; 66] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -146,6 +148,8 @@ impl Bug {
         Bug::ConfigMissed,
         Bug::CacheMissesRemoval,
         Bug::ListUnordered,
+        Bug::InstanceStays,
+        Bug::VoteLost,
     ];
 
     /// What goes wrong with it.
@@ -225,6 +229,8 @@ impl Bug {
             Bug::ConfigMissed => "a follower is not told of a value that was made anew",
             Bug::CacheMissesRemoval => "a cache keeps what went while its replica was behind",
             Bug::ListUnordered => "the items of a list come in another order",
+            Bug::InstanceStays => "an instance is shown after its session has ended",
+            Bug::VoteLost => "a transaction is committed though somebody voted against it",
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::create_containers;
+use crate::recipes::own::{inner, is_overtaken};
 use crate::runtime::entropy;
 use crate::session::Session;
 use crate::transaction::TRANSACTION_ATTEMPTS_MAX;
@@ -82,12 +83,8 @@ impl Cell {
         }
         let seen = Condition::Mzxid(seen);
         let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
-        match multi.submit().await {
-            Ok(results) => Ok(results.iter().filter_map(written).next_back().unwrap_or(0)),
-            // Who calls it a multi is not the caller.
-            Err(Error::Multi { error, .. }) => Err(*error),
-            Err(error) => Err(error),
-        }
+        let results = inner(multi.submit().await)?;
+        Ok(results.iter().find_map(written).unwrap_or(0))
     }
 
     async fn create(&self, data: &[u8]) -> Result<Zxid> {
@@ -135,9 +132,7 @@ impl Cell {
             let Some(data) = data else { return Ok((value, seen.unwrap_or(0))) };
             match self.replace(seen, &data).await {
                 Ok(zxid) => return Ok((value, zxid)),
-                Err(Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. }) => {
-                    self.back_off(attempt).await?
-                }
+                Err(error) if is_overtaken(&error) => self.back_off(attempt).await?,
                 Err(error) => return Err(error),
             }
         }

@@ -9,6 +9,7 @@ use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::line::create_containers;
+use crate::recipes::own::inner;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::znode::{Condition, CreateMode, Stat, Zxid};
@@ -173,12 +174,9 @@ impl NodeList {
 
     async fn delete(&self, path: &str, mzxid: Zxid) -> Result<bool> {
         let multi = self.session.multi().require(path, Condition::Mzxid(mzxid)).delete(path);
-        match multi.submit().await {
+        match inner(multi.submit().await) {
             Ok(_) => Ok(true),
-            Err(Error::Multi { error, .. }) => match *error {
-                Error::NoNode { .. } | Error::Unmet { .. } => Ok(false),
-                error => Err(error),
-            },
+            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -388,6 +388,18 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A znode's data is not what a recipe keeps there, or cannot become what it was to be: nothing
+    /// was changed.
+    #[error(
+        "the data of znode {path} cannot be used: {reason}; is the path somebody else's, or its \
+         format that of another version?"
+    )]
+    InvalidData {
+        /// The znode.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The system has no random numbers, threads or the like to give.
     #[error("the system refused {what}: {reason}")]
     System {

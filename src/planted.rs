@@ -95,12 +95,19 @@ pub enum Bug {
     BarrierOpensEarly,
     DoubleBarrierOpensEarly,
     DoubleBarrierLeavesEarly,
+    UpdateLost,
+    IdTwice,
+    ConfigMissed,
+    CacheMissesRemoval,
+    ListUnordered,
+    InstanceStays,
+    VoteLost,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 83] = [
+    pub const ALL: [Bug; 90] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -184,6 +191,13 @@ impl Bug {
         Bug::BarrierOpensEarly,
         Bug::DoubleBarrierOpensEarly,
         Bug::DoubleBarrierLeavesEarly,
+        Bug::UpdateLost,
+        Bug::IdTwice,
+        Bug::ConfigMissed,
+        Bug::CacheMissesRemoval,
+        Bug::ListUnordered,
+        Bug::InstanceStays,
+        Bug::VoteLost,
     ];
 
     /// What goes wrong with it.
@@ -294,6 +308,13 @@ impl Bug {
             Bug::BarrierOpensEarly => "whatever happens to a barrier opens it",
             Bug::DoubleBarrierOpensEarly => "a double barrier opens with one participant too few",
             Bug::DoubleBarrierLeavesEarly => "who leaves does not wait for the last of the others",
+            Bug::UpdateLost => "an update replaces what another wrote meanwhile",
+            Bug::IdTwice => "the last number of a block is the first of the next",
+            Bug::ConfigMissed => "a follower is not told of a value that was made anew",
+            Bug::CacheMissesRemoval => "a cache keeps what went while its replica was behind",
+            Bug::ListUnordered => "the items of a list come in another order",
+            Bug::InstanceStays => "an instance is shown after its session has ended",
+            Bug::VoteLost => "a transaction is committed though somebody voted against it",
         }
     }
 }

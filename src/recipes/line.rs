@@ -476,6 +476,7 @@ impl Held {
             session: self.session.clone(),
             creating: None,
             created: Some((path.clone(), 0)),
+            joined_at: 0,
             mark: None,
         };
         let multi = self.session.multi().delete(&self.path);

@@ -1,0 +1,168 @@
+//! One znode's data, changed by whoever has read what it replaces: what counters and configuration
+//! are made of.
+//!
+//! Nobody holds anything while it changes a cell, so that nobody who stalls or dies is in anybody's
+//! way: of those who try at once, one always succeeds. Who is overtaken waits for a random time, from
+//! an interval that doubles, and tries again.
+//!
+//! What was read is told by the zxid of the write that made it. A version would not do: it begins
+//! anew when the znode is deleted and created again, and an update that began before would then
+//! replace what it has not seen.
+//!
+//! Source: ZooKeeper, "Recipes and Solutions"; Curator, `DistributedAtomicValue`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::ephemeral::{inner, is_overtaken};
+use crate::recipes::line::create_containers;
+use crate::runtime::entropy;
+use crate::session::Session;
+use crate::transaction::TRANSACTION_ATTEMPTS_MAX;
+use crate::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
+
+/// Who is overtaken waits for less than this, and each time for up to twice as long ...
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+/// ... so many times.
+const DOUBLINGS_MAX: u32 = 7;
+
+/// A znode's data.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    session: Session,
+    path: String,
+}
+
+/// What a cell holds.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    pub(super) data: Arc<[u8]>,
+    /// The write that made it so.
+    pub(super) zxid: Zxid,
+}
+
+impl Cell {
+    pub(super) fn new(session: &Session, path: &str) -> Result<Cell> {
+        path::validate(path)?;
+        Ok(Cell { session: session.clone(), path: path.to_owned() })
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// As this replica has it; nothing if there is no znode.
+    pub(super) fn read_now(&self) -> Result<Option<Content>> {
+        content(self.session.get(&self.path))
+    }
+
+    /// The same, with the session's earlier writes.
+    pub(super) async fn read(&self) -> Result<Option<Content>> {
+        content(self.session.nonblocking().get(&self.path).await)
+    }
+
+    /// Replaces what was read. Fails with [`Error::Unmet`], [`Error::NoNode`] or
+    /// [`Error::NodeExists`] if that has changed.
+    pub(super) async fn replace(&self, seen: Option<Zxid>, data: &[u8]) -> Result<Zxid> {
+        match seen {
+            Some(seen) => self.replace_written(seen, data).await,
+            None => self.create(data).await,
+        }
+    }
+
+    async fn replace_written(&self, seen: Zxid, data: &[u8]) -> Result<Zxid> {
+        if planted(Bug::UpdateLost) {
+            return Ok(self.session.nonblocking().set(&self.path, data).await?.mzxid);
+        }
+        let seen = Condition::Mzxid(seen);
+        let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
+        let results = inner(multi.submit().await)?;
+        Ok(results.iter().find_map(written).unwrap_or(0))
+    }
+
+    async fn create(&self, data: &[u8]) -> Result<Zxid> {
+        loop {
+            let created =
+                self.session.nonblocking().create(&self.path, data, CreateMode::Persistent);
+            match created.await {
+                Ok(created) => return Ok(created.stat.mzxid),
+                Err(Error::NoNode { .. }) => match path::parent(&self.path) {
+                    Some(parent) => create_containers(&self.session, parent).await?,
+                    None => return Err(Error::NoNode { path: self.path.clone() }),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Puts something there, whatever there was.
+    pub(super) async fn put(&self, data: &[u8]) -> Result<Zxid> {
+        loop {
+            match self.session.nonblocking().set(&self.path, data).await {
+                Ok(stat) => return Ok(stat.mzxid),
+                Err(Error::NoNode { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            match self.create(data).await {
+                Err(Error::NodeExists { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Changes what is there into what `change` makes of it, as if nobody else wrote meanwhile; it is
+    /// asked again when somebody did. With nothing to write, nothing is sent.
+    ///
+    /// The zxid is that of the write, or if there was none, of what was read.
+    pub(super) async fn update<T>(
+        &self,
+        mut change: impl FnMut(Option<&Content>) -> Result<(Option<Vec<u8>>, T)>,
+    ) -> Result<(T, Zxid)> {
+        for attempt in 0..TRANSACTION_ATTEMPTS_MAX {
+            let content = self.read().await?;
+            let seen = content.as_ref().map(|content| content.zxid);
+            let (data, value) = change(content.as_ref())?;
+            let Some(data) = data else { return Ok((value, seen.unwrap_or(0))) };
+            match self.replace(seen, &data).await {
+                Ok(zxid) => return Ok((value, zxid)),
+                Err(error) if is_overtaken(&error) => self.back_off(attempt).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Conflict { path: self.path.clone(), attempts: TRANSACTION_ATTEMPTS_MAX })
+    }
+
+    async fn back_off(&self, attempt: u32) -> Result<()> {
+        let longest = FIRST_WAIT * (1 << attempt.min(DOUBLINGS_MAX));
+        let longest = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+        let time = Duration::from_nanos(entropy::number()? % longest);
+        self.session.nonblocking().sleep(time).await
+    }
+
+    /// What is there is not what this recipe writes.
+    pub(super) fn invalid(&self, reason: impl Into<String>) -> Error {
+        Error::InvalidData { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+fn content(read: Result<(Arc<[u8]>, Stat)>) -> Result<Option<Content>> {
+    match read {
+        Ok((data, stat)) => Ok(Some(Content { data, zxid: stat.mzxid })),
+        Err(Error::NoNode { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn written(result: &OpResult) -> Option<Zxid> {
+    match result {
+        OpResult::Set(stat) => Some(stat.mzxid),
+        _ => None,
+    }
+}

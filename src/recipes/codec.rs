@@ -1,0 +1,90 @@
+//! How values become a znode's data.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// How values become a znode's data and back: for a [`Config`](crate::recipes::Config) in a format
+/// of your own, as JSON.
+///
+/// ```
+/// use quorate::{recipes::{Codec, Config}, testing::Cluster};
+///
+/// /// A number as an operator would write it.
+/// struct Decimal;
+///
+/// impl Codec<u32> for Decimal {
+///     fn encode(value: &u32) -> Result<Vec<u8>, String> {
+///         Ok(value.to_string().into_bytes())
+///     }
+///
+///     fn decode(data: &[u8]) -> Result<u32, String> {
+///         let text = std::str::from_utf8(data).map_err(|error| error.to_string())?;
+///         text.parse().map_err(|error| format!("{error}"))
+///     }
+/// }
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let limit = Config::<u32, Decimal>::with_codec(&session, "/limit")?;
+/// limit.set(&20)?;
+/// assert_eq!(&session.get("/limit")?.0[..], b"20");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+pub trait Codec<T> {
+    /// The data that stands for a value, or why there is none.
+    fn encode(value: &T) -> Result<Vec<u8>, String>;
+
+    /// The value that data stands for, or why it stands for none. Data may come from anybody.
+    fn decode(data: &[u8]) -> Result<T, String>;
+}
+
+/// Postcard, a compact format for whatever [`serde`] can write. It does not describe itself: fields
+/// are known by their order, so a type in use may get variants at the end of an enum, and no fields.
+///
+/// ```
+/// use quorate::recipes::{Codec, Postcard};
+///
+/// let data = Postcard::encode(&(7u8, true))?;
+/// assert_eq!(data, [7, 1]);
+/// assert_eq!(Postcard::decode(&data), Ok((7u8, true)));
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Postcard;
+
+impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
+    fn encode(value: &T) -> Result<Vec<u8>, String> {
+        postcard::to_stdvec(value).map_err(|error| error.to_string())
+    }
+
+    fn decode(data: &[u8]) -> Result<T, String> {
+        match postcard::take_from_bytes(data) {
+            Ok((value, [])) => Ok(value),
+            Ok((_, rest)) => Err(format!("{} bytes are left over", rest.len())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// The data as it is.
+///
+/// ```
+/// use quorate::{recipes::{Config, Raw}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let banner = Config::<Vec<u8>, Raw>::with_codec(&session, "/banner")?;
+/// banner.set(&b"hello".to_vec())?;
+/// assert_eq!(&session.get("/banner")?.0[..], b"hello");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Raw;
+
+impl Codec<Vec<u8>> for Raw {
+    fn encode(value: &Vec<u8>) -> Result<Vec<u8>, String> {
+        Ok(value.clone())
+    }
+
+    fn decode(data: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(data.to_vec())
+    }
+}

@@ -1,0 +1,166 @@
+//! A number that all instances share.
+//!
+//! Source: Curator, `DistributedAtomicLong`; Kazoo, `Counter`.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::recipes::blocking;
+use crate::recipes::cell::{Cell, Content};
+use crate::session::Session;
+
+/// What a change of a [`Counter`] did.
+///
+/// ```
+/// use quorate::{recipes::Counter, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let added = Counter::new(&session, "/visits")?.add(3)?;
+/// assert_eq!((added.before, added.after), (0, 3));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Counted {
+    /// The value that it found.
+    pub before: i64,
+    /// The value that it left.
+    pub after: i64,
+}
+
+/// A number that all instances share, 0 until it is first changed.
+///
+/// Each change is done **exactly once**, whatever becomes of messages and leaders meanwhile, and the
+/// changes have one order: each finds what the one before left. Only who gives up waiting
+/// ([`Error::Timeout`]) or loses the session in between ([`Error::OutcomeUnknown`]) does not know
+/// whether its change was done; the library never repeats one then.
+///
+/// No lock is taken, so a participant that stalls holds up nobody. A change costs one write if nobody
+/// else changes the counter at the same time; who is overtaken waits for a random while and tries
+/// again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. For numbers
+/// that need only be different from each other, [`IdGenerator`](crate::recipes::IdGenerator) is
+/// cheaper by far.
+///
+/// The znode's data is the number as eight bytes, the highest first. Missing parents are made as
+/// containers.
+///
+/// ```
+/// use quorate::{recipes::Counter, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let here = Counter::new(&cluster.node(0).session(), "/visits")?;
+/// let there = Counter::new(&cluster.node(1).session(), "/visits")?;
+/// here.add(2)?;
+/// assert_eq!(there.add(-5)?.after, -3);
+/// assert!(there.compare_and_set(-3, 100)?);
+/// assert!(!here.compare_and_set(-3, 200)?);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Counter {
+    cell: Cell,
+}
+
+impl Counter {
+    /// The counter at this path.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<Counter> {
+        Ok(Counter { cell: Cell::new(session, path)? })
+    }
+
+    /// The counter's path.
+    pub fn path(&self) -> &str {
+        self.cell.path()
+    }
+
+    fn value(&self, content: Option<&Content>) -> Result<i64> {
+        let Some(content) = content else { return Ok(0) };
+        let bytes = <[u8; 8]>::try_from(&content.data[..]).map_err(|_| {
+            self.cell.invalid(format!("{} bytes, and a number has 8", content.data.len()))
+        })?;
+        Ok(i64::from_be_bytes(bytes))
+    }
+
+    /// The value as this replica has it; after [`Session::sync`], the present one. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if the znode holds no number; [`Error::NoAuth`]; those of a session
+    /// that is over.
+    pub fn get(&self) -> Result<i64> {
+        self.value(self.cell.read_now()?.as_ref())
+    }
+
+    fn out_of_range(&self, before: i64, number: i64) -> Error {
+        self.cell.invalid(format!("{before} and {number} are more than a counter can hold"))
+    }
+
+    async fn change(&self, change: impl Fn(i64) -> Result<Option<i64>>) -> Result<Counted> {
+        let changed = self.cell.update(|content| {
+            let before = self.value(content)?;
+            let after = change(before)?;
+            let data = after.map(|after| after.to_be_bytes().to_vec());
+            Ok((data, Counted { before, after: after.unwrap_or(before) }))
+        });
+        Ok(changed.await?.0)
+    }
+
+    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
+        blocking::request(self.cell.session(), operation, self.path(), future)
+    }
+
+    /// Adds a number, which may be negative. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if the sum is out of an `i64`'s range, or what is there is no number;
+    /// [`Error::Conflict`] after too many attempts; after both, nothing was added. Otherwise as
+    /// [`Session::set`].
+    pub fn add(&self, number: i64) -> Result<Counted> {
+        self.wait("add", self.add_async(number))
+    }
+
+    /// As [`Counter::add`], without blocking the thread. When the future is dropped, the number may
+    /// or may not be added.
+    pub async fn add_async(&self, number: i64) -> Result<Counted> {
+        self.change(|before| match before.checked_add(number) {
+            Some(after) => Ok(Some(after)),
+            None => Err(self.out_of_range(before, number)),
+        })
+        .await
+    }
+
+    /// Sets the counter, whatever its value. Blocks and fails as [`Counter::add`].
+    pub fn set(&self, value: i64) -> Result<Counted> {
+        self.wait("set", self.set_async(value))
+    }
+
+    /// As [`Counter::set`], without blocking the thread.
+    pub async fn set_async(&self, value: i64) -> Result<Counted> {
+        self.change(|_| Ok(Some(value))).await
+    }
+
+    /// Sets the counter if its value is `expected`, and says whether it was. Blocks and fails as
+    /// [`Counter::add`].
+    pub fn compare_and_set(&self, expected: i64, value: i64) -> Result<bool> {
+        self.wait("compare and set", self.compare_and_set_async(expected, value))
+    }
+
+    /// As [`Counter::compare_and_set`], without blocking the thread.
+    pub async fn compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool> {
+        // This replica may be behind: that the value is another one is to be true at some moment of
+        // this call.
+        self.cell.session().nonblocking().sync().await?;
+        let set = |before| Ok((before == expected).then_some(value));
+        Ok(self.change(set).await?.before == expected)
+    }
+
+    /// As [`Counter::add`], with a time limit of its own. `None` if it was not done by then; it may
+    /// be done yet.
+    ///
+    /// # Errors
+    /// As [`Counter::add`], but for [`Error::Timeout`].
+    pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
+        blocking::within(self.cell.session(), timeout, self.add_async(number))
+    }
+}

@@ -1,0 +1,321 @@
+//! Finding the instances of a service, and choosing one.
+//!
+//! Source: Curator, `ServiceProvider`, `ServiceCache`, `DownInstancePolicy`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::path;
+use crate::recipes::blocking;
+use crate::recipes::cache::Cache;
+use crate::recipes::registry::{Instance, decode, service_path};
+use crate::runtime::entropy;
+use crate::session::Session;
+use crate::snapshot::Snapshot;
+
+/// How long an instance is left out after [`Chooser::noted_failure`], unless told otherwise.
+const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
+
+/// Finds what is registered at a [`Registry`](crate::recipes::Registry).
+///
+/// Everything is answered by this instance's replica, at once and without a quorum: an instance that
+/// has just come or gone may not show yet; after [`Session::sync`] it does. An instance whose session
+/// is over is not shown by any replica that knows of it.
+///
+/// What cannot be read as an instance, because somebody else put it there, is passed over.
+///
+/// ```
+/// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let registry = Registry::new(&session, "/services")?;
+/// let _a = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+/// let _b = registry.register("billing", &Instance::new("b", "10.0.0.8", 8080))?;
+///
+/// let discovery = Discovery::new(&session, "/services")?;
+/// assert_eq!(discovery.names()?, ["billing"]);
+/// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
+/// let first = chooser.choose()?.expect("there are two");
+/// let second = chooser.choose()?.expect("there are two");
+/// assert_ne!(first.id, second.id);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    session: Session,
+    path: String,
+}
+
+impl Discovery {
+    /// What is registered at this path.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<Discovery> {
+        path::validate(path)?;
+        Ok(Discovery { session: session.clone(), path: path.to_owned() })
+    }
+
+    /// The names of the services that have instances, sorted. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::NoAuth`]; those of a session that is over.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let snapshot = self.session.snapshot()?;
+        let mut names = match snapshot.children(&self.path) {
+            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+            other => other?,
+        };
+        // The container of one that has gone stays for a while.
+        names.retain(|name| {
+            let stat = snapshot.exists(&path::join(&self.path, name));
+            stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.num_children > 0))
+        });
+        Ok(names)
+    }
+
+    /// The instances of a service, sorted by their ids, as they are at one zxid. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`] if the name is none of a znode; [`Error::NoAuth`]; those of a session
+    /// that is over.
+    pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
+        let path = service_path(&self.path, service)?;
+        instances(&self.session.snapshot()?, &path)
+    }
+
+    /// Follows the instances of a service, beginning with the present ones. Blocks until the
+    /// session's earlier calls have their answers.
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn watch(&self, service: &str) -> Result<InstancesWatch> {
+        let path = path::join(&self.path, service);
+        blocking::request(&self.session, "watch", &path, self.watch_async(service))
+    }
+
+    /// As [`Discovery::watch`], without blocking the thread.
+    pub async fn watch_async(&self, service: &str) -> Result<InstancesWatch> {
+        let path = service_path(&self.path, service)?;
+        let cache = Cache::new_async(&self.session, &path).await?;
+        Ok(InstancesWatch { session: self.session.clone(), cache, told: None })
+    }
+
+    /// Chooses among the instances of a service.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`] if the name is none of a znode.
+    pub fn chooser(&self, service: &str, strategy: Strategy) -> Result<Chooser> {
+        let path = service_path(&self.path, service)?;
+        let session = self.session.clone();
+        Ok(Chooser { session, path, strategy, time_out: USUAL_TIME_OUT, state: Arc::default() })
+    }
+}
+
+fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
+    let ids = match snapshot.children(path) {
+        Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let instance = |id: &String| {
+        let (data, _) = snapshot.get(&path::join(path, id)).ok()?;
+        decode(&data).ok().filter(|instance| instance.id == *id)
+    };
+    Ok(ids.iter().filter_map(instance).collect())
+}
+
+/// Follows the instances of a service: each call gives the latest set, if it is another one.
+///
+/// The last set is never missed, whatever comes between. It ends with its session; dropping it ends
+/// it too.
+///
+/// ```
+/// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let mut watch = Discovery::new(&cluster.node(1).session(), "/services")?.watch("billing")?;
+/// assert!(watch.recv()?.is_empty());
+/// let session = cluster.node(0).open_session()?;
+/// let registry = Registry::new(&session, "/services")?;
+/// let _kept = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+/// assert_eq!(watch.recv()?.len(), 1);
+/// cluster.expire(&session);
+/// assert!(watch.recv()?.is_empty());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct InstancesWatch {
+    session: Session,
+    cache: Cache,
+    told: Option<Vec<Instance>>,
+}
+
+impl InstancesWatch {
+    /// The set as it is now, if it is not the one that was given last. Does not block.
+    ///
+    /// # Errors
+    /// As [`Discovery::instances`].
+    pub fn try_recv(&mut self) -> Result<Option<Vec<Instance>>> {
+        self.cache.try_recv()?;
+        let now = instances(self.cache.view(), self.cache.path())?;
+        if self.told.as_ref() == Some(&now) {
+            return Ok(None);
+        }
+        self.told = Some(now.clone());
+        Ok(Some(now))
+    }
+
+    /// Waits for another set without blocking the thread. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Discovery::instances`], and [`Error::NoWatch`] if somebody removed its watch.
+    pub async fn next(&mut self) -> Result<Vec<Instance>> {
+        loop {
+            if let Some(instances) = self.try_recv()? {
+                return Ok(instances);
+            }
+            self.cache.next().await?;
+        }
+    }
+
+    /// Blocks until there is another set. Fails as [`InstancesWatch::next`].
+    pub fn recv(&mut self) -> Result<Vec<Instance>> {
+        let session = self.session.clone();
+        blocking::forever(&session, self.next())
+    }
+
+    /// Blocks until there is another set, at most for `timeout`; `None` if there is none by then.
+    /// Fails as [`InstancesWatch::next`].
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Vec<Instance>>> {
+        let session = self.session.clone();
+        blocking::within(&session, timeout, self.next())
+    }
+}
+
+/// How a [`Chooser`] chooses.
+///
+/// ```
+/// use quorate::{recipes::{Discovery, Strategy}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let chooser = Discovery::new(&session, "/services")?.chooser("billing", Strategy::Sticky)?;
+/// assert!(chooser.choose()?.is_none(), "there are none");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Any, each as often.
+    Random,
+    /// One after the other, by their ids.
+    RoundRobin,
+    /// Any, and then the same for as long as it is there and has not failed.
+    Sticky,
+    /// The one that has not failed for the longest time; of those that never have, any.
+    LeastRecentlyFailed,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: Option<String>,
+    /// When each last failed, by this node's clock; of present instances only.
+    failed: BTreeMap<String, Duration>,
+}
+
+/// Chooses among the instances of a service, and leaves out for a while those that have failed.
+///
+/// What has failed for one chooser is not told to others. Handles are clones and share what they
+/// know, which is of present instances only.
+///
+/// See [`Discovery`] for an example.
+#[derive(Clone, Debug)]
+pub struct Chooser {
+    session: Session,
+    path: String,
+    strategy: Strategy,
+    time_out: Duration,
+    state: Arc<Mutex<State>>,
+}
+
+impl Chooser {
+    /// The same, with another time for which an instance is left out after a failure: 30 seconds
+    /// unless told otherwise.
+    #[must_use]
+    pub fn time_out(mut self, time_out: Duration) -> Chooser {
+        self.time_out = time_out;
+        self
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of the instances that this replica has now, `None` if there is none. If all have failed
+    /// lately it is the one whose failure is the longest ago: it is more likely to work than none.
+    /// Does not block.
+    ///
+    /// # Errors
+    /// As [`Discovery::instances`], and [`Error::System`].
+    pub fn choose(&self) -> Result<Option<Instance>> {
+        let mut instances = instances(&self.session.snapshot()?, &self.path)?;
+        let now = self.session.shared().clock.now();
+        let mut state = self.state();
+        // Sorted by id.
+        let is_there =
+            |id: &str| instances.binary_search_by(|instance| instance.id[..].cmp(id)).is_ok();
+        state.failed.retain(|id, _| is_there(id));
+        let failed = |instance: &Instance| state.failed.get(&instance.id).copied();
+        let is_out = |instance: &Instance| {
+            failed(instance).is_some_and(|at| now < at.saturating_add(self.time_out))
+        };
+        if instances.iter().all(is_out) {
+            let chosen = instances.iter().min_by_key(|instance| failed(instance)).cloned();
+            return Ok(chosen);
+        }
+        instances.retain(|instance| !is_out(instance));
+        let index = match self.strategy {
+            Strategy::Random => any(instances.len())?,
+            Strategy::RoundRobin => {
+                let last = state.last.as_deref();
+                let after = |instance: &Instance| last.is_none_or(|last| instance.id[..] > *last);
+                instances.iter().position(after).unwrap_or(0)
+            }
+            Strategy::Sticky => {
+                let same = |instance: &Instance| state.last.as_ref() == Some(&instance.id);
+                match instances.iter().position(same) {
+                    Some(index) => index,
+                    None => any(instances.len())?,
+                }
+            }
+            Strategy::LeastRecentlyFailed => {
+                // None comes before any time.
+                instances.sort_by_key(failed);
+                let first = instances.first().and_then(failed);
+                any(instances.iter().take_while(|instance| failed(instance) == first).count())?
+            }
+        };
+        let chosen = instances.swap_remove(index);
+        state.last = Some(chosen.id.clone());
+        Ok(Some(chosen))
+    }
+
+    /// The instance of this id has failed: it is left out for a while. One that is not there is not
+    /// remembered.
+    pub fn noted_failure(&self, id: &str) {
+        let now = self.session.shared().clock.now();
+        let is_there = self.session.exists(&path::join(&self.path, id));
+        if is_there.is_ok_and(|stat| stat.is_some()) {
+            self.state().failed.insert(id.to_owned(), now);
+        }
+    }
+}
+
+/// An index below `count`, which is not 0. That some come a little more often is of no matter for so
+/// few.
+fn any(count: usize) -> Result<usize> {
+    let number = entropy::number()? % (count.max(1) as u64);
+    // Less than `count`.
+    Ok(number as usize)
+}

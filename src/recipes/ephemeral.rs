@@ -1,0 +1,122 @@
+//! Ephemeral znodes that are somebody's, and go with whoever drops them: by their path and czxid, so
+//! that never another's goes that has come in their place.
+
+use crate::error::{Error, Result};
+use crate::machine::command::{Op, Reply};
+use crate::node::io::{Answer, ClientRequest, RequestId, Write};
+use crate::pending::Pending;
+use crate::session::Session;
+use crate::znode::{Condition, Created, OpResult, Zxid};
+
+/// A znode that was created. Dropped, it is deleted, without waiting for that.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) session: Session,
+    pub(super) path: String,
+    pub(super) czxid: Zxid,
+    /// It is nobody's any more.
+    given_up: bool,
+}
+
+impl Own {
+    fn new(session: &Session, created: Created) -> Own {
+        let (path, czxid) = (created.path, created.stat.czxid);
+        Own { session: session.clone(), path, czxid, given_up: false }
+    }
+
+    /// Whether it is there at this moment: the session is surely alive, and this replica knows of no
+    /// deletion.
+    pub(super) fn is_there(&self) -> bool {
+        let stat = self.session.exists(&self.path).ok().flatten();
+        self.session.is_alive() && stat.is_some_and(|stat| stat.czxid == self.czxid)
+    }
+
+    /// It is left to whoever deletes it otherwise.
+    pub(super) fn forget(mut self) {
+        self.given_up = true;
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if !self.given_up {
+            let path = self.session.root.full(&self.path).into_owned();
+            discarding(&self.session)(path, self.czxid);
+        }
+    }
+}
+
+/// A multi under way that creates one znode. Dropped before that is there, it is deleted as soon as
+/// it is.
+pub(super) struct Making {
+    session: Session,
+    creating: Option<Pending<Vec<OpResult>>>,
+}
+
+impl Making {
+    pub(super) fn new(session: &Session, creating: Pending<Vec<OpResult>>) -> Making {
+        Making { session: session.clone(), creating: Some(creating) }
+    }
+
+    /// The znode, once it is there.
+    pub(super) async fn made(mut self) -> Result<Own> {
+        let results = match &mut self.creating {
+            // Polled in place, so that a drop in between finds it.
+            Some(creating) => inner(creating.await),
+            None => Ok(Vec::new()),
+        };
+        self.creating = None;
+        match results?.into_iter().find_map(created) {
+            Some(created) => Ok(Own::new(&self.session, created)),
+            // Whoever makes one asks for a create.
+            None => Err(Error::Stopped { reason: "nothing was created".to_owned() }),
+        }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if let Some(creating) = self.creating.take() {
+            let discard = discarding(&self.session);
+            creating.then(move |answer| {
+                if let Ok(Answer::Reply(Reply::Multi(results))) = answer
+                    && let Some(created) = results.into_iter().find_map(created)
+                {
+                    discard(created.path, created.stat.czxid);
+                }
+            });
+        }
+    }
+}
+
+fn created(result: OpResult) -> Option<Created> {
+    match result {
+        OpResult::Created(created) => Some(created),
+        _ => None,
+    }
+}
+
+/// Deletes a znode, by its path in the whole tree, if it is still the one of this czxid; without
+/// waiting for that, and as [`Session::discarding`].
+fn discarding(session: &Session) -> impl FnOnce(String, Zxid) + Send + use<> {
+    let (shared, asker, session) = (session.shared().clone(), session.asker(), session.id());
+    move |path, czxid| {
+        let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
+        let ops = vec![check, Op::Delete { path, version: None }];
+        let (request, command) = (RequestId(0), Write::Multi(ops));
+        shared.tell(Some(asker), ClientRequest::Write { request, session, command });
+    }
+}
+
+/// Who calls it a multi is not the caller.
+pub(super) fn inner(committed: Result<Vec<OpResult>>) -> Result<Vec<OpResult>> {
+    committed.map_err(|error| match error {
+        Error::Multi { error, .. } => *error,
+        error => error,
+    })
+}
+
+/// Whether a multi failed because somebody else was first.
+pub(super) fn is_overtaken(error: &Error) -> bool {
+    matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. })
+}

@@ -1,0 +1,123 @@
+//! Numbers that are given once.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::cell::Cell;
+use crate::session::Session;
+
+/// Gives numbers, each to one caller in the whole cluster and never again.
+///
+/// They are taken from a shared znode in blocks: one write for every `block` of them, and no write
+/// and no waiting in between, not even for a quorum. A block's numbers grow by one. What is left of
+/// a block when its generator is dropped, its process ends or a write's outcome is unknown is never
+/// given: **there are gaps**, of up to a block each. Nor do numbers say who was first: generators
+/// give from their blocks side by side.
+///
+/// They begin at 1. The znode holds the next number as eight bytes, the highest first, and must
+/// stay: if it is deleted, numbers begin anew.
+///
+/// Handles are clones and share a block. The numbers stay unique whatever becomes of the session; a
+/// session that is over gets no new block.
+///
+/// ```
+/// use quorate::{recipes::IdGenerator, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let here = IdGenerator::new(&cluster.node(0).session(), "/orders/ids", 100)?;
+/// let there = IdGenerator::new(&cluster.node(1).session(), "/orders/ids", 100)?;
+/// assert_eq!((here.next_id()?, here.next_id()?), (1, 2));
+/// assert_eq!(there.next_id()?, 101);
+/// assert_eq!(here.next_id()?, 3);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IdGenerator {
+    cell: Cell,
+    block: u64,
+    /// One range for each call that once found none left, so as many as there were callers at once.
+    left: Arc<Mutex<Vec<Range<u64>>>>,
+}
+
+impl IdGenerator {
+    /// The generator of the numbers at this path, which takes so many at a time, at least one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for a block of none.
+    pub fn new(session: &Session, path: &str, block: u32) -> Result<IdGenerator> {
+        if block == 0 {
+            let reason = "it must be 1 or more".to_owned();
+            return Err(Error::InvalidSetting { setting: "block", reason });
+        }
+        let cell = Cell::new(session, path)?;
+        Ok(IdGenerator { cell, block: u64::from(block), left: Arc::default() })
+    }
+
+    /// The path of the znode that holds the next number.
+    pub fn path(&self) -> &str {
+        self.cell.path()
+    }
+
+    /// A number that nobody else has or will have. Does not block while some of the block are left,
+    /// and otherwise for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if there are no more, or what the znode holds is no number;
+    /// [`Error::Conflict`] after too many attempts; otherwise as [`Session::set`]. No number was
+    /// given then.
+    pub fn next_id(&self) -> Result<u64> {
+        match self.take() {
+            Some(id) => Ok(id),
+            None => blocking::request(
+                self.cell.session(),
+                "take ids from",
+                self.path(),
+                self.next_id_async(),
+            ),
+        }
+    }
+
+    /// As [`IdGenerator::next_id`], without blocking the thread. When the future is dropped, a block
+    /// may be lost.
+    pub async fn next_id_async(&self) -> Result<u64> {
+        match self.take() {
+            Some(id) => Ok(id),
+            None => self.next_of_new_block().await,
+        }
+    }
+
+    fn take(&self) -> Option<u64> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(range) = left.last_mut() {
+            if let Some(id) = range.next() {
+                return Some(id);
+            }
+            left.pop();
+        }
+        None
+    }
+
+    async fn next_of_new_block(&self) -> Result<u64> {
+        let taken = self.cell.update(|content| {
+            let next = match content {
+                None => 1,
+                Some(content) => <[u8; 8]>::try_from(&content.data[..])
+                    .map(u64::from_be_bytes)
+                    .map_err(|_| self.cell.invalid("it is not a number of 8 bytes"))?,
+            };
+            let end = next
+                .checked_add(self.block)
+                .ok_or_else(|| self.cell.invalid("all numbers have been given"))?;
+            let kept = if planted(Bug::IdTwice) { end - 1 } else { end };
+            Ok((Some(kept.to_be_bytes().to_vec()), next..end))
+        });
+        let (mut range, _) = taken.await?;
+        // It has one at least: a block of none is refused.
+        let id = range.next().ok_or_else(|| self.cell.invalid("an empty block"))?;
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(range);
+        Ok(id)
+    }
+}

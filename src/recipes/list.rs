@@ -1,0 +1,190 @@
+//! A list that all instances share, in the order in which its items came.
+//!
+//! Source: ZooKeeper, "Sequence Nodes".
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::ephemeral::inner;
+use crate::recipes::line::create_containers;
+use crate::session::Session;
+use crate::snapshot::Snapshot;
+use crate::znode::{Condition, CreateMode, Stat, Zxid};
+
+/// What an item's name begins with.
+const PREFIX: &str = "item-";
+
+/// An item of a [`NodeList`].
+///
+/// ```
+/// use quorate::{recipes::NodeList, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let list = NodeList::new(&session, "/steps")?;
+/// let item = list.push(b"first")?;
+/// assert_eq!((item.path(), &item.data()[..]), ("/steps/item-0000000000", &b"first"[..]));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListItem {
+    path: String,
+    data: Arc<[u8]>,
+    stat: Stat,
+}
+
+impl ListItem {
+    /// The path of its znode, of which the number at the end is its place.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its data.
+    pub fn data(&self) -> &Arc<[u8]> {
+        &self.data
+    }
+
+    /// Its stat.
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+}
+
+/// A list that all instances share, in the order in which its items came: the children of one znode,
+/// numbered by it.
+///
+/// A push, like a removal, is one write, done exactly once. Reading is free, and shows the whole list
+/// at one zxid. The list's znode and its parents are made as containers: they go when they have been
+/// empty for a while, and so an empty list leaves nothing. It is not a queue: nobody is woken, and
+/// two may remove the same item, one of them in vain.
+///
+/// ```
+/// use quorate::{recipes::NodeList, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let session = cluster.node(0).session();
+/// let list = NodeList::new(&session, "/steps")?;
+/// let first = list.push(b"first")?;
+/// list.push(b"second")?;
+/// let data: Vec<_> = list.items()?.iter().map(|item| item.data().to_vec()).collect();
+/// assert_eq!(data, [&b"first"[..], b"second"]);
+/// assert!(list.remove(&first)?);
+/// assert!(!list.remove(&first)?, "it was gone already");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct NodeList {
+    session: Session,
+    path: String,
+}
+
+impl NodeList {
+    /// The list at this path.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<NodeList> {
+        path::validate(path)?;
+        path::validate_sequential(&path::join(path, PREFIX))?;
+        Ok(NodeList { session: session.clone(), path: path.to_owned() })
+    }
+
+    /// The list's path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
+        blocking::request(&self.session, operation, &self.path, future)
+    }
+
+    /// Puts an item at the end. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// As [`Session::create`], but for [`Error::NoNode`].
+    pub fn push(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
+        self.wait("push to", self.push_async(data))
+    }
+
+    /// As [`NodeList::push`], without blocking the thread.
+    pub async fn push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
+        let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
+        loop {
+            let mode = CreateMode::PersistentSequential;
+            match self.session.nonblocking().create(&path, data, mode).await {
+                Ok(created) => {
+                    let (path, stat) = (created.path, created.stat);
+                    return Ok(ListItem { path, data: Arc::from(data), stat });
+                }
+                Err(Error::NoNode { .. }) => create_containers(&self.session, &self.path).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// All items, in order, as this replica has them at one zxid. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::NoAuth`]; those of a session that is over.
+    pub fn items(&self) -> Result<Vec<ListItem>> {
+        self.items_in(&self.session.snapshot()?)
+    }
+
+    /// All items, in order, as they are in a snapshot: together with whatever else is read from it.
+    ///
+    /// # Errors
+    /// [`Error::NoAuth`].
+    pub fn items_in(&self, snapshot: &Snapshot) -> Result<Vec<ListItem>> {
+        let names = match snapshot.children(&self.path) {
+            Ok(names) => names,
+            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut names: Vec<&String> = names.iter().filter(|name| number(name).is_some()).collect();
+        names.sort_by_key(|name| number(name));
+        if planted(Bug::ListUnordered) {
+            names.reverse();
+        }
+        names
+            .into_iter()
+            .map(|name| {
+                let path = path::join(&self.path, name);
+                let (data, stat) = snapshot.get(&path)?;
+                Ok(ListItem { path, data, stat })
+            })
+            .collect()
+    }
+
+    /// Removes an item, and says whether it was there. Never another one: neither one that has the
+    /// item's number because the list was deleted in between, nor one whose data was set. Blocks for
+    /// the request timeout at most.
+    ///
+    /// # Errors
+    /// As [`Session::delete`].
+    pub fn remove(&self, item: &ListItem) -> Result<bool> {
+        self.wait("remove from", self.remove_async(item))
+    }
+
+    /// As [`NodeList::remove`], without blocking the thread.
+    pub async fn remove_async(&self, item: &ListItem) -> Result<bool> {
+        self.delete(&item.path, item.stat.mzxid).await
+    }
+
+    async fn delete(&self, path: &str, mzxid: Zxid) -> Result<bool> {
+        let multi = self.session.multi().require(path, Condition::Mzxid(mzxid)).delete(path);
+        match inner(multi.submit().await) {
+            Ok(_) => Ok(true),
+            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// An item's number, if it is one. It outgrows its ten digits, so that the longer one is the larger.
+fn number(name: &str) -> Option<(usize, &str)> {
+    let number = name.strip_prefix(PREFIX)?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some((number.len(), number))
+}

@@ -1,0 +1,182 @@
+//! One that takes part in a two-phase commit: it votes, and learns what was decided.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::codec::{Codec, Postcard};
+use crate::recipes::ephemeral::{Own, inner, is_overtaken};
+use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
+use crate::znode::Condition;
+
+/// One that takes part in a [`TwoPhaseCommit`]. Dropped before it has voted, it is lost, and the
+/// transaction is aborted.
+///
+/// See [`TwoPhaseCommit`] for an example.
+#[derive(Debug)]
+pub struct Participant {
+    transaction: TwoPhaseCommit,
+    path: String,
+    proposal: Vec<u8>,
+    /// Until it has voted.
+    alive: Mutex<Option<Own>>,
+}
+
+impl Participant {
+    pub(super) fn new(
+        transaction: &TwoPhaseCommit,
+        path: String,
+        proposal: Vec<u8>,
+        alive: Option<Own>,
+    ) -> Participant {
+        let (transaction, alive) = (transaction.clone(), Mutex::new(alive));
+        Participant { transaction, path, proposal, alive }
+    }
+
+    /// What is proposed.
+    pub fn proposal(&self) -> &[u8] {
+        &self.proposal
+    }
+
+    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
+        blocking::request(&self.transaction.session, operation, &self.path, future)
+    }
+
+    /// Votes, and says how far the transaction has got with that. A vote against it aborts it. A vote
+    /// that was given already, by this name and before it came back, may be given again. Blocks for
+    /// the request timeout at most; whoever votes for it must be able to do it from then on, also
+    /// after [`Error::Timeout`].
+    ///
+    /// If it is decided already and this one has not voted, it was aborted, and nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if somebody else has joined by this name since, or it is forgotten;
+    /// [`Error::InvalidData`] if the other vote was given already; otherwise as
+    /// [`TwoPhaseCommit::decide`].
+    pub fn vote(&self, vote: Vote) -> Result<Phase> {
+        self.wait("vote", self.vote_async(vote))
+    }
+
+    /// As [`Participant::vote`], without blocking the thread. When the future is dropped, the vote may
+    /// be given or not.
+    pub async fn vote_async(&self, vote: Vote) -> Result<Phase> {
+        let transaction = &self.transaction;
+        let alive_path = alive(&self.path);
+        loop {
+            let snapshot = transaction.session.nonblocking().snapshot().await?;
+            let header = transaction.header(&snapshot)?;
+            let phase = header.value.phase;
+            let site: Read<Site> = read(&snapshot, &self.path)?;
+            match site.value {
+                Site::Voted(given) if given != vote => {
+                    let (path, reason) = (self.path.clone(), format!("it has voted {given:?}"));
+                    return Err(Error::InvalidData { path, reason });
+                }
+                Site::Voted(_) | Site::Acknowledged => return Ok(phase),
+                Site::Invited | Site::Joined if phase != Phase::Voting => return Ok(phase),
+                Site::Invited | Site::Joined => {}
+            }
+            let Some(czxid) = self.alive().as_ref().map(|own| own.czxid) else {
+                return Err(Error::NoNode { path: alive_path });
+            };
+            if snapshot.exists(&alive_path)?.is_none_or(|stat| stat.czxid != czxid) {
+                transaction.session.check_alive()?;
+                return Err(Error::NoNode { path: alive_path });
+            }
+            let mut multi = transaction
+                .session
+                .multi()
+                .require(&self.path, Condition::Mzxid(site.mzxid))
+                .require(&alive_path, Condition::Czxid(czxid))
+                .delete(&alive_path)
+                .set(&self.path, transaction.encode(&Site::Voted(vote))?);
+            let after = if vote == Vote::No && !planted(Bug::VoteLost) {
+                multi = transaction.deciding(multi, &header, Phase::Aborted)?;
+                Phase::Aborted
+            } else {
+                let condition = Condition::Mzxid(header.mzxid);
+                multi = multi.require(&transaction.path, condition);
+                Phase::Voting
+            };
+            match inner(multi.submit().await) {
+                Ok(_) => {
+                    if let Some(own) = self.alive().take() {
+                        own.forget();
+                    }
+                    return Ok(after);
+                }
+                Err(error) if is_overtaken(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn alive(&self) -> MutexGuard<'_, Option<Own>> {
+        self.alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until it is decided, for as long as the session lives, and says what was.
+    ///
+    /// # Errors
+    /// As [`TwoPhaseCommit::phase`].
+    pub fn outcome(&self) -> Result<Phase> {
+        blocking::forever(&self.transaction.session, self.outcome_async())
+    }
+
+    /// As [`Participant::outcome`], at most for `timeout`: `None` if it is not decided by then.
+    ///
+    /// # Errors
+    /// As [`Participant::outcome`].
+    pub fn outcome_timeout(&self, timeout: Duration) -> Result<Option<Phase>> {
+        blocking::within(&self.transaction.session, timeout, self.outcome_async())
+    }
+
+    /// As [`Participant::outcome`], without blocking the thread.
+    pub async fn outcome_async(&self) -> Result<Phase> {
+        let TwoPhaseCommit { session, path } = &self.transaction;
+        loop {
+            let (data, _, watch) = session.nonblocking().get_and_watch(path).await?;
+            let header: Header = Postcard::decode(&data)
+                .map_err(|reason| Error::InvalidData { path: path.clone(), reason })?;
+            if header.phase != Phase::Voting {
+                return Ok(header.phase);
+            }
+            // Whatever happened to it, or to this session: look again.
+            watch.next().await;
+        }
+    }
+
+    /// Says that the outcome is known, and done if it was to be: this one will not ask for it again.
+    /// Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] if there is none yet; otherwise as
+    /// [`Session::set`](crate::Session::set). That it is forgotten already is no error.
+    pub fn acknowledge(&self) -> Result<()> {
+        self.wait("acknowledge", self.acknowledge_async())
+    }
+
+    /// As [`Participant::acknowledge`], without blocking the thread.
+    pub async fn acknowledge_async(&self) -> Result<()> {
+        let transaction = &self.transaction;
+        let snapshot = transaction.session.nonblocking().snapshot().await?;
+        let header = match transaction.header(&snapshot) {
+            Err(Error::NoNode { .. }) => return Ok(()),
+            other => other?,
+        };
+        if header.value.phase == Phase::Voting {
+            let (path, reason) = (transaction.path.clone(), "nothing is decided yet".to_owned());
+            return Err(Error::InvalidData { path, reason });
+        }
+        let known = transaction.encode(&Site::Acknowledged)?;
+        let condition = Condition::Mzxid(header.mzxid);
+        let multi = transaction.session.multi().require(&transaction.path, condition);
+        match inner(multi.set(&self.path, known).submit().await) {
+            // Forgotten, or another one by now.
+            Ok(_) | Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Services and their instances, as they make themselves known.
+//!
+//! Below the registry's path each service has a container, and in it each instance an ephemeral
+//! znode by its id.
+//!
+//! Source: Curator, `ServiceDiscovery`.
+
+use std::collections::BTreeMap;
+
+use crossbeam_channel::Receiver;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::codec::{Codec, Postcard};
+use crate::recipes::ephemeral::{Making, Own, inner};
+use crate::recipes::line::create_containers;
+use crate::session::Session;
+use crate::watch::{Watch, WatchEvent, WatchMode};
+use crate::znode::{Condition, CreateMode};
+
+/// One instance of a service: what others need to reach it.
+///
+/// ```
+/// use quorate::recipes::Instance;
+///
+/// let instance = Instance::new("a", "10.0.0.7", 8080).with("zone", "north");
+/// assert_eq!(instance.metadata["zone"], "north");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Instance {
+    /// Which one it is, among those of its service: a znode's name.
+    pub id: String,
+    /// The host's name or address.
+    pub address: String,
+    /// The port.
+    pub port: u16,
+    /// Whatever else is to be known.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Instance {
+    /// An instance without metadata.
+    pub fn new(id: impl Into<String>, address: impl Into<String>, port: u16) -> Instance {
+        Instance { id: id.into(), address: address.into(), port, metadata: BTreeMap::new() }
+    }
+
+    /// The same with one more thing to know.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Instance {
+        self.metadata.insert(name.into(), value.into());
+        self
+    }
+}
+
+/// What a registration's znode holds. More may be added behind.
+#[derive(Serialize, Deserialize)]
+enum Record {
+    Instance(Instance),
+}
+
+pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
+    let Record::Instance(instance) = Postcard::decode(data)?;
+    Ok(instance)
+}
+
+/// The path of a service.
+pub(super) fn service_path(root: &str, service: &str) -> Result<String> {
+    name_in(root, service)
+}
+
+pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
+    let path = path::join(parent, name);
+    if name.contains('/') {
+        let reason = "a name cannot have a '/'".into();
+        return Err(Error::InvalidPath { path, reason });
+    }
+    path::validate(&path)?;
+    Ok(path)
+}
+
+/// Where instances make themselves known, for [`Discovery`](crate::recipes::Discovery) to find.
+///
+/// An instance is there as long as its [`Registration`] and its session: nobody has to tell that it
+/// died. Its service's znode and those above are made as containers.
+///
+/// ```
+/// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let registry = Registry::new(&cluster.node(0).session(), "/services")?;
+/// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+///
+/// let there = cluster.node(1).session();
+/// there.sync()?;
+/// let discovery = Discovery::new(&there, "/services")?;
+/// assert_eq!(discovery.instances("billing")?[0].port, 8080);
+///
+/// registration.deregister()?;
+/// there.sync()?;
+/// assert!(discovery.instances("billing")?.is_empty());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Registry {
+    session: Session,
+    path: String,
+}
+
+impl Registry {
+    /// The registry at this path.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<Registry> {
+        path::validate(path)?;
+        Ok(Registry { session: session.clone(), path: path.to_owned() })
+    }
+
+    /// Makes an instance of a service known. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::NodeExists`] if the service has an instance of this id: another one, or a former one
+    /// whose session is not over yet; [`Error::InvalidPath`] if a name is none of a znode; otherwise
+    /// as [`Session::create`].
+    pub fn register(&self, service: &str, instance: &Instance) -> Result<Registration> {
+        let path = path::join(&self.path, service);
+        let registered = self.register_async(service, instance);
+        blocking::request(&self.session, "register at", &path, registered)
+    }
+
+    /// As [`Registry::register`], without blocking the thread. When the future is dropped, the
+    /// instance is deregistered.
+    pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
+        let parent = service_path(&self.path, service)?;
+        let path = name_in(&parent, &instance.id)?;
+        // What is watched beforehand is missed by nobody.
+        let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
+        let data = encode(&path, instance)?;
+        let mode = match planted(Bug::InstanceStays) {
+            false => CreateMode::Ephemeral,
+            true => CreateMode::Persistent,
+        };
+        loop {
+            let creating = self.session.multi().create(&path, &data, mode).submit();
+            match Making::new(&self.session, creating).made().await {
+                Ok(own) => return Ok(Registration { own, watch }),
+                Err(Error::NoNode { .. }) => create_containers(&self.session, &parent).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// An instance that is known. Dropped, it is deregistered, without waiting for that.
+///
+/// It ends with its session, which is to be replaced by a new one, and the instance registered again
+/// through that.
+///
+/// ```
+/// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let session = cluster.node(0).session();
+/// let registry = Registry::new(&session, "/services")?;
+/// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+/// assert!(registration.is_registered());
+/// cluster.expire(&session);
+/// assert!(!registration.is_registered());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Registration {
+    own: Own,
+    watch: Watch,
+}
+
+impl Registration {
+    /// The path of its znode.
+    pub fn path(&self) -> &str {
+        &self.own.path
+    }
+
+    /// Whether the instance is known at this moment: its session is surely alive, and this replica
+    /// knows of no deletion of its znode. Does not block.
+    pub fn is_registered(&self) -> bool {
+        self.own.is_there()
+    }
+
+    /// A channel on which the end of the registration shows: it gets a message, perhaps also of
+    /// something else, or closes. [`Registration::is_registered`] then tells the truth.
+    pub fn events(&self) -> &Receiver<WatchEvent> {
+        self.watch.events()
+    }
+
+    /// Says something else of the instance. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] or [`Error::Unmet`] if the registration was deleted;
+    /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
+    pub fn update(&self, instance: &Instance) -> Result<()> {
+        let updated = self.update_async(instance);
+        blocking::request(&self.own.session, "update", self.path(), updated)
+    }
+
+    /// As [`Registration::update`], without blocking the thread.
+    pub async fn update_async(&self, instance: &Instance) -> Result<()> {
+        let path = &self.own.path;
+        if path.rsplit('/').next() != Some(&instance.id[..]) {
+            let reason = format!("the instance is said to be {:?}", instance.id).into();
+            return Err(Error::InvalidPath { path: path.clone(), reason });
+        }
+        let data = encode(path, instance)?;
+        let condition = Condition::Czxid(self.own.czxid);
+        let multi = self.own.session.multi().require(path, condition).set(path, data);
+        inner(multi.submit().await).map(drop)
+    }
+
+    /// Deregisters the instance and waits until that is done. That it was gone already is no error.
+    ///
+    /// # Errors
+    /// As [`Session::delete`]. It goes on then, as after a drop.
+    pub fn deregister(self) -> Result<()> {
+        let Own { session, path, czxid, .. } = &self.own;
+        let condition = Condition::Czxid(*czxid);
+        let deleting = session.multi().require(path, condition).delete(path).submit();
+        let deleted = async { inner(deleting.await).map(drop) };
+        match blocking::request(session, "deregister", path, deleted) {
+            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
+            Err(error) if error.is_session_lost() => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn encode(path: &str, instance: &Instance) -> Result<Vec<u8>> {
+    Postcard::encode(&Record::Instance(instance.clone()))
+        .map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
+}

@@ -1,0 +1,478 @@
+//! Transactions that several participants agree on: committed by all or by none.
+//!
+//! | znode | what it holds |
+//! | --- | --- |
+//! | `<path>` | what is proposed, to whom, and what was decided |
+//! | `<path>/<participant>` | how far it has got, and its vote |
+//! | `<path>/<participant>/alive` | ephemeral: it has joined, and has not voted yet |
+//!
+//! A decision is one write, done only if nothing was decided before, and to commit, only if all votes
+//! are those that were counted. So it matters to nobody's safety who decides: any number of
+//! coordinators may try, and whoever comes after one that died goes on from what is there.
+//!
+//! Each participant watches the first znode alone, and the coordinator everything: a vote wakes one,
+//! and the decision each once.
+//!
+//! Source: ZooKeeper, "Recipes and Solutions", Two-phased Commit, where every site watches every
+//! other, or waits for a coordinator that may be gone.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::multi::Multi;
+use crate::path;
+use crate::planted::{Bug, planted};
+use crate::recipes::blocking;
+use crate::recipes::codec::{Codec, Postcard};
+use crate::recipes::ephemeral::{Making, inner, is_overtaken};
+use crate::recipes::line::create_containers;
+use crate::recipes::participant::Participant;
+use crate::recipes::registry::name_in;
+use crate::session::Session;
+use crate::snapshot::Snapshot;
+use crate::watch::WatchMode;
+use crate::znode::{Condition, CreateMode, Zxid};
+
+/// How far a transaction has got.
+///
+/// ```
+/// use quorate::{recipes::{Phase, TwoPhaseCommit}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
+/// transaction.begin(&["shop", "bank"], b"one apple")?;
+/// assert_eq!(transaction.phase()?, Phase::Voting);
+/// assert_eq!(transaction.abort()?, Phase::Aborted);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Nothing is decided yet.
+    Voting,
+    /// All have voted for it: each is to do it. For good.
+    Committed,
+    /// None may do it. For good.
+    Aborted,
+}
+
+/// What a participant says of a transaction.
+///
+/// ```
+/// use quorate::{recipes::{Phase, TwoPhaseCommit, Vote}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
+/// transaction.begin(&["shop", "bank"], b"one apple")?;
+/// let phase = transaction.join("shop")?.vote(Vote::No)?;
+/// assert_eq!(phase, Phase::Aborted, "nobody waits for the others");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Vote {
+    /// It can do it, and will if it is committed, whatever happens to it meanwhile.
+    Yes,
+    /// It cannot.
+    No,
+}
+
+/// What the transaction's znode holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) phase: Phase,
+    pub(super) participants: Vec<String>,
+    pub(super) proposal: Vec<u8>,
+}
+
+/// What a participant's znode holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Site {
+    Invited,
+    Joined,
+    Voted(Vote),
+    /// It had voted for it, and knows what was decided.
+    Acknowledged,
+}
+
+/// Something read, and the write that made it so.
+pub(super) struct Read<T> {
+    pub(super) value: T,
+    pub(super) mzxid: Zxid,
+}
+
+/// What the votes amount to.
+enum Tally {
+    /// All are for it: these znodes, as they are.
+    Commit(Vec<(String, Zxid)>),
+    Abort,
+    Wait,
+}
+
+/// A transaction that several participants agree on: all commit it, or none does.
+///
+/// Somebody [begins](TwoPhaseCommit::begin) it, which tells whom it concerns. Each participant
+/// [joins](TwoPhaseCommit::join) and [votes](Participant::vote), and a coordinator
+/// [decides](TwoPhaseCommit::decide): the one who began it, or any other.
+///
+/// - **It is committed only if all have voted for it**, and there is one decision, for good. Both are
+///   conditions of the write that decides, and so hold whoever decides, and however many at once.
+/// - **A coordinator that dies leaves nothing behind.** Another one that calls `decide` goes on from
+///   the votes that are there, or finds what was decided.
+/// - A vote against it aborts it at once, and so does the coordinator when a participant is lost that
+///   has joined and has not voted: its session is over, or its [`Participant`] was dropped. One that
+///   never joins is waited for, as long as [`TwoPhaseCommit::decide_timeout`] says.
+/// - A participant that has voted for it is bound. If it dies it joins again, by the same name, and
+///   learns [the outcome](Participant::outcome), which stays until all who are bound have
+///   [acknowledged](Participant::acknowledge) it and somebody has it
+///   [forgotten](TwoPhaseCommit::forget).
+///
+/// As with all two-phase commits, a participant that has voted for it must wait for the decision,
+/// which takes a coordinator. With `n` participants it costs `2n + 2` writes, and `n` more with
+/// acknowledgements; a vote wakes the coordinator alone, the decision each participant once.
+///
+/// ```
+/// use quorate::{recipes::{Phase, TwoPhaseCommit, Vote}, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let coordinator = TwoPhaseCommit::new(&cluster.node(0).session(), "/transactions/7")?;
+/// coordinator.begin(&["shop", "bank"], b"one apple")?;
+///
+/// std::thread::scope(|scope| {
+///     for (node, name) in [(1, "shop"), (2, "bank")] {
+///         let session = cluster.node(node).session();
+///         scope.spawn(move || {
+///             session.sync()?;
+///             let participant = TwoPhaseCommit::new(&session, "/transactions/7")?.join(name)?;
+///             assert_eq!(participant.proposal(), b"one apple");
+///             participant.vote(Vote::Yes)?;
+///             assert_eq!(participant.outcome()?, Phase::Committed);
+///             participant.acknowledge()
+///         });
+///     }
+///     assert_eq!(coordinator.decide()?, Phase::Committed);
+///     Ok::<(), quorate::Error>(())
+/// })?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TwoPhaseCommit {
+    pub(super) session: Session,
+    pub(super) path: String,
+}
+
+impl TwoPhaseCommit {
+    /// The transaction at this path, whether or not it has begun.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn new(session: &Session, path: &str) -> Result<TwoPhaseCommit> {
+        path::validate(path)?;
+        Ok(TwoPhaseCommit { session: session.clone(), path: path.to_owned() })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
+        blocking::request(&self.session, operation, &self.path, future)
+    }
+
+    /// Begins it: what is proposed, and to whom, by names that are a znode's. Blocks for the request
+    /// timeout at most. Missing parents are made as containers.
+    ///
+    /// # Errors
+    /// [`Error::NodeExists`] if it has begun already, or a name is given twice;
+    /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for a name that cannot
+    /// be one; [`Error::TooLarge`] if all that is more than 1 MiB; otherwise as
+    /// [`Session::create`](crate::Session::create).
+    pub fn begin(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
+        self.wait("begin", self.begin_async(participants, proposal))
+    }
+
+    /// As [`TwoPhaseCommit::begin`], without blocking the thread.
+    pub async fn begin_async(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
+        if participants.is_empty() {
+            let reason = "nobody would vote".to_owned();
+            return Err(Error::InvalidSetting { setting: "participants", reason });
+        }
+        let header = Header {
+            phase: Phase::Voting,
+            participants: participants.iter().map(|name| (*name).to_owned()).collect(),
+            proposal: proposal.to_vec(),
+        };
+        let (header, site) = (self.encode(&header)?, self.encode(&Site::Invited)?);
+        loop {
+            let mut multi =
+                self.session.multi().create(&self.path, &header, CreateMode::Persistent);
+            for name in participants {
+                multi = multi.create(&name_in(&self.path, name)?, &site, CreateMode::Persistent);
+            }
+            match (inner(multi.submit().await), path::parent(&self.path)) {
+                (Err(Error::NoNode { .. }), Some(parent)) => {
+                    create_containers(&self.session, parent).await?;
+                }
+                (result, _) => return result.map(drop),
+            }
+        }
+    }
+
+    pub(super) fn encode<T>(&self, value: &T) -> Result<Vec<u8>>
+    where
+        Postcard: Codec<T>,
+    {
+        let path = || self.path.clone();
+        Postcard::encode(value).map_err(|reason| Error::InvalidData { path: path(), reason })
+    }
+
+    pub(super) fn header(&self, snapshot: &Snapshot) -> Result<Read<Header>> {
+        read(snapshot, &self.path)
+    }
+
+    /// How far it has got, as this replica has it. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; those of a
+    /// session that is over.
+    pub fn phase(&self) -> Result<Phase> {
+        Ok(self.header(&self.session.snapshot()?)?.value.phase)
+    }
+
+    /// Blocks until it is decided, and decides it as soon as the votes allow. Any number may do so at
+    /// once, at any time.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if what is at
+    /// its path is no transaction; otherwise as [`Session::set`](crate::Session::set). If one is
+    /// lost while it decides, it is decided or it is not: ask again.
+    pub fn decide(&self) -> Result<Phase> {
+        blocking::forever(&self.session, self.decide_async())
+    }
+
+    /// As [`TwoPhaseCommit::decide`]; if not all have voted after `timeout`, it is aborted. Blocks
+    /// for that and the request timeout at most.
+    ///
+    /// # Errors
+    /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+    pub fn decide_timeout(&self, timeout: Duration) -> Result<Phase> {
+        match blocking::within(&self.session, timeout, self.decide_async())? {
+            Some(phase) => Ok(phase),
+            None => self.abort(),
+        }
+    }
+
+    /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread: after the timeout it goes
+    /// on until it has aborted it, or found it decided.
+    pub async fn decide_timeout_async(&self, timeout: Duration) -> Result<Phase> {
+        let (mut deciding, mut time) =
+            (pin!(self.decide_async()), self.session.nonblocking().sleep(timeout));
+        let decided = std::future::poll_fn(|context| {
+            if let Poll::Ready(phase) = deciding.as_mut().poll(context) {
+                return Poll::Ready(Some(phase));
+            }
+            pin!(&mut time).poll(context).map(|_| None)
+        });
+        match decided.await {
+            Some(phase) => phase,
+            None => self.abort_async().await,
+        }
+    }
+
+    /// As [`TwoPhaseCommit::decide`], without blocking the thread. Dropping the future leaves it to
+    /// others.
+    pub async fn decide_async(&self) -> Result<Phase> {
+        let calls = self.session.nonblocking();
+        let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
+        loop {
+            let snapshot = calls.snapshot().await?;
+            let header = self.header(&snapshot)?;
+            if header.value.phase != Phase::Voting {
+                return Ok(header.value.phase);
+            }
+            let (phase, votes) = match self.tally(&snapshot, &header.value)? {
+                Tally::Commit(votes) => (Phase::Committed, votes),
+                Tally::Abort => (Phase::Aborted, Vec::new()),
+                Tally::Wait => {
+                    if watch.next().await.is_none() {
+                        self.session.check_alive()?;
+                        return Err(Error::NoWatch { path: self.path.clone() });
+                    }
+                    continue;
+                }
+            };
+            let mut multi = self.session.multi();
+            for (path, mzxid) in votes {
+                multi = multi.require(&path, Condition::Mzxid(mzxid));
+            }
+            match inner(self.deciding(multi, &header, phase)?.submit().await) {
+                Ok(_) => return Ok(phase),
+                // Somebody has voted, or decided, in between.
+                Err(error) if is_overtaken(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// With the decision, if there is none yet.
+    pub(super) fn deciding<'a>(
+        &self,
+        multi: Multi<'a>,
+        header: &Read<Header>,
+        phase: Phase,
+    ) -> Result<Multi<'a>> {
+        let decided = self.encode(&Header { phase, ..header.value.clone() })?;
+        Ok(multi.require(&self.path, Condition::Mzxid(header.mzxid)).set(&self.path, decided))
+    }
+
+    fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Tally> {
+        let mut votes = Vec::new();
+        let mut waits = false;
+        for name in &header.participants {
+            let path = path::join(&self.path, name);
+            let site: Read<Site> = read(snapshot, &path)?;
+            match site.value {
+                Site::Voted(Vote::Yes) => votes.push((path, site.mzxid)),
+                Site::Voted(Vote::No) if planted(Bug::VoteLost) => votes.push((path, site.mzxid)),
+                Site::Voted(Vote::No) => return Ok(Tally::Abort),
+                // It has joined and is gone.
+                Site::Joined if snapshot.exists(&alive(&path))?.is_none() => {
+                    return Ok(Tally::Abort);
+                }
+                Site::Joined | Site::Invited => waits = true,
+                Site::Acknowledged => {
+                    let reason = "it knows an outcome that there is not".to_owned();
+                    return Err(Error::InvalidData { path, reason });
+                }
+            }
+        }
+        Ok(if waits { Tally::Wait } else { Tally::Commit(votes) })
+    }
+
+    /// Aborts it, unless it is decided already, and says what was. Anybody may. Blocks for the
+    /// request timeout at most.
+    ///
+    /// # Errors
+    /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+    pub fn abort(&self) -> Result<Phase> {
+        self.wait("abort", self.abort_async())
+    }
+
+    /// As [`TwoPhaseCommit::abort`], without blocking the thread.
+    pub async fn abort_async(&self) -> Result<Phase> {
+        loop {
+            let header = self.header(&self.session.nonblocking().snapshot().await?)?;
+            if header.value.phase != Phase::Voting {
+                return Ok(header.value.phase);
+            }
+            let multi = self.deciding(self.session.multi(), &header, Phase::Aborted)?;
+            match inner(multi.submit().await) {
+                Ok(_) => return Ok(Phase::Aborted),
+                Err(error) if is_overtaken(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes part, or again after having been lost. Whoever has joined by this name before and has
+    /// not voted cannot vote any more. Blocks for the request timeout at most.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant of this name;
+    /// otherwise as [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
+    pub fn join(&self, name: &str) -> Result<Participant> {
+        self.wait("join", self.join_async(name))
+    }
+
+    /// As [`TwoPhaseCommit::join`], without blocking the thread. When the future is dropped, it is as
+    /// when the participant is.
+    pub async fn join_async(&self, name: &str) -> Result<Participant> {
+        let site_path = name_in(&self.path, name)?;
+        let alive_path = alive(&site_path);
+        loop {
+            let snapshot = self.session.nonblocking().snapshot().await?;
+            let header = self.header(&snapshot)?;
+            let site: Read<Site> = read(&snapshot, &site_path)?;
+            let mut alive = None;
+            let votes = matches!(site.value, Site::Invited | Site::Joined);
+            if votes && header.value.phase == Phase::Voting {
+                let mut multi = self
+                    .session
+                    .multi()
+                    .require(&self.path, Condition::Mzxid(header.mzxid))
+                    .require(&site_path, Condition::Mzxid(site.mzxid));
+                if let Some(former) = snapshot.exists(&alive_path)? {
+                    multi = multi.require(&alive_path, Condition::Czxid(former.czxid));
+                    multi = multi.delete(&alive_path);
+                }
+                let multi = multi.set(&site_path, self.encode(&Site::Joined)?).create(
+                    &alive_path,
+                    b"",
+                    CreateMode::Ephemeral,
+                );
+                match Making::new(&self.session, multi.submit()).made().await {
+                    Ok(own) => alive = Some(own),
+                    Err(error) if is_overtaken(&error) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            return Ok(Participant::new(self, site_path, header.value.proposal, alive));
+        }
+    }
+
+    /// Deletes what is left of it, if it is decided and all who voted for it have acknowledged that;
+    /// says whether it is gone. Blocks for the request timeout at most.
+    ///
+    /// Who has not voted for it and finds it forgotten knows that it need do nothing.
+    ///
+    /// # Errors
+    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), but for
+    /// [`Error::NoNode`]; [`Error::InvalidData`].
+    pub fn forget(&self) -> Result<bool> {
+        self.wait("forget", self.forget_async())
+    }
+
+    /// As [`TwoPhaseCommit::forget`], without blocking the thread.
+    pub async fn forget_async(&self) -> Result<bool> {
+        let snapshot = self.session.nonblocking().snapshot().await?;
+        let header = match self.header(&snapshot) {
+            Err(Error::NoNode { .. }) => return Ok(true),
+            other => other?,
+        };
+        if header.value.phase == Phase::Voting {
+            return Ok(false);
+        }
+        for name in &header.value.participants {
+            let site: Read<Site> = read(&snapshot, &path::join(&self.path, name))?;
+            if site.value == Site::Voted(Vote::Yes) {
+                return Ok(false);
+            }
+        }
+        let condition = Condition::Mzxid(header.mzxid);
+        let multi = self.session.multi().require(&self.path, condition);
+        match inner(multi.delete_recursive(&self.path).submit().await) {
+            Ok(_) | Err(Error::NoNode { .. }) => Ok(true),
+            // There is another one by now.
+            Err(Error::Unmet { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Where a participant says that it is there.
+pub(super) fn alive(site: &str) -> String {
+    path::join(site, "alive")
+}
+
+pub(super) fn read<T>(snapshot: &Snapshot, path: &str) -> Result<Read<T>>
+where
+    Postcard: Codec<T>,
+{
+    let (data, stat) = snapshot.get(path)?;
+    let value = Postcard::decode(&data)
+        .map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })?;
+    Ok(Read { value, mzxid: stat.mzxid })
+}

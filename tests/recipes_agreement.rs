@@ -1,0 +1,334 @@
+//! Services that are found, and transactions that several agree on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quorate::recipes::{Discovery, Instance, Phase, Registry, Strategy, TwoPhaseCommit, Vote};
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Session};
+
+fn instance(id: &str) -> Instance {
+    Instance::new(id, "10.0.0.1", 80).with("zone", "north")
+}
+
+fn ids(instances: &[Instance]) -> Vec<&str> {
+    instances.iter().map(|instance| &instance.id[..]).collect()
+}
+
+#[test]
+fn instances_come_and_go_with_their_sessions() {
+    let cluster = Cluster::new(3);
+    let found = cluster.node(2).session();
+    let discovery = Discovery::new(&found, "/services").unwrap();
+    assert_eq!((discovery.names(), discovery.instances("web")), (Ok(vec![]), Ok(vec![])));
+    let mut watch = discovery.watch("web").unwrap();
+    assert!(watch.recv().unwrap().is_empty());
+    let session = cluster.node(0).open_session().unwrap();
+    let registry = Registry::new(&session, "/services").unwrap();
+    let a = registry.register("web", &instance("a")).unwrap();
+    assert_eq!(watch.recv().unwrap(), [instance("a")]);
+    let other = Registry::new(&cluster.node(1).session(), "/services").unwrap();
+    let twice = other.register("web", &instance("a"));
+    assert!(matches!(twice, Err(Error::NodeExists { .. })), "{twice:?}");
+    let b = other.register("web", &instance("b")).unwrap();
+    while ids(&watch.recv().unwrap()) != ["a", "b"] {}
+    // Its address has changed.
+    let moved = Instance::new("b", "10.0.0.9", 81);
+    b.update(&moved).unwrap();
+    while watch.recv().unwrap() != [instance("a"), moved.clone()] {}
+    assert!(b.update(&instance("c")).is_err());
+    // What is no instance is not shown.
+    let admin = cluster.node(1).session();
+    admin.create("/services/web/x", b"\xff\xff", CreateMode::Persistent).unwrap();
+    admin.create("/services/web/y", [0], CreateMode::Persistent).unwrap();
+    cluster.isolate(0);
+    cluster.advance(Duration::from_secs(60));
+    assert!(!a.is_registered(), "it knows so itself");
+    while watch.recv().unwrap() != [moved.clone()] {}
+    assert_eq!(discovery.names(), Ok(vec!["web".to_owned()]));
+    b.deregister().unwrap();
+    assert!(watch.recv().unwrap().is_empty());
+    for name in ["", "a/b", ".", "x\u{0}"] {
+        assert!(matches!(discovery.instances(name), Err(Error::InvalidPath { .. })), "{name:?}");
+        let named = other.register("web", &instance(name));
+        assert!(matches!(named, Err(Error::InvalidPath { .. })), "{name:?}");
+    }
+}
+
+/// A registration that was deleted, and whose id somebody else has by now, must not take that away.
+#[test]
+fn letting_go_never_deregisters_another() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
+    for dropped in [true, false] {
+        let former = Registry::new(&one, "/s").unwrap().register("web", &instance("a")).unwrap();
+        two.delete(former.path()).unwrap();
+        let own = Registry::new(&two, "/s").unwrap().register("web", &instance("a")).unwrap();
+        one.sync().unwrap();
+        assert!(own.is_registered() && !former.is_registered());
+        assert!(former.update(&instance("a")).is_err());
+        if dropped {
+            drop(former);
+        } else {
+            former.deregister().unwrap();
+        }
+        one.sync().unwrap();
+        two.sync().unwrap();
+        assert!(own.is_registered());
+    }
+    two.sync().unwrap();
+    assert!(Discovery::new(&two, "/s").unwrap().instances("web").unwrap().is_empty());
+}
+
+#[test]
+fn a_registration_dropped_at_any_point_leaves_nothing() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).session();
+    let below = session.chroot("/below").unwrap();
+    session.create("/below", b"", CreateMode::Persistent).unwrap();
+    let registry = Registry::new(&below, "/s/deep").unwrap();
+    let instance = instance("a");
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for polls in 1..25 {
+        let mut registering = Box::pin(registry.register_async("web", &instance));
+        for _ in 0..polls {
+            if registering.as_mut().poll(&mut context).is_ready() {
+                break;
+            }
+            if polls % 3 > 0 {
+                cluster.advance(Duration::from_millis(10));
+            }
+        }
+        drop(registering);
+        session.sync().unwrap();
+        session.sync().unwrap();
+        let left = session.ephemerals().unwrap();
+        assert!(left.is_empty(), "{left:?} after {polls} polls");
+    }
+}
+
+#[test]
+fn choosers_spread_stick_and_leave_out_what_fails() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let registry = Registry::new(&session, "/s").unwrap();
+    let mut kept: Vec<_> =
+        ["a", "b", "c"].map(|id| registry.register("web", &instance(id)).unwrap()).into();
+    let discovery = Discovery::new(&session, "/s").unwrap();
+    let chooser =
+        |strategy| discovery.chooser("web", strategy).unwrap().time_out(Duration::from_secs(10));
+    let choose = |chooser: &quorate::recipes::Chooser| chooser.choose().unwrap().unwrap().id;
+
+    let robin = chooser(Strategy::RoundRobin);
+    let chosen: Vec<String> = (0..4).map(|_| choose(&robin)).collect();
+    assert_eq!(chosen, ["a", "b", "c", "a"]);
+    robin.noted_failure("b");
+    let chosen: Vec<String> = (0..3).map(|_| choose(&robin)).collect();
+    assert_eq!(chosen, ["c", "a", "c"]);
+    cluster.advance(Duration::from_secs(10));
+    let chosen: Vec<String> = (0..2).map(|_| choose(&robin)).collect();
+    assert_eq!(chosen, ["a", "b"], "its time is over");
+
+    let sticky = chooser(Strategy::Sticky);
+    let first = choose(&sticky);
+    assert!((0..20).all(|_| choose(&sticky) == first));
+    sticky.noted_failure(&first);
+    let second = choose(&sticky);
+    assert_ne!(second, first);
+    cluster.advance(Duration::from_secs(20));
+    assert_eq!(choose(&sticky), second);
+
+    let random = chooser(Strategy::Random);
+    let chosen: BTreeSet<String> = (0..200).map(|_| choose(&random)).collect();
+    assert_eq!(chosen.len(), 3);
+
+    let least = chooser(Strategy::LeastRecentlyFailed).time_out(Duration::ZERO);
+    for failed in ["c", "a", "b"] {
+        least.noted_failure(failed);
+        cluster.advance(Duration::from_secs(1));
+    }
+    assert_eq!(choose(&least), "c");
+    // All have failed lately: the one that did so first.
+    let all = chooser(Strategy::Random);
+    for failed in ["b", "c", "a", "none"] {
+        all.noted_failure(failed);
+        cluster.advance(Duration::from_secs(1));
+    }
+    assert_eq!(choose(&all), "b");
+    // One that comes again is a new one.
+    kept.remove(1).deregister().unwrap();
+    assert_eq!(choose(&all), "c");
+    kept.push(registry.register("web", &instance("b")).unwrap());
+    assert_eq!(choose(&all), "b");
+    drop(kept);
+    session.sync().unwrap();
+    assert_eq!(all.choose(), Ok(None));
+}
+
+fn transaction(session: &Session) -> TwoPhaseCommit {
+    TwoPhaseCommit::new(session, "/tx/1").unwrap()
+}
+
+#[test]
+fn it_is_committed_if_all_are_for_it_and_only_then() {
+    for no in [false, true] {
+        let cluster = Cluster::new(3);
+        let names = ["a", "b", "c", "d"];
+        let begun = transaction(&cluster.node(0).session());
+        begun.begin(&names, b"payload").unwrap();
+        assert!(matches!(begun.begin(&names, b""), Err(Error::NodeExists { .. })));
+        let expected = if no { Phase::Aborted } else { Phase::Committed };
+        std::thread::scope(|scope| {
+            for (number, name) in names.iter().enumerate() {
+                let session = cluster.node(number % 3).session();
+                scope.spawn(move || {
+                    session.sync().unwrap();
+                    let part = transaction(&session).join(name).unwrap();
+                    assert_eq!(part.proposal(), b"payload");
+                    let vote = if no && number == 2 { Vote::No } else { Vote::Yes };
+                    part.vote(vote).unwrap();
+                    assert_eq!(part.outcome(), Ok(expected));
+                });
+            }
+            for place in 1..3 {
+                // Several may decide at once.
+                let session = cluster.node(place).session();
+                scope.spawn(move || {
+                    session.sync().unwrap();
+                    assert_eq!(transaction(&session).decide(), Ok(expected));
+                });
+            }
+            assert_eq!(begun.decide(), Ok(expected));
+        });
+        assert_eq!(begun.abort(), Ok(expected), "for good");
+    }
+}
+
+/// It dies between the votes and the decision; another one goes on, and all learn the same.
+#[test]
+fn a_coordinator_that_dies_is_replaced() {
+    let cluster = Cluster::new(3);
+    let dying = cluster.node(0).open_session().unwrap();
+    transaction(&dying).begin(&["a", "b"], b"").unwrap();
+    let session = cluster.node(1).session();
+    session.sync().unwrap();
+    let parts = ["a", "b"].map(|name| transaction(&session).join(name).unwrap());
+    assert_eq!(parts[0].vote(Vote::Yes), Ok(Phase::Voting));
+    cluster.stop(0);
+    assert_eq!(parts[1].vote(Vote::Yes), Ok(Phase::Voting), "nobody has decided");
+    assert_eq!(parts[0].outcome_timeout(Duration::ZERO), Ok(None));
+    assert_eq!(transaction(&cluster.node(2).session()).decide(), Ok(Phase::Committed));
+    assert_eq!(parts.each_ref().map(|part| part.outcome()), [const { Ok(Phase::Committed) }; 2]);
+    // One that was away learns it, and only when all know it may it be forgotten.
+    cluster.restart(0);
+    let back = cluster.node(0).session();
+    back.sync().unwrap();
+    assert_eq!(transaction(&back).forget(), Ok(false));
+    let again = transaction(&back).join("a").unwrap();
+    assert_eq!(again.outcome(), Ok(Phase::Committed));
+    assert!(matches!(again.vote(Vote::No), Err(Error::InvalidData { .. })));
+    assert_eq!(again.vote(Vote::Yes), Ok(Phase::Committed), "it has said so before");
+    again.acknowledge().unwrap();
+    assert_eq!(transaction(&back).forget(), Ok(false));
+    parts[1].acknowledge().unwrap();
+    back.sync().unwrap();
+    assert_eq!(transaction(&back).forget(), Ok(true));
+    assert_eq!(transaction(&back).forget(), Ok(true));
+    parts[0].acknowledge().unwrap();
+    assert!(matches!(transaction(&back).join("a"), Err(Error::NoNode { .. })));
+}
+
+#[test]
+fn a_participant_lost_before_it_has_voted_aborts_it_and_after_that_does_not() {
+    let cluster = Cluster::new(3);
+    let coordinator = transaction(&cluster.node(0).session());
+    for voted in [false, true] {
+        coordinator.begin(&["a", "b"], b"").unwrap();
+        let lost = cluster.node(1).open_session().unwrap();
+        lost.sync().unwrap();
+        let part = transaction(&lost).join("a").unwrap();
+        if voted {
+            part.vote(Vote::Yes).unwrap();
+        }
+        std::thread::scope(|scope| {
+            let decided = scope.spawn(|| coordinator.decide());
+            cluster.expire(&lost);
+            assert!(part.outcome().unwrap_err().is_session_lost());
+            if voted {
+                let session = cluster.node(2).session();
+                session.sync().unwrap();
+                transaction(&session).join("b").unwrap().vote(Vote::Yes).unwrap();
+            }
+            let expected = if voted { Phase::Committed } else { Phase::Aborted };
+            assert_eq!(decided.join().unwrap(), Ok(expected));
+        });
+        cluster.node(0).session().sync().unwrap();
+        cluster.node(0).session().delete_recursive("/tx/1").unwrap();
+    }
+    // Dropped, it is as good as lost.
+    coordinator.begin(&["a", "b"], b"").unwrap();
+    let session = cluster.node(0).session();
+    drop(transaction(&session).join("a").unwrap());
+    assert_eq!(coordinator.decide(), Ok(Phase::Aborted));
+}
+
+#[test]
+fn who_never_joins_is_waited_for_until_the_time_is_over() {
+    let cluster = Cluster::new(3);
+    let coordinator = transaction(&cluster.node(0).session());
+    coordinator.begin(&["a", "b"], b"").unwrap();
+    let part = coordinator.join("a").unwrap();
+    part.vote(Vote::Yes).unwrap();
+    assert_eq!(coordinator.decide_timeout(Duration::from_millis(50)), Ok(Phase::Aborted));
+    assert_eq!(part.outcome(), Ok(Phase::Aborted));
+    let late = coordinator.join("b").unwrap();
+    assert_eq!(late.vote(Vote::Yes), Ok(Phase::Aborted), "it comes too late");
+    assert!(matches!(coordinator.join("c"), Err(Error::NoNode { .. })));
+    assert!(matches!(
+        TwoPhaseCommit::new(&cluster.node(0).session(), "/none").unwrap().begin(&[], b""),
+        Err(Error::InvalidSetting { .. })
+    ));
+}
+
+/// Somebody else came back by the name of one that still runs: one of the two votes.
+#[test]
+fn one_name_has_one_vote() {
+    let cluster = Cluster::new(3);
+    let coordinator = transaction(&cluster.node(0).session());
+    coordinator.begin(&["a"], b"").unwrap();
+    let former = coordinator.join("a").unwrap();
+    let session = cluster.node(1).session();
+    session.sync().unwrap();
+    let present = transaction(&session).join("a").unwrap();
+    cluster.node(0).session().sync().unwrap();
+    assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
+    drop(former);
+    cluster.node(0).session().sync().unwrap();
+    assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is there still");
+    assert_eq!(coordinator.decide(), Ok(Phase::Committed));
+}
+
+#[test]
+fn joining_and_dropping_at_any_point_leaves_nobody_who_seems_alive() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).session();
+    let coordinator = transaction(&session);
+    coordinator.begin(&["a"], b"").unwrap();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for polls in 1..15 {
+        let mut joining = Box::pin(coordinator.join_async("a"));
+        for _ in 0..polls {
+            if joining.as_mut().poll(&mut context).is_ready() {
+                break;
+            }
+            if polls % 3 > 0 {
+                cluster.advance(Duration::from_millis(10));
+            }
+        }
+        drop(joining);
+        session.sync().unwrap();
+        session.sync().unwrap();
+        let left = session.ephemerals().unwrap();
+        assert!(left.is_empty(), "{left:?} after {polls} polls");
+    }
+}

@@ -1,0 +1,398 @@
+//! What instances share: counters, ids, configuration, caches, lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::recipes::{
+    Cache, Change, Codec, Config, ConfigUpdate, Counter, IdGenerator, NodeList, Raw,
+};
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Session, Snapshot, WATCH_CAPACITY, WatcherType};
+
+#[test]
+fn additions_of_many_are_each_counted_once() {
+    let cluster = Cluster::new(3);
+    let leader_leaves = std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let counter = Counter::new(&cluster.node(thread % 3).session(), "/deep/count").unwrap();
+            scope.spawn(move || {
+                let mut last = i64::MIN;
+                for number in 1..=10 {
+                    let added = counter.add(number).unwrap();
+                    assert_eq!(added.after, added.before + number);
+                    assert!(added.before >= last, "it found what was there before its last one");
+                    last = added.after;
+                }
+            });
+        }
+        // A leader that changes meanwhile neither loses nor doubles any.
+        let leader = cluster.leader().unwrap();
+        cluster.isolate(leader);
+        cluster.advance(Duration::from_secs(3));
+        cluster.heal();
+        leader
+    });
+    let session = cluster.node((leader_leaves + 1) % 3).session();
+    session.sync().unwrap();
+    assert_eq!(Counter::new(&session, "/deep/count").unwrap().get(), Ok(6 * 55));
+}
+
+#[test]
+fn a_counter_is_set_compared_and_kept_in_range() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let counter = Counter::new(&session, "/count").unwrap();
+    assert_eq!(counter.get(), Ok(0));
+    assert_eq!(counter.compare_and_set(1, 5), Ok(false));
+    assert_eq!(counter.compare_and_set(0, 5), Ok(true));
+    let set = counter.set(i64::MAX).unwrap();
+    assert_eq!((set.before, set.after), (5, i64::MAX));
+    assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
+    assert_eq!(counter.get(), Ok(i64::MAX), "nothing was added");
+    session.set("/count", b"three").unwrap();
+    assert!(matches!(counter.get(), Err(Error::InvalidData { path, .. }) if path == "/count"));
+    assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
+    // Below a root it is another one.
+    let below = session.chroot("/below").unwrap();
+    session.create("/below", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(Counter::new(&below, "/a/count").unwrap().add(2).unwrap().after, 2);
+    assert!(session.exists("/below/a/count").unwrap().is_some());
+}
+
+#[test]
+fn a_counter_without_a_quorum_says_that_its_outcome_is_unknown() {
+    let cluster = Cluster::builder().request_timeout(Duration::from_secs(2)).start(3);
+    let session = cluster.node(0).session();
+    let counter = Counter::new(&session, "/count").unwrap();
+    counter.add(1).unwrap();
+    cluster.isolate(0);
+    std::thread::scope(|scope| {
+        let adding = scope.spawn(|| counter.add(1));
+        while !adding.is_finished() {
+            cluster.advance(Duration::from_millis(100));
+        }
+        assert!(adding.join().unwrap().unwrap_err().is_outcome_unknown());
+    });
+    // It is one write, whatever becomes of it: it came to the leader or it did not.
+    cluster.heal();
+    cluster.advance(Duration::from_secs(10));
+    let other = cluster.node(1).session();
+    other.sync().unwrap();
+    let value = Counter::new(&other, "/count").unwrap().get().unwrap();
+    assert!((1..=2).contains(&value), "{value}");
+}
+
+#[test]
+fn ids_are_given_once_and_a_block_costs_one_write() {
+    let cluster = Cluster::new(3);
+    let ids = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6)
+            .map(|thread| {
+                let session = cluster.node(thread % 3).session();
+                let ids = IdGenerator::new(&session, "/ids", 7).unwrap();
+                let shared = ids.clone();
+                scope.spawn(move || -> Vec<u64> {
+                    let two = [&ids, &shared];
+                    (0..50).map(|n| two[n % 2].next_id().unwrap()).collect()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
+    });
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 300, "one was given twice");
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    // 50 are eight blocks of seven each, and a clone takes from the same.
+    assert_eq!(session.get("/ids").unwrap().1.version, 6 * 8 - 1);
+    assert!(*ids.iter().max().unwrap() <= 6 * 8 * 7);
+    // Without a quorum, what is left of a block is there still.
+    let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
+    let first = ids.next_id().unwrap();
+    cluster.isolate(0);
+    assert_eq!((ids.next_id(), ids.next_id()), (Ok(first + 1), Ok(first + 2)));
+    assert!(IdGenerator::new(&session, "/ids", 0).is_err());
+}
+
+#[test]
+fn updates_of_a_value_are_not_lost() {
+    let cluster = Cluster::new(3);
+    std::thread::scope(|scope| {
+        for place in 0..3u32 {
+            let config =
+                Config::<Vec<u32>>::new(&cluster.node(place as usize).session(), "/a/b").unwrap();
+            scope.spawn(move || {
+                for number in 0..10 {
+                    config
+                        .update(|list| {
+                            let mut list = list.unwrap_or_default();
+                            list.push(10 * place + number);
+                            list
+                        })
+                        .unwrap();
+                }
+            });
+        }
+    });
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    let config = Config::<Vec<u32>>::new(&session, "/a/b").unwrap();
+    let mut all = config.get().unwrap().unwrap().value;
+    all.sort_unstable();
+    assert_eq!(all, (0..30).collect::<Vec<_>>());
+}
+
+/// A version says which write it was: a value that was deleted and made again is another one, though
+/// ZooKeeper's version of it is the same.
+#[test]
+fn what_was_made_anew_is_not_taken_for_what_was_read() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let config = Config::<Vec<u8>, Raw>::with_codec(&session, "/config").unwrap();
+    let (old, new) = (b"old".to_vec(), b"new".to_vec());
+    let first = config.compare_and_set(None, &old).unwrap();
+    assert!(matches!(config.compare_and_set(None, &new), Err(Error::NodeExists { .. })));
+    session.delete("/config").unwrap();
+    let gone = config.compare_and_set(Some(first), &new);
+    assert!(matches!(gone, Err(Error::NoNode { .. })), "{gone:?}");
+    let again = config.set(&old).unwrap();
+    let other = config.compare_and_set(Some(first), &new);
+    assert!(matches!(other, Err(Error::Unmet { .. })), "{other:?}");
+    let last = config.compare_and_set(Some(again), &new).unwrap();
+    assert!(last > again && again > first);
+}
+
+#[test]
+fn a_follower_is_told_the_last_value_whatever_it_missed() {
+    let cluster = Cluster::new(3);
+    let config = Config::<u32>::new(&cluster.node(0).session(), "/config").unwrap();
+    let follower = cluster.node(1).open_session().unwrap();
+    let mut updates = Config::<u32>::new(&follower, "/config").unwrap().watch().unwrap();
+    assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
+    let mut last = 0;
+    for round in 0..3 {
+        cluster.isolate(1);
+        for number in 0..40 {
+            config.set(&(100 * round + number)).unwrap();
+        }
+        cluster.heal();
+        loop {
+            let ConfigUpdate::Value(value) = updates.recv().unwrap() else { continue };
+            assert!(value.version > last, "it went back");
+            last = value.version;
+            if value.value == 100 * round + 39 {
+                break;
+            }
+        }
+    }
+    assert_eq!(updates.recv_timeout(Duration::ZERO), Ok(None));
+    cluster.node(0).session().delete("/config").unwrap();
+    assert_eq!(updates.recv(), Ok(ConfigUpdate::Missing));
+    let twice = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| updates.recv());
+        cluster.expire(&follower);
+        waiting.join().unwrap()
+    });
+    assert!(twice.unwrap_err().is_session_lost());
+}
+
+/// Fails to read what begins with a question mark.
+struct Strict;
+
+impl Codec<String> for Strict {
+    fn encode(value: &String) -> Result<Vec<u8>, String> {
+        if value.is_empty() { Err("empty".to_owned()) } else { Ok(value.clone().into_bytes()) }
+    }
+
+    fn decode(data: &[u8]) -> Result<String, String> {
+        if data.first() == Some(&b'?') {
+            return Err("a question".to_owned());
+        }
+        String::from_utf8(data.to_vec()).map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_is_not_the_end() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let config = Config::<String, Strict>::with_codec(&session, "/config").unwrap();
+    assert!(matches!(config.set(&String::new()), Err(Error::InvalidData { .. })));
+    assert_eq!(config.get(), Ok(None));
+    let mut updates = config.watch().unwrap();
+    assert_eq!(updates.try_recv(), Ok(Some(ConfigUpdate::Missing)));
+    let version = session.create("/config", b"?", CreateMode::Persistent).unwrap().stat.mzxid;
+    let reason = "a question".to_owned();
+    assert_eq!(updates.recv(), Ok(ConfigUpdate::Invalid { version, reason }));
+    assert!(matches!(config.update(|_| "x".to_owned()), Err(Error::InvalidData { .. })));
+    config.set(&"an answer".to_owned()).unwrap();
+    assert!(matches!(updates.recv(), Ok(ConfigUpdate::Value(now)) if now.value == "an answer"));
+    session.remove_watches("/config", WatcherType::Any).unwrap();
+    assert!(matches!(updates.recv(), Err(Error::NoWatch { .. })));
+}
+
+type View = BTreeMap<String, (Vec<u8>, u64, u64)>;
+
+fn view(snapshot: &Snapshot, path: &str) -> View {
+    let Ok(walk) = snapshot.walk(path) else { return View::new() };
+    walk.map(|(path, data, stat)| (path.to_owned(), (data.to_vec(), stat.czxid, stat.mzxid)))
+        .collect()
+}
+
+/// Does to a view what changes say, each of which must fit it.
+fn follow(view: &mut View, changes: &[Change]) {
+    let mut last = 0;
+    for change in changes {
+        assert!(change.zxid() >= last, "not in order: {changes:?}");
+        last = change.zxid();
+        let (path, before, after) = match change {
+            Change::Added { path, new, .. } => (path, None, Some(new)),
+            Change::Changed { path, old, new, .. } => (path, Some(old), Some(new)),
+            Change::Removed { path, old, .. } => (path, Some(old), None),
+            other => panic!("{other:?}"),
+        };
+        let entry = |entry: &quorate::recipes::Entry| {
+            (entry.data.to_vec(), entry.stat.czxid, entry.stat.mzxid)
+        };
+        assert_eq!(view.remove(path), before.map(entry), "before {change:?}");
+        if let Some(after) = after {
+            view.insert(path.clone(), entry(after));
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_keeps_up_sees_every_write() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let mut cache = Cache::new(&session, "/c").unwrap();
+    let root = session.create("/c", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    let changes = cache.recv().unwrap();
+    assert_eq!((changes.len(), changes[0].zxid()), (1, root));
+    session.create("/cc", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(cache.try_recv(), Ok(Vec::new()), "beside it");
+    // All of one write, in an order that can be followed.
+    let mut followed = view(cache.view(), "/c");
+    session
+        .multi()
+        .create("/c/a", b"1", CreateMode::Persistent)
+        .create("/c/a/b", b"2", CreateMode::Persistent)
+        .set("/c", b"3")
+        .commit()
+        .unwrap();
+    let changes = cache.recv().unwrap();
+    let paths: Vec<&str> = changes.iter().map(Change::path).collect();
+    assert_eq!(paths, ["/c", "/c/a", "/c/a/b"]);
+    follow(&mut followed, &changes);
+    session.delete_recursive("/c").unwrap();
+    session.create("/c", b"4", CreateMode::Persistent).unwrap();
+    let changes = cache.recv().unwrap();
+    let paths: Vec<&str> = changes.iter().map(Change::path).collect();
+    assert_eq!(paths, ["/c/a/b", "/c/a", "/c", "/c"], "gone, and there again");
+    follow(&mut followed, &changes);
+    assert_eq!(followed, view(cache.view(), "/c"));
+}
+
+/// More is written than a channel holds: what was left out is found all the same.
+#[test]
+fn a_cache_is_right_after_a_gap() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/c", b"", CreateMode::Persistent).unwrap();
+    for gone in ["/c/same", "/c/gone"] {
+        session.create(gone, b"x", CreateMode::Persistent).unwrap();
+    }
+    let mut cache = Cache::new(&session, "/c").unwrap();
+    let mut followed = view(cache.view(), "/c");
+    let calls = session.nonblocking();
+    for n in 0..WATCH_CAPACITY {
+        let _created = calls.create(&format!("/c/{n}"), b"", CreateMode::Persistent);
+    }
+    // Left out, all of these.
+    let _deleted = calls.delete("/c/gone");
+    let _deleted = calls.delete("/c/7");
+    let _deleted = calls.delete("/c/same");
+    calls.create("/c/same", b"x", CreateMode::Persistent).wait().unwrap();
+    let changes = cache.recv().unwrap();
+    follow(&mut followed, &changes);
+    while let Ok(more) = cache.try_recv()
+        && !more.is_empty()
+    {
+        follow(&mut followed, &more);
+    }
+    assert_eq!(followed, view(&session.snapshot().unwrap(), "/c"));
+    let same: Vec<bool> = changes
+        .iter()
+        .filter(|change| change.path() == "/c/same")
+        .map(|change| matches!(change, Change::Removed { .. }))
+        .collect();
+    assert_eq!(same, [true, false], "it is another one, with the same version and data");
+}
+
+#[test]
+fn a_cache_follows_through_partitions_with_writers_all_over() {
+    let cluster = Cluster::new(3);
+    let writers: Vec<Session> = (1..3).map(|place| cluster.node(place).session()).collect();
+    writers[0].create("/c", b"", CreateMode::Persistent).unwrap();
+    let reader = cluster.node(0).session();
+    reader.sync().unwrap();
+    let mut cache = Cache::new(&reader, "/c").unwrap();
+    let mut followed = view(cache.view(), "/c");
+    std::thread::scope(|scope| {
+        for (number, writer) in writers.iter().enumerate() {
+            scope.spawn(move || {
+                for n in 0..150u64 {
+                    let path = format!("/c/{}", (n * 7 + number as u64) % 5);
+                    let _may_fail = match n % 3 {
+                        0 => writer.create(&path, b"", CreateMode::Persistent).map(drop),
+                        1 => writer.set(&path, n.to_string()).map(drop),
+                        _ => writer.delete(&path),
+                    };
+                }
+                let end = format!("/c/end-{number}");
+                writer.create(&end, b"", CreateMode::Persistent).unwrap();
+            });
+        }
+        let followed = &mut followed;
+        let following = scope.spawn(move || {
+            while !["/c/end-0", "/c/end-1"].iter().all(|end| followed.contains_key(*end)) {
+                follow(followed, &cache.recv().unwrap());
+                assert_eq!(*followed, view(cache.view(), "/c"));
+            }
+        });
+        for _ in 0..5 {
+            cluster.isolate(0);
+            cluster.advance(Duration::from_millis(300));
+            cluster.heal();
+            cluster.advance(Duration::from_millis(300));
+        }
+        following.join().unwrap();
+    });
+}
+
+#[test]
+fn a_list_keeps_its_order_and_removes_no_other() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
+    let list = NodeList::new(&one, "/lists/steps").unwrap();
+    let there = NodeList::new(&two, "/lists/steps").unwrap();
+    assert_eq!(list.items(), Ok(Vec::new()));
+    let items: Vec<_> = (0..12u8).map(|n| [&list, &there][n as usize % 2].push([n])).collect();
+    // Numbers outgrow their digits; and some of the children are no items.
+    one.create("/lists/steps/item-10000000000", [12], CreateMode::Persistent).unwrap();
+    one.create("/lists/steps/other", [13], CreateMode::Persistent).unwrap();
+    let data = |list: &NodeList| -> Vec<u8> {
+        list.items().unwrap().iter().map(|item| item.data()[0]).collect()
+    };
+    assert_eq!(data(&list), (0..=12).collect::<Vec<_>>());
+    let third = items[3].as_ref().unwrap();
+    assert_eq!((there.remove(third), list.remove(third)), (Ok(true), Ok(false)));
+    assert_eq!(third.data(), &Arc::from([3u8]));
+    // The list begins anew, and with it the numbers.
+    let first = items[0].as_ref().unwrap();
+    one.delete_recursive("/lists").unwrap();
+    let again = list.push([7]).unwrap();
+    assert_eq!(again.path(), first.path());
+    assert_eq!(list.remove(first), Ok(false), "that is another one");
+    assert_eq!(data(&list), [7]);
+}

@@ -4,6 +4,7 @@
 //! until [`Kernel::is_stopping`], and an arm in [`start`].
 
 mod accounts;
+mod lock_family;
 mod locks;
 mod registers;
 mod sessions;

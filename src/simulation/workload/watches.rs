@@ -65,15 +65,17 @@ async fn remove(client: &Client, handle: &Rc<Handle>, path: &str) {
 fn past(client: &Client, handle: &Rc<Handle>) -> Zxid {
     let checks = client.kernel.checks.borrow();
     let oracle = &checks.oracle;
+    // So many changes ago: many fewer than fit into a channel.
+    let ago = |changes: usize| {
+        let answered = oracle.first_after(checks.order.floor().zxid);
+        let place = answered.saturating_sub(changes + 1);
+        oracle.changes().get(place).map_or(0, |change| change.zxid)
+    };
     match client.random.below(10) {
         0 => oracle.zxid() + 1_000_000,
-        1 => handle.ticket().floor,
+        // A session may have asked for nothing in a long time.
+        1 => handle.ticket().floor.max(ago(150)),
         2..5 => oracle.zxid(),
-        _ => {
-            // A few changes ago: many fewer than fit into a channel.
-            let answered = oracle.first_after(checks.order.floor().zxid);
-            let place = answered.saturating_sub(client.random.index(150) + 1);
-            oracle.changes().get(place).map_or(0, |change| change.zxid)
-        }
+        _ => ago(client.random.index(150)),
     }
 }

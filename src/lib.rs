@@ -28,7 +28,8 @@
 //! - [`Quota`] limits how much there may be below a path.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
-//! - [`recipes`] are built on top: [`recipes::Lock`].
+//! - [`recipes`] are built on top: [`recipes::Lock`], [`recipes::ReadWriteLock`],
+//!   [`recipes::MultiLock`], [`recipes::ReentrantLock`], [`recipes::Semaphore`].
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -113,5 +114,6 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/recipes/locks.md")]
 #[doc = include_str!("../docs/upgrades.md")]
 struct Readme;

@@ -109,3 +109,22 @@ fn millis(data: &[u8]) -> Duration {
     let millis = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
     Duration::from_millis(millis.unwrap_or(1)).clamp(Duration::from_millis(1), TTL_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_mark_says_is_a_time_to_live() {
+        let cases: [(&[u8], u64); 5] = [
+            (b"15000", 15_000),
+            (b"0", 1),
+            (b"", 1),
+            (b"\xff", 1),
+            (b"18446744073709551615", (1 << 40) - 1),
+        ];
+        for (data, expected) in cases {
+            assert_eq!(millis(data), Duration::from_millis(expected));
+        }
+    }
+}

@@ -148,13 +148,14 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let Some(guard) = patiently(client, "fenced lock", lock.acquire_async()).await else {
         return Ok(());
     };
-    for _ in 0..3 {
-        client.think().await;
-        let asked = session.get(guard.path()).is_ok_and(|(data, _)| &data[..] == b"revoke");
-        let heard = guard.revocations_async().await?;
-        kernel.check(require(!asked || !heard.events().is_empty(), "I24 revocation", || {
-            "somebody asked for a lock, and its holder does not hear of it".to_owned()
-        }));
+    client.think().await;
+    let asked = session.get(guard.path()).is_ok_and(|(data, _)| &data[..] == b"revoke");
+    let heard = guard.revocations_async().await?;
+    kernel.check(require(!asked || !heard.events().is_empty(), "I24 revocation", || {
+        "somebody asked for a lock, and its holder does not hear of it".to_owned()
+    }));
+    // It does not look whether it still has the lock.
+    for _ in 0..4 {
         let token = guard.fencing_token();
         let results = guard.fenced().set("/fenced-data", token.to_be_bytes()).submit().await?;
         kernel.count("fenced write");
@@ -162,6 +163,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             let shares = &mut kernel.checks.borrow_mut().shares;
             kernel.check(shares.fenced("/fenced-data", stat.mzxid, token));
         }
+        client.think().await;
     }
     Ok(())
 }

@@ -31,6 +31,8 @@
 //! - [`recipes`] are built on top: [`recipes::Lock`]; [`recipes::LeaderLatch`] and
 //!   [`recipes::LeaderSelector`] elect a leader;
 //!   [`recipes::Group`] and [`recipes::PersistentEphemeral`] say who is there.
+//! - [`recipes`] are built on top: [`recipes::Lock`], [`recipes::ReadWriteLock`],
+//!   [`recipes::MultiLock`], [`recipes::ReentrantLock`], [`recipes::Semaphore`].
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -118,6 +120,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/one-write.md")]
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]
+#[doc = include_str!("../docs/recipes/locks.md")]
 #[doc = include_str!("../docs/upgrades.md")]
 #[doc = include_str!("../docs/recipes/election.md")]
 #[doc = include_str!("../docs/recipes/group.md")]

@@ -6,20 +6,26 @@
 //! since the mark is no ephemeral. So whoever is first in line and finds a mark knows that the last
 //! holder was lost, and that a contender which only waited was none.
 //!
-//! The first to find it turns it into `delay`, a znode with the delay as its time to live, and all
-//! wait for that one to go. The cluster counts the time, then, whoever waits and dies meanwhile.
+//! The first to find it turns it into `delay`, a znode with the delay as its time to live. While that
+//! is there nobody holds, and so the cluster counts the time, whoever waits and dies meanwhile. Times
+//! to live go by wall clocks. Should one have jumped, the delay is over all the same when whoever is
+//! first in line has seen it for so long by its own monotonic clock.
 //!
 //! Sources: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4; Consul,
 //! sessions, `LockDelay`.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::path;
+use crate::pending::Pending;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{Contender, Line};
 use crate::watch::Watch;
-use crate::znode::{CreateMode, TTL_MAX};
+use crate::znode::{Condition, CreateMode, Stat, TTL_MAX};
 
 const HELD: &str = "held";
 const DELAY: &str = "delay";
@@ -37,37 +43,55 @@ pub(super) async fn is_over(line: &Line) -> Result<bool> {
 
 /// Waits until whoever is first in line may hold.
 pub(super) async fn wait(line: &Line) -> Result<()> {
-    while let Some(watch) = look(line).await? {
-        watch.next().await;
+    while let Some((stat, watch)) = look(line).await? {
+        let session = line.session();
+        let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
+        if is_gone_before(&watch, time).await? {
+            continue;
+        }
+        let path = path::join(line.path(), DELAY);
+        let multi = session.multi().require(&path, Condition::Czxid(stat.czxid)).delete(&path);
+        match multi.submit().await {
+            Ok(_) => {}
+            // It has gone by itself.
+            Err(Error::Multi { index: 0, .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
 
-/// A watch of the delay, if there is one; begins it if it is due.
-async fn look(line: &Line) -> Result<Option<Watch>> {
+/// Whether the watch tells of something before the time is over.
+async fn is_gone_before(watch: &Watch, mut time: Pending<()>) -> Result<bool> {
+    let mut event = pin!(watch.next());
+    poll_fn(|context| match event.as_mut().poll(context) {
+        Poll::Ready(_) => Poll::Ready(Ok(true)),
+        Poll::Pending => Pin::new(&mut time).poll(context).map_ok(|()| false),
+    })
+    .await
+}
+
+/// The delay, if there is one, and a watch of it; begins it if it is due.
+async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
     let (held, delay) = (path::join(line.path(), HELD), path::join(line.path(), DELAY));
     let session = line.session();
     loop {
         let calls = session.nonblocking();
         // Asked for together: this takes the time of one. Only what is there is watched.
-        let (mark, delayed) = (calls.get(&held), calls.children_and_watch(&delay));
+        let (mark, delayed) = (calls.get(&held), calls.get_and_watch(&delay));
         let mark = match mark.await {
             Ok((data, _)) => Some(data),
             Err(Error::NoNode { .. }) => None,
             Err(error) => return Err(error),
         };
         let delayed = match delayed.await {
-            Ok((_, watch)) => Some(watch),
+            Ok((_, stat, watch)) => Some((stat, watch)),
             Err(Error::NoNode { .. }) => None,
             Err(error) => return Err(error),
         };
         let Some(data) = mark else { return Ok(delayed) };
-        if planted(Bug::LockDelaySkipped) {
-            session.nonblocking().delete(&held).await?;
-            continue;
-        }
         let mut multi = session.multi().delete(&held);
-        if delayed.is_none() {
+        if delayed.is_none() && !planted(Bug::LockDelaySkipped) {
             multi = multi.create(&delay, b"", CreateMode::PersistentWithTtl(millis(&data)));
         }
         match multi.submit().await {
@@ -84,4 +108,23 @@ async fn look(line: &Line) -> Result<Option<Watch>> {
 fn millis(data: &[u8]) -> Duration {
     let millis = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
     Duration::from_millis(millis.unwrap_or(1)).clamp(Duration::from_millis(1), TTL_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_mark_says_is_a_time_to_live() {
+        let cases: [(&[u8], u64); 5] = [
+            (b"15000", 15_000),
+            (b"0", 1),
+            (b"", 1),
+            (b"\xff", 1),
+            (b"18446744073709551615", (1 << 40) - 1),
+        ];
+        for (data, expected) in cases {
+            assert_eq!(millis(data), Duration::from_millis(expected));
+        }
+    }
 }

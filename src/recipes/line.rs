@@ -479,15 +479,20 @@ impl Held {
             joined_at: 0,
             mark: None,
         };
+        let mode = if planted(Bug::DowngradeLetsGo) {
+            CreateMode::EphemeralSequential
+        } else {
+            CreateMode::Ephemeral
+        };
         let multi = self.session.multi().delete(&self.path);
-        let changed = multi.create(&path, b"", CreateMode::Ephemeral).submit().await;
+        let changed = multi.create(&path, b"", mode).submit().await;
         let results = changed.map_err(|error| match error {
             Error::Multi { error, .. } => *error,
             error => error,
         })?;
         self.released = true;
         if let Some(OpResult::Created(created)) = results.into_iter().nth(1) {
-            contender.created = Some((path, created.stat.czxid));
+            contender.created = Some((created.path, created.stat.czxid));
         }
         let mut held = contender.hold().await?;
         held.token = self.token;

@@ -68,8 +68,9 @@ impl Lock {
     ///
     /// The delay is the holder's, and kept in the cluster while it holds: those who come after wait
     /// for it whatever their own handle says. It counts from when somebody who wants the lock is first
-    /// in line and sees that the holder is lost (at once, if somebody waits), by the leader's clock,
-    /// and ends up to some seconds late. Acquisitions through this handle cost one write more.
+    /// in line and sees that the holder is lost (at once, if somebody waits), and ends up to some
+    /// seconds late. It goes by the leader's wall clock, and ends early if that is set forward.
+    /// Acquisitions through this handle cost one write more.
     ///
     /// Closing the session of a holder without a release is a loss, too.
     ///

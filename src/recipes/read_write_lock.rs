@@ -256,3 +256,24 @@ impl Deref for WriteGuard {
         &self.guard
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn readers_wait_for_the_nearest_writer_and_writers_for_the_one_before() {
+        let session = Cluster::new(1).node(0).session();
+        let line = Line::new(&session, "/rw", &[READ, WRITE]).unwrap();
+        let kinds = ["read", "read", "write", "read", "read", "write", "read"];
+        let names = kinds.iter().enumerate().map(|(at, kind)| format!("{kind}-aa-{at:010}"));
+        let places = line.in_order(names.collect());
+        let before = |at: usize| match places[at].kind {
+            READ => before_reader(&places, at),
+            _ => before_writer(&places, at),
+        };
+        let all: Vec<_> = (0..places.len()).map(before).collect();
+        assert_eq!(all, [None, None, Some(1), Some(2), Some(2), Some(4), Some(5)]);
+    }
+}

@@ -435,3 +435,33 @@ impl Permits {
         self.held.release()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn those_hold_who_come_first_and_fit_together() {
+        let session = Cluster::new(1).node(0).session();
+        let line = Line::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
+        // The numbers decide, and a name that says nothing wants one.
+        let names = ["lease-1-aa-0000000003", "lease-2-bb-0000000001", "lease-0000000002", "x-1"];
+        let places = line.in_order(names.map(str::to_owned).to_vec());
+        assert_eq!(places.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
+        for (permits, holding) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (u32::MAX, 3)] {
+            assert_eq!(holders(&places, permits), holding, "of {permits}");
+        }
+        // One who does not fit is not overtaken by one who would.
+        let places = line.in_order(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
+        assert_eq!(holders(&places, 2), 0);
+    }
+
+    #[test]
+    fn a_number_of_permits_is_one_at_least() {
+        for (data, number) in [("3", Some(3)), ("0", None), ("", None), ("-1", None), ("x", None)] {
+            assert_eq!(parsed(data.as_bytes()), number);
+        }
+        assert_eq!(parsed(b"\xff"), None);
+    }
+}

@@ -453,6 +453,7 @@ impl World {
         if moved.from != moved.to {
             checks.watches.stepped(oracle, moved)?;
             checks.locks.check(|session| checks.sessions.is_forced(session))?;
+            checks.shares.check(|session| checks.sessions.is_forced(session))?;
         }
         Ok(())
     }

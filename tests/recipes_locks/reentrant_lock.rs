@@ -17,7 +17,8 @@ fn clones_share_one_holding_and_others_are_kept_out() {
     let outer = lock.acquire().unwrap();
     let written = session.sync().unwrap() - before;
     let clone = lock.clone();
-    let inner = std::thread::spawn(move || clone.acquire().unwrap()).join().unwrap();
+    let inner =
+        std::thread::scope(|scope| scope.spawn(|| clone.acquire().unwrap()).join().unwrap());
     assert_eq!(session.sync().unwrap() - before, written, "the second asks nobody");
     assert_eq!((outer.holds(), outer.path()), (2, inner.path()));
     drop(outer);

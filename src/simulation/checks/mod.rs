@@ -11,6 +11,7 @@ pub(crate) mod elections;
 pub(crate) mod locks;
 pub(crate) mod order;
 pub(crate) mod sessions;
+pub(crate) mod shares;
 pub(crate) mod versions;
 pub(crate) mod watches;
 
@@ -63,6 +64,7 @@ pub(crate) struct Checks {
     pub(crate) locks: locks::Locks,
     pub(crate) order: order::Order,
     pub(crate) sessions: sessions::Sessions,
+    pub(crate) shares: shares::Shares,
     pub(crate) watches: watches::Watches,
 }
 
@@ -77,6 +79,7 @@ impl Checks {
             locks: locks::Locks::new(plan.clocks_are_fair()),
             order: order::Order::default(),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
+            shares: shares::Shares::new(plan.clocks_are_fair()),
             watches: watches::Watches::default(),
         }
     }

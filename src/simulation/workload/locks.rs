@@ -12,6 +12,9 @@ use crate::simulation::kernel::Phase;
 const LOCKS: u64 = 2;
 
 pub(crate) async fn run(client: Client) {
+    if client.random.percent(50) {
+        return super::lock_family::run(client).await;
+    }
     let kernel = &client.kernel;
     while !kernel.is_stopping() {
         client.think().await;

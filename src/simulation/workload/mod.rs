@@ -5,6 +5,7 @@
 
 mod accounts;
 mod election;
+mod lock_family;
 mod locks;
 mod registers;
 mod sessions;

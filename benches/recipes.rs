@@ -1,0 +1,103 @@
+//! What the recipes cost, on a cluster of three over TCP with real disks, all on this machine.
+//!
+//! `cargo bench --bench recipes` prints, for each, how many a second and the median and the 99th
+//! percentile of the time each took.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
+
+use std::net::TcpListener;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use quorate::recipes::{ReadWriteLock, Semaphore};
+use quorate::{Coordinator, Session};
+
+const TIME: Duration = Duration::from_secs(3);
+const CONTENDERS: usize = 16;
+
+fn main() {
+    // `cargo test --benches` only sees whether this runs.
+    let time = if std::env::args().any(|arg| arg == "--bench") { TIME } else { Duration::ZERO };
+    println!("{:44} {:>10} {:>10} {:>10}", "", "a second", "p50", "p99");
+    let dir = tempfile::tempdir().unwrap();
+    let members = start(dir.path());
+    locks(&members, time);
+}
+
+fn locks(members: &[Coordinator], time: Duration) {
+    let session = members[0].session();
+    let lock = session.lock("/uncontended").unwrap();
+    repeat("lock, acquired and released", time, || lock.acquire().unwrap().release().unwrap());
+    let delayed = lock.with_lock_delay(Duration::from_secs(15)).unwrap();
+    repeat("the same with a lock-delay", time, || delayed.acquire().unwrap().release().unwrap());
+    let shared = ReadWriteLock::new(&session, "/shared").unwrap();
+    repeat("read lock, acquired and released", time, || shared.read().unwrap().release().unwrap());
+    let permits = Semaphore::new(&session, "/permits", 3).unwrap();
+    repeat("permit, acquired and released", time, || permits.acquire().unwrap().release().unwrap());
+    let sessions: Vec<Session> =
+        (0..CONTENDERS).map(|at| members[at % members.len()].session()).collect();
+    hand_off("lock handed over among 16 contenders", &sessions, time);
+}
+
+/// From the call that releases the lock to the return of the next holder's.
+fn hand_off(name: &str, sessions: &[Session], time: Duration) {
+    let start = Instant::now();
+    let (done, turns) = channel();
+    std::thread::scope(|scope| {
+        for session in sessions {
+            let (lock, done) = (session.lock("/handed").unwrap(), done.clone());
+            scope.spawn(move || {
+                let mut count = 0;
+                while count < 2 || start.elapsed() < time {
+                    let guard = lock.acquire().unwrap();
+                    let (token, acquired) = (guard.fencing_token(), Instant::now());
+                    guard.release().unwrap();
+                    done.send((token, acquired)).unwrap();
+                    count += 1;
+                }
+            });
+        }
+    });
+    drop(done);
+    let mut turns: Vec<_> = turns.iter().collect();
+    // Each releases it as soon as it has it.
+    turns.sort_unstable();
+    let each = turns.windows(2).map(|turn| turn[1].1.saturating_duration_since(turn[0].1));
+    report(name, start.elapsed(), each.collect());
+}
+
+fn start(dir: &std::path::Path) -> Vec<Coordinator> {
+    let listeners: Vec<TcpListener> =
+        (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    let peers: Vec<String> = listeners.iter().map(address).collect();
+    drop(listeners);
+    let join = |peer: &String| {
+        let data = dir.join(peer.replace(':', "-"));
+        Coordinator::builder().advertise(peer).data_dir(data).join(&peers).unwrap()
+    };
+    let members: Vec<Coordinator> = peers.iter().map(join).collect();
+    for member in &members {
+        member.wait_ready(Duration::from_secs(30)).unwrap();
+    }
+    members
+}
+
+/// Does something again and again, one after the other.
+fn repeat(name: &str, time: Duration, mut run: impl FnMut()) {
+    let start = Instant::now();
+    let mut each = Vec::new();
+    while each.is_empty() || start.elapsed() < time {
+        let begun = Instant::now();
+        run();
+        each.push(begun.elapsed());
+    }
+    report(name, start.elapsed(), each);
+}
+
+fn report(name: &str, took: Duration, mut each: Vec<Duration>) {
+    each.sort_unstable();
+    let at = |share: f64| each[((each.len() - 1) as f64 * share) as usize];
+    let rate = each.len() as f64 / took.as_secs_f64();
+    println!("{name:44} {rate:>10.0} {:>10.1?} {:>10.1?}", at(0.5), at(0.99));
+}

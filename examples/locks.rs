@@ -1,0 +1,82 @@
+//! The family of locks at work: a table that many read and one writes, fenced against writers that
+//! have lost their lock; uploads of which only two run at a time; transfers that need two accounts.
+
+use std::time::Duration;
+
+use quorate::recipes::{MultiLock, ReadWriteLock, Semaphore};
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Result, Session};
+
+/// Adds one to the number at a path, if the lock is still held by then.
+fn increment(session: &Session) -> Result<()> {
+    let lock = ReadWriteLock::new(session, "/locks/table")?;
+    let writing = lock.write()?;
+    session.sync()?;
+    let number = parse(&session.get("/table")?.0);
+    writing.fenced().set("/table", (number + 1).to_string()).commit()?;
+    // It goes on as a reader, and sees what it has written itself.
+    let reading = writing.downgrade()?;
+    assert_eq!(parse(&session.get("/table")?.0), number + 1);
+    reading.release()
+}
+
+fn parse(data: &[u8]) -> u64 {
+    std::str::from_utf8(data).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn transfer(session: &Session, from: &str, to: &str) -> Result<()> {
+    // In whatever order they are named, they are taken in one.
+    let guard = MultiLock::new(session, [from, to])?.acquire()?;
+    println!("{from} to {to}: both are locked");
+    guard.release()
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let sessions: Vec<Session> = (0..3).map(|place| cluster.node(place).session()).collect();
+    sessions[0].create("/table", b"0", CreateMode::Persistent)?;
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = sessions
+            .iter()
+            .enumerate()
+            .map(|(place, session)| {
+                scope.spawn(move || {
+                    increment(session)?;
+                    let permits = Semaphore::new(session, "/uploads", 2)?.acquire()?;
+                    println!("instance {place} uploads");
+                    permits.release()?;
+                    let (one, two) = ("/accounts/1", "/accounts/2");
+                    if place % 2 == 0 {
+                        transfer(session, one, two)
+                    } else {
+                        transfer(session, two, one)
+                    }
+                })
+            })
+            .collect();
+        jobs.into_iter().try_for_each(|job| job.join().expect("an instance panicked"))
+    })?;
+    sessions[0].sync()?;
+    assert_eq!(parse(&sessions[0].get("/table")?.0), 3);
+
+    // Somebody asks the holder to let go.
+    let guard = sessions[0].lock("/locks/report")?.acquire()?;
+    let revocations = guard.revocations()?;
+    sessions[1].lock("/locks/report")?.revoke()?;
+    if revocations.wait() {
+        println!("instance 0 was asked for the lock, and lets go of it");
+        guard.release()?;
+    }
+
+    // A holder that is lost: its late write does nothing, and the next one waits for a while.
+    let lock = sessions[0].lock("/locks/report")?.with_lock_delay(Duration::from_secs(15))?;
+    let lost = lock.acquire()?;
+    cluster.expire(&sessions[0]);
+    let late = lost.fenced().set("/table", b"from the past").commit();
+    assert!(late.is_err_and(|error: Error| error.is_session_lost()));
+    let next = sessions[1].lock("/locks/report")?;
+    assert!(next.try_acquire()?.is_none());
+    cluster.advance(Duration::from_secs(20));
+    println!("instance 1 has it, with token {}", next.acquire()?.fencing_token());
+    Ok(())
+}

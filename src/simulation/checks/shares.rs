@@ -1,0 +1,153 @@
+//! What is held together is never more than there is (I23 for readers and writers, permits and sets
+//! of locks); fenced writes keep the order of the holders; nobody holds before a lock-delay is over.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::{Rc, Weak};
+
+use super::{Violation, require};
+use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, WriteGuard};
+use crate::simulation::clock::Nanos;
+use crate::znode::{SessionId, Zxid};
+
+/// A guard of any kind.
+pub(crate) trait Holding {
+    fn is_held(&self) -> bool;
+}
+
+macro_rules! holding {
+    ($($guard:ty)*) => { $(
+        impl Holding for $guard {
+            fn is_held(&self) -> bool {
+                <$guard>::is_held(self)
+            }
+        }
+    )* };
+}
+
+holding! { LockGuard MultiLockGuard Permits }
+
+impl Holding for ReadGuard {
+    fn is_held(&self) -> bool {
+        LockGuard::is_held(self)
+    }
+}
+
+impl Holding for WriteGuard {
+    fn is_held(&self) -> bool {
+        LockGuard::is_held(self)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shares {
+    fair_clocks: bool,
+    held: BTreeMap<String, Things>,
+    /// The tokens of fenced writes, by their zxids.
+    fenced: BTreeMap<String, BTreeMap<Zxid, u64>>,
+    /// Who was last to hold what has a lock-delay, and until when, if it did not let go.
+    lost: BTreeMap<String, (u64, Nanos)>,
+}
+
+/// What there is, and who has it.
+#[derive(Debug)]
+struct Things {
+    all: u64,
+    shares: Vec<Share>,
+}
+
+struct Share {
+    guard: Weak<dyn Holding>,
+    part: u64,
+    session: SessionId,
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of session {}", self.part, self.session)
+    }
+}
+
+impl Shares {
+    pub(crate) fn new(fair_clocks: bool) -> Shares {
+        let (held, fenced, lost) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Shares { fair_clocks, held, fenced, lost }
+    }
+
+    /// A client has a part of what there is `all` of.
+    pub(crate) fn acquired<G: Holding + 'static>(
+        &mut self,
+        name: &str,
+        guard: &Rc<G>,
+        (part, all): (u64, u64),
+        session: SessionId,
+    ) {
+        let new = || Things { all, shares: Vec::new() };
+        let things = self.held.entry(name.to_owned()).or_insert_with(new);
+        things.shares.retain(|share| share.guard.strong_count() > 0);
+        let guard: Rc<dyn Holding> = guard.clone();
+        things.shares.push(Share { guard: Rc::downgrade(&guard), part, session });
+    }
+
+    /// At one moment of true time, the guards that say that they are held have no more than there is.
+    pub(crate) fn check(&self, excused: impl Fn(SessionId) -> bool) -> Result<(), Violation> {
+        if !self.fair_clocks {
+            return Ok(());
+        }
+        for (name, Things { all, shares }) in &self.held {
+            let sum = |shares: &[&Share]| shares.iter().map(|share| share.part).sum::<u64>();
+            let alive = |share: &&Share| share.guard.strong_count() > 0;
+            let held: Vec<&Share> = shares.iter().filter(alive).collect();
+            if sum(&held) <= *all {
+                continue;
+            }
+            let is_held = |share: &&Share| {
+                !excused(share.session)
+                    && share.guard.upgrade().is_some_and(|guard| guard.is_held())
+            };
+            let held: Vec<&Share> = held.into_iter().filter(is_held).collect();
+            require(sum(&held) <= *all, "I23 no more is held than there is", || {
+                format!("of the {all} of {name}, there are held {held:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whatever clocks do, the fenced writes of an earlier holder come before those of a later one.
+    pub(crate) fn fenced(&mut self, name: &str, zxid: Zxid, token: u64) -> Result<(), Violation> {
+        let writes = self.fenced.entry(name.to_owned()).or_default();
+        let before = writes.range(..zxid).next_back().map_or(0, |(_, token)| *token);
+        let after = writes.range(zxid..).next().map_or(u64::MAX, |(_, token)| *token);
+        writes.insert(zxid, token);
+        require(before <= token && token <= after, "I23 fenced writes in order", || {
+            format!("{name} was written with token {token} between {before} and {after}")
+        })
+    }
+
+    /// One has what has a lock-delay.
+    pub(crate) fn delayed(
+        &mut self,
+        name: &str,
+        token: u64,
+        (now, delay): (Nanos, Nanos),
+    ) -> Result<(), Violation> {
+        let Some((lost, until)) = self.lost.remove(name) else { return Ok(()) };
+        // Its leader's clock may run a tenth fast.
+        let too_early = self.fair_clocks && lost != token && now < until + delay / 10 * 9;
+        require(!too_early, "I23 a lock-delay is kept", || {
+            format!("{name} was held by {lost} until {until}, and lost, and by {token} at {now}")
+        })
+    }
+
+    /// It was surely held at this time, and has not been let go of.
+    pub(crate) fn still_held(&mut self, name: &str, token: u64, now: Nanos) {
+        self.lost.insert(name.to_owned(), (token, now));
+    }
+
+    /// It is let go of in order.
+    pub(crate) fn let_go(&mut self, name: &str, token: u64) {
+        if self.lost.get(name).is_some_and(|(last, _)| *last == token) {
+            self.lost.remove(name);
+        }
+    }
+}

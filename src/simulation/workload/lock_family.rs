@@ -1,0 +1,193 @@
+//! Readers and writers, permits, several locks at once, fences, revocation and lock-delay.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::recipes::{MultiLock, ReadWriteLock, Semaphore};
+use crate::simulation::checks::require;
+use crate::simulation::checks::shares::Holding;
+use crate::simulation::client::{Client, Handle};
+use crate::simulation::clock::Nanos;
+use crate::simulation::executor::first;
+use crate::simulation::faults::Fault;
+use crate::znode::{CreateMode, OpResult};
+
+/// What a writer has, and readers a part of.
+const READERS_MAX: u64 = 1_000;
+/// The most permits that there are.
+const PERMITS: u32 = 3;
+const LOCK_DELAY: Duration = Duration::from_secs(3);
+
+pub(crate) async fn run(client: Client) {
+    while !client.kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        while !client.kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            let done = match client.random.below(6) {
+                0 | 1 => readers_and_writers(&client, &handle).await,
+                2 => permits(&client, &handle).await,
+                3 => several(&client, &handle).await,
+                4 => fenced(&client, &handle).await,
+                _ => delayed(&client, &handle).await,
+            };
+            // Whatever befalls any call; the checks are made where something was achieved.
+            drop(done);
+        }
+    }
+}
+
+/// Waits for it, now and then only for a while.
+async fn patiently<T>(
+    client: &Client,
+    what: &'static str,
+    acquiring: impl Future<Output = Result<T>>,
+) -> Option<T> {
+    let kernel = &client.kernel;
+    let patience = match client.random.below(3) {
+        0 => client.random.around(kernel.plan.think * 20),
+        _ => Nanos::MAX / 2,
+    };
+    let waits = kernel.wait(what, client.place);
+    let acquired = first(acquiring, kernel.sleep(patience)).await;
+    drop(waits);
+    kernel.count(what);
+    acquired.ok()?.ok()
+}
+
+/// Notes what is held, and holds it for a while.
+async fn hold<G: Holding + 'static>(
+    client: &Client,
+    handle: &Handle,
+    name: &str,
+    share: (u64, u64),
+    guard: G,
+) -> Option<G> {
+    let (kernel, guard, session) = (&client.kernel, Rc::new(guard), handle.session().id());
+    kernel.trace.say(format_args!("node {}: session {session} has {name}", client.place));
+    {
+        let mut checks = kernel.checks.borrow_mut();
+        checks.shares.acquired(name, &guard, share, session);
+        kernel.check(checks.shares.check(|session| checks.sessions.is_forced(session)));
+    }
+    for _ in 0..client.random.within(1..3) {
+        client.think().await;
+    }
+    kernel.trace.say(format_args!("node {}: {session} is done with {name}", client.place));
+    // Nobody else has it but for the moment of a check.
+    Rc::into_inner(guard)
+}
+
+async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let name = "/shared";
+    let lock = ReadWriteLock::new(handle.session(), name)?;
+    if client.random.percent(60) {
+        let Some(guard) = patiently(client, "read lock", lock.read_async()).await else {
+            return Ok(());
+        };
+        hold(client, handle, name, (1, READERS_MAX), guard).await;
+        return Ok(());
+    }
+    let Some(guard) = patiently(client, "write lock", lock.write_async()).await else {
+        return Ok(());
+    };
+    let guard = hold(client, handle, name, (READERS_MAX, READERS_MAX), guard).await;
+    if let Some(guard) = guard.filter(|_| client.random.percent(50)) {
+        let reading = guard.downgrade_async().await?;
+        client.kernel.count("downgrade");
+        hold(client, handle, name, (1, READERS_MAX), reading).await;
+    }
+    Ok(())
+}
+
+async fn permits(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let name = "/permits";
+    let semaphore = Semaphore::new(handle.session(), name, PERMITS)?;
+    let wanted = client.random.within(1..3) as u32;
+    let acquiring = semaphore.acquire_many_async(wanted);
+    let Some(permits) = patiently(client, "permits", acquiring).await else { return Ok(()) };
+    hold(client, handle, name, (u64::from(wanted), u64::from(PERMITS)), permits).await;
+    Ok(())
+}
+
+async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let first = client.random.below(3);
+    let paths = [first, (first + 1 + client.random.below(2)) % 3].map(|n| format!("/set/{n}"));
+    let lock = MultiLock::new(handle.session(), &paths)?;
+    let Some(guard) = patiently(client, "several locks", lock.acquire_async()).await else {
+        return Ok(());
+    };
+    // All sets of two of three overlap.
+    hold(client, handle, "/set", (1, 1), guard).await;
+    Ok(())
+}
+
+/// Some delete the znode of a living holder, which must then not be able to write.
+async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let (session, kernel) = (handle.session(), &client.kernel);
+    let lock = session.lock("/fenced")?;
+    match client.random.below(4) {
+        0 => {
+            if let Some(holder) = lock.contenders()?.first() {
+                session.nonblocking().delete(holder).await?;
+            }
+            return Ok(());
+        }
+        1 => {
+            lock.revoke_async().await?;
+            return Ok(());
+        }
+        _ => {}
+    }
+    match session.nonblocking().create("/fenced-data", b"", CreateMode::Persistent).await {
+        Ok(_) | Err(Error::NodeExists { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let Some(guard) = patiently(client, "fenced lock", lock.acquire_async()).await else {
+        return Ok(());
+    };
+    client.think().await;
+    let asked = session.get(guard.path()).is_ok_and(|(data, _)| &data[..] == b"revoke");
+    let heard = guard.revocations_async().await?;
+    kernel.check(require(!asked || !heard.events().is_empty(), "I24 revocation", || {
+        "somebody asked for a lock, and its holder does not hear of it".to_owned()
+    }));
+    // It does not look whether it still has the lock.
+    for _ in 0..4 {
+        let token = guard.fencing_token();
+        let results = guard.fenced().set("/fenced-data", token.to_be_bytes()).submit().await?;
+        kernel.count("fenced write");
+        if let Some(OpResult::Set(stat)) = results.last() {
+            let shares = &mut kernel.checks.borrow_mut().shares;
+            kernel.check(shares.fenced("/fenced-data", stat.mzxid, token));
+        }
+        client.think().await;
+    }
+    Ok(())
+}
+
+async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let (name, kernel) = ("/delayed", &client.kernel);
+    let lock = handle.session().lock(name)?.with_lock_delay(LOCK_DELAY)?;
+    let Some(guard) = patiently(client, "delayed lock", lock.acquire_async()).await else {
+        return Ok(());
+    };
+    let token = guard.fencing_token();
+    let times = (kernel.now(), LOCK_DELAY.as_nanos() as Nanos);
+    // Times to live go by wall clocks.
+    let jumped = kernel.fault_counts()[Fault::WallJump as usize] > 0;
+    let kept = kernel.checks.borrow_mut().shares.delayed(name, token, times);
+    kernel.check(if jumped { Ok(()) } else { kept });
+    for _ in 0..client.random.within(1..4) {
+        if guard.is_held() && !kernel.checks.borrow().sessions.is_forced(handle.session().id()) {
+            kernel.checks.borrow_mut().shares.still_held(name, token, kernel.now());
+        }
+        client.think().await;
+    }
+    if guard.is_held() {
+        kernel.checks.borrow_mut().shares.let_go(name, token);
+    }
+    Ok(())
+}

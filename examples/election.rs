@@ -20,7 +20,9 @@ fn main() -> Result<()> {
         let path = format!("/instances/host-{place}");
         let here = PersistentEphemeral::new(&cluster.node(place), &path, "up")?;
         let handle = here.handle();
-        instances.push((handle.clone(), std::thread::spawn(move || here.run())));
+        let thread = std::thread::Builder::new().name(path);
+        let running = thread.spawn(move || here.run()).expect("a thread can be had");
+        instances.push((handle.clone(), running));
         assert!(handle.wait_present(PATIENCE));
     }
     let session = cluster.node(2).session();

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
+use quorate::recipes::{Group, LeaderLatch};
 use quorate::{Coordinator, CreateMode, Error, Session};
 
 const PEERS: &str = "QUORATE_TEST_PEERS";
@@ -57,6 +58,27 @@ fn worker() {
                 println!("@held {}", guard.fencing_token());
                 guard.wait_lost();
                 println!("@lost {}", guard.is_held());
+            }
+            "lead" => {
+                let group = Group::new(&session, "/members").unwrap();
+                let _member = group.join(&name, b"").unwrap();
+                let latch = LeaderLatch::new(&session, "/election", &name).unwrap();
+                println!("@campaigns");
+                let leadership = latch.campaign().unwrap();
+                println!("@leads {}", leadership.token());
+                leadership.wait_lost();
+                println!("@led {}", leadership.is_leading());
+            }
+            "observe" => {
+                let latch = LeaderLatch::new(&session, "/election", "").unwrap();
+                let mut changes = latch.observe();
+                loop {
+                    let leader = changes.recv().unwrap();
+                    match leader {
+                        Some(leader) => println!("@observed {}", leader.token),
+                        None => println!("@nobody"),
+                    }
+                }
             }
             "leader" => println!("@leader {}", coordinator.status().is_leader),
             "close" => {
@@ -264,6 +286,35 @@ fn a_killed_holder_s_lock_goes_to_the_next_with_a_larger_token() {
     // The quorum goes too: the holder is told that its lock is lost, after its session's timeout.
     processes[2].kill();
     assert_eq!(processes[1].wait("lost"), "lost false");
+}
+
+#[test]
+fn the_lead_of_a_killed_process_goes_to_the_next_candidate() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut processes: Vec<Process> =
+        (0..3).map(|place| Process::start(dir.path(), &peers, &peers[place])).collect();
+    let token = |line: String| -> u64 { line.rsplit(' ').next().unwrap().parse().unwrap() };
+    processes[0].order("lead");
+    let first = token(processes[0].wait("leads"));
+    processes[1].order("lead");
+    processes[1].wait("campaigns");
+    processes[2].order("observe");
+    assert_eq!(token(processes[2].wait("observed")), first);
+    processes[0].kill();
+    let second = token(processes[1].wait("leads"));
+    assert!(second > first);
+    assert_eq!(token(processes[2].wait("observed")), second);
+    // Its next run is another candidate, and waits.
+    processes[0] = Process::start(dir.path(), &peers, &peers[0]);
+    processes[0].order("lead");
+    processes[0].wait("campaigns");
+    processes[1].signal("STOP");
+    let third = token(processes[0].wait("leads"));
+    assert!(third > second);
+    processes[1].signal("CONT");
+    assert_eq!(processes[1].wait("led"), "led false");
+    assert_eq!(token(processes[2].wait("observed")), third);
 }
 
 #[test]

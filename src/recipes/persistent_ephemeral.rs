@@ -74,7 +74,7 @@ pub struct PersistentEphemeral {
 }
 
 /// A handle of a [`PersistentEphemeral`] that is run elsewhere. Cheap to clone; dropping it does
-/// nothing.
+/// nothing. It keeps the session of a znode that has not been seen to go.
 ///
 /// ```
 /// use quorate::recipes::PersistentEphemeral;
@@ -109,6 +109,7 @@ struct State {
 }
 
 /// What is known of it.
+#[derive(Clone)]
 enum Znode {
     Missing,
     /// Its create is under way in this session.
@@ -509,11 +510,12 @@ impl EphemeralHandle {
         state.closed
     }
 
-    /// Closes it, and lets go of what is there. Gives what may be left to wait for.
+    /// Closes it, and lets go of what is there. Gives what may be left to wait for, which stays
+    /// there for whoever closes it next.
     fn end(&self) -> Znode {
         let mut state = self.state();
         state.closed = true;
-        let znode = std::mem::replace(&mut state.znode, Znode::Missing);
+        let znode = state.znode.clone();
         let woken = std::mem::take(&mut state.waiting);
         drop(state);
         woken.into_iter().for_each(Waker::wake);
@@ -526,6 +528,7 @@ impl EphemeralHandle {
     }
 
     /// Closes it for good and waits until the znode is gone. Running it ends. The session goes on.
+    /// One that was closed or dropped before is no error, and is waited for too.
     ///
     /// Blocks for the request timeout at most.
     ///
@@ -556,9 +559,8 @@ impl EphemeralHandle {
         let session = match znode {
             Znode::Missing => return Ok(()),
             Znode::Coming(session, arrival) => {
-                if Arrival::answer(arrival).await.is_err() {
-                    return Ok(());
-                }
+                // A create that failed has made nothing.
+                let _ = Arrival::answer(arrival).await;
                 session
             }
             Znode::There(own) => own.session(),
@@ -566,7 +568,12 @@ impl EphemeralHandle {
         // The deletion has been asked for, and this sees what it did.
         match session.nonblocking().exists(&self.path).await {
             Err(error) if !error.is_session_lost() => Err(error),
-            _ => Ok(()),
+            _ => {
+                let former = std::mem::replace(&mut self.state().znode, Znode::Missing);
+                // Not under the lock: it may be the last of its session.
+                drop(former);
+                Ok(())
+            }
         }
     }
 }

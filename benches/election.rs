@@ -1,0 +1,139 @@
+//! How long it takes from the death of a leader's process to the next candidate's lead.
+//!
+//! `cargo bench --bench election` prints the median and the longest of some rounds, for two session
+//! timeouts: three processes over TCP with real disks, all on this machine, campaign, and whoever
+//! leads is killed with SIGKILL. The session of the dead one must expire first; what is beyond its
+//! timeout is the cost of the take-over.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use quorate::Coordinator;
+use quorate::recipes::LeaderLatch;
+
+const PEERS: &str = "QUORATE_BENCH_PEERS";
+const ADDRESS: &str = "QUORATE_BENCH_ADDRESS";
+const TIMEOUT: &str = "QUORATE_BENCH_TIMEOUT_MS";
+const ROUNDS: usize = 6;
+
+fn main() {
+    if let (Ok(peers), Ok(address)) = (std::env::var(PEERS), std::env::var(ADDRESS)) {
+        return worker(&peers, &address);
+    }
+    // `cargo test --benches` only sees whether this runs.
+    let (timeouts, rounds): (&[u64], usize) = match std::env::args().any(|arg| arg == "--bench") {
+        true => (&[2_000, 10_000], ROUNDS),
+        false => (&[2_000], 1),
+    };
+    for timeout in timeouts {
+        let (mut others, mut raft) = take_over(*timeout, rounds);
+        for (name, each) in [("a follower", &mut others), ("the Raft leader too", &mut raft)] {
+            each.sort_unstable();
+            if let (Some(median), Some(longest)) = (each.get(each.len() / 2), each.last()) {
+                println!(
+                    "session timeout {timeout} ms, {name} killed: next leads after {median:.2?} \
+                     (median of {}), {longest:.2?} at most",
+                    each.len()
+                );
+            }
+        }
+    }
+}
+
+fn worker(peers: &str, address: &str) {
+    let timeout: u64 = std::env::var(TIMEOUT).unwrap().parse().unwrap();
+    let coordinator = Coordinator::builder()
+        .advertise(address)
+        .session_timeout(Duration::from_millis(timeout))
+        .join(peers.split(','))
+        .unwrap();
+    coordinator.wait_ready(Duration::from_secs(60)).unwrap();
+    let session = coordinator.session();
+    session.sync().unwrap();
+    println!("ready {}", session.timeout().as_millis());
+    let leadership = LeaderLatch::new(&session, "/leader", address).unwrap().campaign().unwrap();
+    println!("leads {}", coordinator.status().is_leader);
+    leadership.wait_lost();
+}
+
+type Lines = Receiver<(Instant, usize, String)>;
+
+struct Worker(Child);
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(
+    dir: &Path,
+    peers: &[String],
+    place: usize,
+    timeout: u64,
+    lines: &Sender<(Instant, usize, String)>,
+) -> Worker {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .env(PEERS, peers.join(","))
+        .env(ADDRESS, &peers[place])
+        .env(TIMEOUT, timeout.to_string())
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let lines = lines.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if lines.send((Instant::now(), place, line)).is_err() {
+                return;
+            }
+        }
+    });
+    Worker(child)
+}
+
+/// The next line that begins so.
+fn next(lines: &Lines, start: &str) -> (Instant, usize, String) {
+    loop {
+        let line = lines.recv_timeout(Duration::from_secs(120)).expect("a line");
+        if line.2.starts_with(start) {
+            return line;
+        }
+    }
+}
+
+/// The times, by whether the one that was killed led the Raft cluster as well when it came to lead.
+fn take_over(timeout: u64, rounds: usize) -> (Vec<Duration>, Vec<Duration>) {
+    let dir = tempfile::tempdir().unwrap();
+    let listeners: Vec<TcpListener> =
+        (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let peers: Vec<String> =
+        listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    drop(listeners);
+    let (sender, lines) = channel();
+    let mut workers: Vec<Worker> =
+        (0..3).map(|place| start(dir.path(), &peers, place, timeout, &sender)).collect();
+    let (mut others, mut raft) = (Vec::new(), Vec::new());
+    let (_, mut leader, mut said) = next(&lines, "leads");
+    for _ in 0..rounds {
+        // Apart from what the start of the last one still causes.
+        std::thread::sleep(Duration::from_secs(1));
+        let killed = Instant::now();
+        workers[leader].0.kill().unwrap();
+        let (at, place, says) = next(&lines, "leads");
+        let each = if said.ends_with("true") { &mut raft } else { &mut others };
+        each.push(at - killed);
+        workers[leader] = start(dir.path(), &peers, leader, timeout, &sender);
+        next(&lines, "ready");
+        (leader, said) = (place, says);
+    }
+    (others, raft)
+}

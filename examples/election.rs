@@ -1,0 +1,77 @@
+//! Three instances in one process, on an in-memory cluster: each says that it is there, all see who
+//! is, and one of them leads until it is cut off.
+
+use std::time::Duration;
+
+use quorate::recipes::{Group, LeaderLatch, PersistentEphemeral};
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Result};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    cluster.node(0).session().create("/plan", b"", CreateMode::Persistent)?;
+
+    // There for as long as the process is: it comes back after a lost session by itself. Whoever
+    // looks sees it as a member of the group at its parent's path.
+    let mut instances = Vec::new();
+    for place in 0..3 {
+        let path = format!("/instances/host-{place}");
+        let here = PersistentEphemeral::new(&cluster.node(place), &path, "up")?;
+        let handle = here.handle();
+        let thread = std::thread::Builder::new().name(path);
+        let running = thread.spawn(move || here.run()).expect("a thread can be had");
+        instances.push((handle.clone(), running));
+        assert!(handle.wait_present(PATIENCE));
+    }
+    let session = cluster.node(2).session();
+    let group = Group::new(&session, "/instances")?;
+    let mut members = group.watch();
+    session.sync()?;
+    println!("there are {:?}", members.recv()?.names());
+
+    // One of them leads; instance 2 only looks on.
+    let latch = |place: usize| {
+        LeaderLatch::new(&cluster.node(place).session(), "/leader", format!("host-{place}"))
+    };
+    let mut leaders = latch(2)?.observe();
+    let old = latch(0)?.campaign()?;
+    old.multi().set("/plan", "by host-0").commit()?;
+    let mut leader = leaders.recv()?;
+    while leader.is_none() {
+        leader = leaders.recv()?;
+    }
+    println!("{} leads", leader.expect("there is one").name());
+
+    // Cut off, it knows that it leads no longer before the next one does.
+    cluster.isolate(0);
+    cluster.advance(PATIENCE);
+    let new = latch(1)?.campaign()?;
+    assert!(!old.is_leading() && new.token() > old.token());
+    new.multi().set("/plan", "by host-1").commit()?;
+    session.sync()?;
+    println!("{} leads", latch(2)?.leader()?.expect("there is one").name());
+    println!("there are {:?}", members.recv()?.names());
+
+    // It comes back: as a member by itself, and no more as a leader.
+    cluster.heal();
+    assert!(instances[0].0.wait_present(PATIENCE));
+    session.sync()?;
+    while members.recv()?.len() < 3 {}
+    println!("there are {:?}", group.members()?.names());
+    let refused = old.multi().set("/plan", "by host-0, again").commit();
+    assert!(refused.is_err_and(|error| error.is_session_lost() || is_fenced(&error)));
+    assert_eq!(&session.get("/plan")?.0[..], b"by host-1");
+
+    for (handle, running) in instances {
+        handle.close()?;
+        running.join().expect("an instance panicked")?;
+    }
+    Ok(())
+}
+
+/// Whether a write was refused because its writer leads no longer.
+fn is_fenced(error: &Error) -> bool {
+    matches!(error, Error::Multi { index: 0, .. })
+}

@@ -9,6 +9,7 @@ pub(crate) mod agreement;
 pub(crate) mod durability;
 pub(crate) mod locks;
 pub(crate) mod order;
+pub(crate) mod queues;
 pub(crate) mod sessions;
 pub(crate) mod versions;
 pub(crate) mod watches;
@@ -19,8 +20,8 @@ use std::rc::Rc;
 use super::linearizability::{History, Verdict};
 use super::oracle::Oracle;
 use super::plan::Plan;
-use crate::recipes::LockGuard;
-use crate::znode::SessionId;
+use crate::recipes::{Item, LockGuard};
+use crate::znode::{SessionId, Zxid};
 
 /// Something that must never be.
 #[derive(Clone, Debug)]
@@ -60,6 +61,7 @@ pub(crate) struct Checks {
     moments: u64,
     pub(crate) locks: locks::Locks,
     pub(crate) order: order::Order,
+    pub(crate) queues: queues::Queues,
     pub(crate) sessions: sessions::Sessions,
     pub(crate) watches: watches::Watches,
 }
@@ -73,6 +75,7 @@ impl Checks {
             moments: 0,
             locks: locks::Locks::new(plan.clocks_are_fair()),
             order: order::Order::default(),
+            queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             watches: watches::Watches::default(),
         }
@@ -93,6 +96,17 @@ impl Checks {
                 Err(Violation::new("I1 I2 linearizable", format!("{path} was not decided")))
             }
         }
+    }
+
+    /// A client has an item of a queue.
+    pub(crate) fn taken(
+        &mut self,
+        item: &Rc<Item>,
+        session: SessionId,
+        from: Zxid,
+    ) -> Result<(), Violation> {
+        let Checks { queues, oracle, sessions, .. } = self;
+        queues.taken(oracle, item, session, from, |session| sessions.is_forced(session))
     }
 
     /// A client has a lock.

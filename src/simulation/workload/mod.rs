@@ -5,6 +5,7 @@
 
 mod accounts;
 mod locks;
+mod queues;
 mod registers;
 mod sessions;
 mod watches;
@@ -20,12 +21,7 @@ use crate::coordinator::Coordinator;
 /// Starts the clients of a process that has just started.
 pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {
     for _ in 0..kernel.plan.clients {
-        let client = Client {
-            kernel: Rc::clone(kernel),
-            place,
-            coordinator: coordinator.clone(),
-            random: Rc::new(kernel.random.fork(place as u64)),
-        };
+        let client = new_client(kernel, place, coordinator);
         match kernel.random.below(11) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
@@ -34,6 +30,19 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             9 => kernel.executor.spawn(place, accounts::run(client)),
             _ => kernel.executor.spawn(place, sessions::run(client)),
         }
+    }
+    if kernel.plan.queues {
+        let client = new_client(kernel, place, coordinator);
+        kernel.executor.spawn(place, queues::run(client));
+    }
+}
+
+fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {
+    Client {
+        kernel: Rc::clone(kernel),
+        place,
+        coordinator: coordinator.clone(),
+        random: Rc::new(kernel.random.fork(place as u64)),
     }
 }
 

@@ -67,7 +67,12 @@ fn past(client: &Client, handle: &Rc<Handle>) -> Zxid {
     let oracle = &checks.oracle;
     match client.random.below(10) {
         0 => oracle.zxid() + 1_000_000,
-        1 => handle.ticket().floor,
+        1 => {
+            // A session that is rarely answered may have seen nothing for long.
+            let place = oracle.changes().len().saturating_sub(500);
+            let long_ago = oracle.changes().get(place).map_or(0, |change| change.zxid);
+            handle.ticket().floor.max(long_ago)
+        }
         2..5 => oracle.zxid(),
         _ => {
             // A few changes ago: many fewer than fit into a channel.

@@ -29,6 +29,8 @@
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
 //! - [`recipes`] are built on top: [`recipes::Lock`].
+//!   [`recipes::Queue`] hands each item to one consumer; at a [`recipes::Barrier`] and a
+//!   [`recipes::DoubleBarrier`] instances wait for each other.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -113,5 +115,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/recipes/barrier.md")]
+#[doc = include_str!("../docs/recipes/queue.md")]
 #[doc = include_str!("../docs/upgrades.md")]
 struct Readme;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use quorate::Coordinator;
-use quorate::recipes::{DoubleBarrier, Queue};
+use quorate::recipes::{Barrier, DoubleBarrier, Queue};
 
 const PEERS: &str = "QUORATE_TEST_PEERS";
 const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
@@ -33,14 +33,29 @@ fn worker() {
     let session = coordinator.session();
     let queue = Queue::new(&session, "/queue").unwrap().max(10);
     let barrier = DoubleBarrier::new(&session, "/double", 3).unwrap();
+    let putting = Barrier::new(&session, "/putting").unwrap();
+    let is_producer = peers.starts_with(&address);
+    coordinator.wait_ready(PATIENCE).unwrap();
+    if is_producer {
+        putting.set().unwrap();
+    }
     let inside = barrier.enter().unwrap();
     println!("@inside");
-    if peers.starts_with(&address) {
+    if is_producer {
         for item in 0..ITEMS {
             queue.put(format!("{item}")).unwrap();
         }
+        putting.remove().unwrap();
     } else {
-        while let Some(item) = queue.take_timeout(Duration::from_secs(8)).unwrap() {
+        loop {
+            let Some(item) = queue.take_timeout(Duration::from_secs(1)).unwrap() else {
+                session.sync().unwrap();
+                // One that somebody has may come again.
+                if !putting.is_set().unwrap() && queue.is_empty().unwrap() {
+                    break;
+                }
+                continue;
+            };
             let data = String::from_utf8(item.data().to_vec()).unwrap();
             println!("@taken {data}");
             std::thread::yield_now();
@@ -50,6 +65,8 @@ fn worker() {
     }
     inside.leave().unwrap();
     println!("@left");
+    // The others need this one to hear of it. Its end is the test's.
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 struct Process {
@@ -71,6 +88,7 @@ impl Process {
             .env(PEERS, peers.join(","))
             .env(ADDRESS, address)
             .current_dir(dir)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

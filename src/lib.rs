@@ -33,6 +33,9 @@
 //!   [`recipes::Group`] and [`recipes::PersistentEphemeral`] say who is there.
 //! - [`recipes`] are built on top: [`recipes::Lock`], [`recipes::ReadWriteLock`],
 //!   [`recipes::MultiLock`], [`recipes::ReentrantLock`], [`recipes::Semaphore`].
+//! - [`recipes`] are built on top: [`recipes::Lock`].
+//!   [`recipes::Queue`] hands each item to one consumer; at a [`recipes::Barrier`] and a
+//!   [`recipes::DoubleBarrier`] instances wait for each other.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -121,6 +124,8 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]
 #[doc = include_str!("../docs/recipes/locks.md")]
+#[doc = include_str!("../docs/recipes/barrier.md")]
+#[doc = include_str!("../docs/recipes/queue.md")]
 #[doc = include_str!("../docs/upgrades.md")]
 #[doc = include_str!("../docs/recipes/election.md")]
 #[doc = include_str!("../docs/recipes/group.md")]

@@ -565,3 +565,31 @@ fn those_who_leave_go_on_when_the_first_dies() {
     assert_eq!(third.leave_timeout(Duration::from_secs(5)), Ok(true));
     assert_eq!(settle(&cluster, &mut second), Poll::Ready(Ok(())));
 }
+
+/// Who waits to enter hears of nothing but the beginning.
+#[test]
+fn those_who_wait_to_enter_are_woken_by_the_beginning_alone() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let cluster = Cluster::new(3);
+    let barriers: Vec<_> = (0..4).map(|place| double(&cluster, place % 3)).collect();
+    let mut first = enter(&cluster, &barriers[0].1);
+    let mut second = enter(&cluster, &barriers[1].1);
+    let woken = std::sync::Arc::new(Counter::default());
+    let waker = Waker::from(std::sync::Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    assert!(second.as_mut().poll(&mut context).is_pending());
+    // Not by one who comes, here for a round of four, and dies.
+    let (session, _) = &barriers[2];
+    let more = DoubleBarrier::new(session, "/here/double", 4).unwrap();
+    let third = enter(&cluster, &more);
+    cluster.expire(session);
+    cluster.advance(SOON);
+    drop(third);
+    assert_eq!(woken.0.load(Relaxed), 0);
+    let last = done(&cluster, barriers[3].1.enter_async()).unwrap();
+    cluster.advance(SOON);
+    assert_eq!(woken.0.load(Relaxed), 2);
+    assert!(step(&cluster, &mut first).is_some() && step(&cluster, &mut second).is_some());
+    drop(last);
+}

@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) pending_requests_max: usize,
     /// Whether members may be of an older version, to be upgraded when they start again.
     pub(crate) mixed: bool,
+    /// Whether there are queues and barriers.
+    pub(crate) queues: bool,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -87,11 +89,13 @@ impl Plan {
                 10_000
             },
             mixed: random.fork(5).percent(50),
+            queues: false,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
             plan.log.history_changes = random.within(1..200) as usize;
         }
+        plan.queues = random.fork(7).percent(30);
         plan
     }
 

@@ -449,6 +449,7 @@ impl World {
             checks.sessions.ended(end, self.kernel.phase.get())?;
         }
         checks.sessions.stay_over()?;
+        checks.queues.committed(oracle, self.now())?;
         let moved = Moved { place, from: before.zxid, to: node.machine().zxid(), installed };
         if moved.from != moved.to {
             checks.watches.stepped(oracle, moved)?;

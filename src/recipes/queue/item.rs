@@ -138,8 +138,8 @@ impl Item {
     /// # Errors
     /// [`Error::NoNode`] or [`Error::Unmet`] if the item or its claim was deleted by somebody;
     /// the errors of a session that is over, and then the item is for others again; those of
-    /// [`Session::create`]. After [`Error::Timeout`] this goes on, and it is not known whether the
-    /// item will come again.
+    /// [`Session::create`], and then it is given back. After [`Error::Timeout`] this goes on, and it
+    /// is not known whether the item will come again.
     pub fn done(self) -> Result<()> {
         let session = self.session.clone();
         let path = self.item.clone();

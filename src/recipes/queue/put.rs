@@ -14,6 +14,9 @@ use crate::znode::{Condition, CreateMode, OpResult};
 /// The kind of those who wait for room.
 pub(super) const PUTTER: &str = "put";
 
+/// What a full queue has too many of, as the error says: not to be taken for a quota's.
+const ITEMS: &str = "items";
+
 /// Whether a write is under way whose outcome is not known yet.
 pub(super) type UnderWay = AtomicBool;
 
@@ -21,7 +24,8 @@ impl Queue {
     /// Puts all of them at once, as soon as there is room.
     pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
         match self.put_now(items, busy).await {
-            Err(Error::QuotaExceeded { limit, .. }) if items.len() as u64 <= limit => {}
+            Err(Error::QuotaExceeded { resource: ITEMS, limit, .. })
+                if items.len() as u64 <= limit => {}
             other => return other,
         }
         // Those who wait stand in a line, and the first alone looks at the items.
@@ -32,7 +36,7 @@ impl Queue {
             let watch = watch.watch(&self.items, WatchMode::PersistentRecursive).await?;
             loop {
                 match self.put_now(items, busy).await {
-                    Err(Error::QuotaExceeded { .. }) => {}
+                    Err(Error::QuotaExceeded { resource: ITEMS, .. }) => {}
                     other => return other,
                 }
                 // An item that was put makes no room.
@@ -68,7 +72,7 @@ impl Queue {
                 let (limit, needed) = (max as u64, u64::from(stat.num_children));
                 let needed = needed.saturating_add(items.len() as u64);
                 if needed > limit {
-                    let (path, resource) = (self.path.clone(), "items");
+                    let (path, resource) = (self.path.clone(), ITEMS);
                     return Err(Error::QuotaExceeded { path, resource, limit, needed });
                 }
                 // Whoever puts sets it, so that only takers have come between, and there is as much

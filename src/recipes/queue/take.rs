@@ -93,7 +93,13 @@ impl Way for Lease {
                     return Err(Error::NoNode { path: claim });
                 };
                 queue.learn_time(created.stat.ctime);
-                Ok(Some(Item::new(&queue.session, item, created, found)))
+                let item = Item::new(&queue.session, item, created, found);
+                // A session whose opening took long is open before it is known to be alive; an item
+                // that is not held yet looks like one that is not held any more.
+                while !queue.session.is_alive() {
+                    queue.session.nonblocking().sync().await?;
+                }
+                Ok(Some(item))
             }
             None => {
                 // Or there is nowhere to put the claim.

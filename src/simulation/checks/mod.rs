@@ -10,6 +10,7 @@ pub(crate) mod durability;
 pub(crate) mod elections;
 pub(crate) mod locks;
 pub(crate) mod order;
+pub(crate) mod queues;
 pub(crate) mod sessions;
 pub(crate) mod shares;
 pub(crate) mod versions;
@@ -21,8 +22,8 @@ use std::rc::Rc;
 use super::linearizability::{History, Verdict};
 use super::oracle::Oracle;
 use super::plan::Plan;
-use crate::recipes::LockGuard;
-use crate::znode::SessionId;
+use crate::recipes::{Item, LockGuard};
+use crate::znode::{SessionId, Zxid};
 
 /// Something that must never be.
 #[derive(Clone, Debug)]
@@ -63,6 +64,7 @@ pub(crate) struct Checks {
     pub(crate) elections: elections::Elections,
     pub(crate) locks: locks::Locks,
     pub(crate) order: order::Order,
+    pub(crate) queues: queues::Queues,
     pub(crate) sessions: sessions::Sessions,
     pub(crate) shares: shares::Shares,
     pub(crate) watches: watches::Watches,
@@ -78,6 +80,7 @@ impl Checks {
             elections: elections::Elections::new(plan.clocks_are_fair()),
             locks: locks::Locks::new(plan.clocks_are_fair()),
             order: order::Order::default(),
+            queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),
             watches: watches::Watches::default(),
@@ -99,6 +102,17 @@ impl Checks {
                 Err(Violation::new("I1 I2 linearizable", format!("{path} was not decided")))
             }
         }
+    }
+
+    /// A client has an item of a queue.
+    pub(crate) fn taken(
+        &mut self,
+        item: &Rc<Item>,
+        session: SessionId,
+        from: Zxid,
+    ) -> Result<(), Violation> {
+        let Checks { queues, oracle, sessions, .. } = self;
+        queues.taken(oracle, item, session, from, |session| sessions.is_forced(session))
     }
 
     /// A client has a lock.

@@ -7,6 +7,7 @@ mod accounts;
 mod election;
 mod lock_family;
 mod locks;
+mod queues;
 mod registers;
 mod sessions;
 mod watches;
@@ -29,6 +30,8 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             random: Rc::new(kernel.random.fork(place as u64)),
         };
         match kernel.random.below(12) {
+        let client = new_client(kernel, place, coordinator);
+        match kernel.random.below(11) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
             5..7 => kernel.executor.spawn(place, registers::run(client)),
@@ -37,6 +40,19 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             10 => kernel.executor.spawn(place, sessions::run(client)),
             _ => kernel.executor.spawn(place, election::run(client)),
         }
+    }
+    if kernel.plan.queues {
+        let client = new_client(kernel, place, coordinator);
+        kernel.executor.spawn(place, queues::run(client));
+    }
+}
+
+fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {
+    Client {
+        kernel: Rc::clone(kernel),
+        place,
+        coordinator: coordinator.clone(),
+        random: Rc::new(kernel.random.fork(place as u64)),
     }
 }
 

@@ -1,0 +1,61 @@
+//! Work that is handed out once each, and steps that all take together: three instances in one
+//! process, on an in-memory cluster.
+
+use quorate::Result;
+use quorate::recipes::{DoubleBarrier, NewItem, Queue};
+use quorate::testing::Cluster;
+
+/// Does what it finds until there is nothing left to do.
+fn work(queue: &Queue, name: &str) -> Result<u32> {
+    let mut done = 0;
+    while let Some(item) = queue.try_take()? {
+        // From here on the item is this instance's, for as long as it lives.
+        println!("{name} does {}", String::from_utf8_lossy(item.data()));
+        item.done()?;
+        done += 1;
+    }
+    Ok(done)
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let producer = Queue::new(&cluster.node(0).session(), "/jobs")?.max(20);
+    producer.put_all((1..=9).map(|job| format!("job {job}")))?;
+    producer.put(NewItem::new("the urgent job").priority(-1))?;
+    for node in 0..3 {
+        // The others' replicas know of the jobs too.
+        cluster.node(node).session().sync()?;
+    }
+
+    let done: u32 = std::thread::scope(|scope| {
+        let instances: Vec<_> = (0..3)
+            .map(|node| {
+                let session = cluster.node(node).session();
+                scope.spawn(move || {
+                    let queue = Queue::new(&session, "/jobs")?;
+                    // Nobody begins before all are here.
+                    let inside = DoubleBarrier::new(&session, "/phase", 3)?.enter()?;
+                    let done = work(&queue, &format!("instance {node}"))?;
+                    // And nobody goes on before all are done.
+                    inside.leave()?;
+                    Ok(done)
+                })
+            })
+            .collect();
+        let join = |instance: std::thread::ScopedJoinHandle<'_, Result<u32>>| {
+            instance.join().expect("an instance panicked")
+        };
+        instances.into_iter().map(join).sum::<Result<u32>>()
+    })?;
+    assert_eq!(done, 10);
+
+    // An instance that dies gives back what it has not done.
+    producer.put("the last job")?;
+    let dying = cluster.node(1).open_session()?;
+    let item = Queue::new(&dying, "/jobs")?.take()?;
+    cluster.expire(&dying);
+    assert!(!item.is_held());
+    let again = producer.take()?;
+    println!("instance 0 does {}, after all", String::from_utf8_lossy(again.data()));
+    again.done()
+}

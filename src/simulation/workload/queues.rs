@@ -1,0 +1,195 @@
+//! Queues that are put into and taken from, and barriers that are waited for.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::recipes::{Barrier, DoubleBarrier, NewItem, Queue};
+use crate::simulation::checks::queues::{
+    BARRIER, DOUBLE, LEASED, MAX, PARTICIPANTS, POPPED, Queues,
+};
+use crate::simulation::checks::{Violation, require};
+use crate::simulation::client::{Client, Handle};
+use crate::simulation::clock::{Nanos, SECOND};
+use crate::simulation::executor::first;
+use crate::simulation::kernel::Phase;
+
+/// How long an item may lie about while somebody waits and nothing is wrong, besides what messages
+/// and disks take.
+const PROMPT: Nanos = SECOND / 2;
+/// How often who waits looks for that.
+const LOOK: Nanos = SECOND / 4;
+
+pub(crate) async fn run(client: Client) {
+    let kernel = &client.kernel;
+    while !kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        while !kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            let done = match client.random.below(10) {
+                0..3 => put(&client, &handle).await,
+                3..6 => take(&client, &handle).await,
+                6 => pop(&client, &handle).await,
+                7..9 => meet(&client, &handle).await,
+                _ => pass(&client, &handle).await,
+            };
+            kernel.check(is_expected(&done));
+        }
+    }
+}
+
+/// Nothing but what befalls any write.
+fn is_expected(done: &Result<()>) -> Result<(), Violation> {
+    let expected = match done {
+        Ok(()) => true,
+        Err(error) => {
+            error.is_session_lost()
+                || error.is_outcome_unknown()
+                || matches!(error, Error::Busy { .. } | Error::QuotaExceeded { .. })
+        }
+    };
+    require(expected, "recipes fail as writes do", || format!("one came to {done:?}"))
+}
+
+/// How long a client waits: not for ever, since nobody need ever come.
+fn patience(client: &Client) -> Nanos {
+    client.random.around(client.kernel.plan.think * 10)
+}
+
+async fn put(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let path = *client.random.pick(&[LEASED, LEASED, POPPED]);
+    let queue = Queue::new(handle.session(), path)?.max(MAX);
+    let new = || {
+        let delay = match client.random.below(4) {
+            0 if path == LEASED => Duration::from_millis(client.random.below(20_000)),
+            _ => Duration::ZERO,
+        };
+        let data = format!("{:016x}", client.random.next());
+        NewItem::new(data).priority(client.random.below(5) as i32 - 2).delay(delay)
+    };
+    let items: Vec<NewItem> = (0..client.random.within(1..3)).map(|_| new()).collect();
+    let waits = client.kernel.wait("put", client.place);
+    let put = first(queue.put_all_async(items), client.kernel.sleep(patience(client))).await;
+    drop(waits);
+    client.kernel.count("put");
+    put.unwrap_or(Ok(()))
+}
+
+async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let kernel = &client.kernel;
+    let queue = Queue::new(handle.session(), LEASED)?;
+    let (from, began) = (handle.session().shared().tree().zxid(), kernel.now());
+    let mut calm = kernel.phase.get() == Phase::Calm;
+    let patience = patience(client);
+    let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
+    let waits = kernel.wait("take", client.place);
+    let mut taking = pin!(queue.take_async());
+    let item = loop {
+        match first(taking.as_mut(), kernel.sleep(LOOK.min(patience))).await {
+            Ok(item) => break Rc::new(item?),
+            Err(()) if kernel.now() >= began + patience => return Ok(()),
+            Err(()) => {
+                calm &= kernel.phase.get() == Phase::Calm;
+                let since = kernel.now().saturating_sub(prompt);
+                if calm && began < since {
+                    kernel.count_event("long waits for an item");
+                    let checked = kernel.checks.borrow().queues.waited_in_vain(since);
+                    kernel.check(checked);
+                }
+            }
+        }
+    };
+    drop(waits);
+    kernel.count("take");
+    let session = handle.session().id();
+    kernel.trace.say(format_args!(
+        "node {}: session {session} has {}, token {}",
+        client.place,
+        item.path(),
+        item.fencing_token()
+    ));
+    kernel.check(kernel.checks.borrow_mut().taken(&item, session, from));
+    client.think().await;
+    if client.random.percent(30) {
+        // Given back.
+        return Ok(());
+    }
+    kernel.checks.borrow_mut().queues.finishing(&item);
+    let data = item.data().to_vec();
+    // Nobody else keeps it.
+    let Some(item) = Rc::into_inner(item) else { return Ok(()) };
+    item.done_async().await?;
+    kernel.count("item done");
+    let checked = kernel.checks.borrow_mut().queues.finished(&data);
+    kernel.check(checked);
+    Ok(())
+}
+
+async fn pop(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let kernel = &client.kernel;
+    let queue = Queue::new(handle.session(), POPPED)?;
+    let waits = kernel.wait("pop", client.place);
+    let popped = first(queue.pop_async(), kernel.sleep(patience(client))).await;
+    drop(waits);
+    kernel.count("pop");
+    if let Ok(popped) = popped {
+        let checked = kernel.checks.borrow_mut().queues.finished(&popped?);
+        kernel.check(checked);
+    }
+    Ok(())
+}
+
+/// Enters a double barrier and leaves it.
+async fn meet(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let kernel = &client.kernel;
+    let barrier = DoubleBarrier::new(handle.session(), DOUBLE, PARTICIPANTS)?;
+    let waits = kernel.wait("enter", client.place);
+    let entered = first(barrier.enter_async(), kernel.sleep(patience(client))).await;
+    drop(waits);
+    kernel.count("enter");
+    let Ok(inside) = entered else { return Ok(()) };
+    let inside = inside?;
+    let round = inside.round().to_vec();
+    kernel.check(require(!round.is_empty(), "a double barrier opens for enough", || {
+        format!("{} is inside, and it is closed", inside.path())
+    }));
+    client.think().await;
+    let waits = kernel.wait("leave", client.place);
+    let left = first(inside.leave_async(), kernel.sleep(patience(client))).await;
+    drop(waits);
+    kernel.count("leave");
+    if let Ok(left) = left {
+        left?;
+        let checked = Queues::left(&kernel.checks.borrow().oracle, &round);
+        kernel.check(checked);
+    }
+    Ok(())
+}
+
+/// Sets a barrier, removes it, or waits for it.
+async fn pass(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let kernel = &client.kernel;
+    let barrier = Barrier::new(handle.session(), BARRIER)?;
+    match client.random.below(6) {
+        0..2 => barrier.set_async().await,
+        2 => barrier.remove_async().await,
+        3 => match handle.session().nonblocking().set(BARRIER, b"").await {
+            Ok(_) | Err(Error::NoNode { .. }) => Ok(()),
+            Err(error) => Err(error),
+        },
+        _ => {
+            let from = kernel.checks.borrow().order.floor().zxid;
+            let waits = kernel.wait("barrier", client.place);
+            let waited = first(barrier.wait_async(), kernel.sleep(patience(client))).await;
+            drop(waits);
+            kernel.count("barrier");
+            let Ok(passed) = waited else { return Ok(()) };
+            passed?;
+            let to = handle.session().shared().tree().zxid();
+            kernel.check(Queues::passed(&kernel.checks.borrow().oracle, (from, to)));
+            Ok(())
+        }
+    }
+}

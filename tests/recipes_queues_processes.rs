@@ -1,0 +1,158 @@
+//! Queues and double barriers in real processes, some of which are killed.
+//!
+//! The processes are this test program itself, started with a role in the environment: see
+//! `worker`.
+
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, unbounded};
+use quorate::Coordinator;
+use quorate::recipes::{Barrier, DoubleBarrier, Queue};
+
+const PEERS: &str = "QUORATE_TEST_PEERS";
+const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
+const PATIENCE: Duration = Duration::from_secs(60);
+const ITEMS: usize = 60;
+
+/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
+/// '@'.
+#[test]
+fn worker() {
+    let (Ok(peers), Ok(address)) = (std::env::var(PEERS), std::env::var(ADDRESS)) else { return };
+    let coordinator = Coordinator::builder()
+        .advertise(&address)
+        .session_timeout(Duration::from_secs(4))
+        .join(peers.split(','))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let session = coordinator.session();
+    let queue = Queue::new(&session, "/queue").unwrap().max(10);
+    let barrier = DoubleBarrier::new(&session, "/double", 3).unwrap();
+    let putting = Barrier::new(&session, "/putting").unwrap();
+    let is_producer = peers.starts_with(&address);
+    coordinator.wait_ready(PATIENCE).unwrap();
+    if is_producer {
+        putting.set().unwrap();
+    }
+    let inside = barrier.enter().unwrap();
+    println!("@inside");
+    if is_producer {
+        for item in 0..ITEMS {
+            queue.put(format!("{item}")).unwrap();
+        }
+        putting.remove().unwrap();
+    } else {
+        loop {
+            let Some(item) = queue.take_timeout(Duration::from_secs(1)).unwrap() else {
+                session.sync().unwrap();
+                // One that somebody has may come again.
+                if !putting.is_set().unwrap() && queue.is_empty().unwrap() {
+                    break;
+                }
+                continue;
+            };
+            let data = String::from_utf8(item.data().to_vec()).unwrap();
+            println!("@taken {data}");
+            std::thread::yield_now();
+            item.done().unwrap();
+            println!("@done {data}");
+        }
+    }
+    inside.leave().unwrap();
+    println!("@left");
+    // The others need this one to hear of it. Its end is the test's.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    fn start(dir: &Path, peers: &[String], address: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "worker", "--nocapture"])
+            .env(PEERS, peers.join(","))
+            .env(ADDRESS, address)
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (sender, lines) = unbounded();
+        let read = move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The test harness may have begun the line.
+                if let Some(start) = line.find('@') {
+                    let _ = sender.send(line[start + 1..].to_owned());
+                }
+            }
+        };
+        std::thread::Builder::new().spawn(read).unwrap();
+        Process { child, lines }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line in time")
+    }
+}
+
+fn addresses() -> Vec<String> {
+    let listeners: Vec<_> =
+        (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+/// A consumer is killed with an item in its hands: it comes again, to the other, and nothing is done
+/// twice or lost. Nor do the others wait at the barrier for the dead one.
+#[test]
+fn what_a_killed_consumer_had_is_done_by_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses();
+    let start = |place: usize| Process::start(dir.path(), &peers, &peers[place]);
+    let (producer, mut victim, other) = (start(0), start(1), start(2));
+    for process in [&producer, &victim, &other] {
+        assert_eq!(process.line(), "inside");
+    }
+    // How often each was taken, and done.
+    let mut seen: BTreeMap<String, (u32, u32)> = BTreeMap::new();
+    let mut note = |line: &str| {
+        let (what, item) = line.split_once(' ').unwrap();
+        let (taken, done) = seen.entry(item.to_owned()).or_default();
+        *(if what == "taken" { taken } else { done }) += 1;
+    };
+    for _ in 0..15 {
+        note(&victim.line());
+    }
+    victim.child.kill().unwrap();
+    victim.child.wait().unwrap();
+    victim.lines.iter().for_each(|line| note(&line));
+    loop {
+        match other.line() {
+            line if line == "left" => break,
+            line => note(&line),
+        }
+    }
+    assert_eq!(producer.line(), "left");
+    assert_eq!(seen.len(), ITEMS, "none is lost");
+    for (item, (taken, done)) in &seen {
+        // The last one of the victim may have been done without a word of it.
+        let by_the_dead = *taken == 1 && *done == 0;
+        assert!(*done == 1 || by_the_dead, "{item} was taken {taken} times and done {done} times");
+    }
+    assert!(seen.values().filter(|(_, done)| *done == 0).count() <= 1);
+}

@@ -28,7 +28,8 @@
 //! - [`Quota`] limits how much there may be below a path.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
-//! - [`recipes`] are built on top: [`recipes::Lock`].
+//! - [`recipes`] are built on top: [`recipes::Lock`], [`recipes::Counter`], [`recipes::Config`],
+//!   [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and others.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -114,4 +115,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
 #[doc = include_str!("../docs/upgrades.md")]
+#[doc = include_str!("../docs/recipes/state.md")]
+#[doc = include_str!("../docs/recipes/discovery.md")]
+#[doc = include_str!("../docs/recipes/two_phase_commit.md")]
 struct Readme;

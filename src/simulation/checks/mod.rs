@@ -10,6 +10,7 @@ pub(crate) mod durability;
 pub(crate) mod locks;
 pub(crate) mod order;
 pub(crate) mod sessions;
+pub(crate) mod state;
 pub(crate) mod versions;
 pub(crate) mod watches;
 
@@ -61,6 +62,7 @@ pub(crate) struct Checks {
     pub(crate) locks: locks::Locks,
     pub(crate) order: order::Order,
     pub(crate) sessions: sessions::Sessions,
+    pub(crate) state: state::State,
     pub(crate) watches: watches::Watches,
 }
 
@@ -74,6 +76,7 @@ impl Checks {
             locks: locks::Locks::new(plan.clocks_are_fair()),
             order: order::Order::default(),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
+            state: state::State::default(),
             watches: watches::Watches::default(),
         }
     }

@@ -27,13 +27,13 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             coordinator: coordinator.clone(),
             random: Rc::new(kernel.random.fork(place as u64)),
         };
-        match kernel.random.below(13) {
+        match kernel.random.below(12) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
             5..7 => kernel.executor.spawn(place, registers::run(client)),
             7..9 => kernel.executor.spawn(place, locks::run(client)),
             9 => kernel.executor.spawn(place, accounts::run(client)),
-            10..12 => kernel.executor.spawn(place, state::run(client)),
+            10 => kernel.executor.spawn(place, state::run(client)),
             _ => kernel.executor.spawn(place, sessions::run(client)),
         }
     }

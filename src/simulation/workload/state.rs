@@ -82,7 +82,10 @@ impl State {
         let mut updates = self.config.watch_async().await?;
         let mut told = 0;
         while !kernel.is_stopping() && !self.handle.is_over() {
-            self.client.think().await;
+            // Each of these is several writes, and the others' are to be seen too.
+            for _ in 0..3 {
+                self.client.think().await;
+            }
             match self.client.random.below(10) {
                 0..2 => self.count().await?,
                 2 => self.take_ids().await?,

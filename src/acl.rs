@@ -238,14 +238,21 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| ())?;
         let all = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
+        let bits: u32 = match bits {
             Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 bits.parse().map_err(|_| ())?
             }
             Some(_) => return Err(()),
             None => all,
         };
-        if bits <= all { Ok(Network { address, bits }) } else { Err(()) }
+        match (address.to_canonical(), address) {
+            _ if bits > all => Err(()),
+            // As sessions' addresses are told.
+            (IpAddr::V4(mapped), IpAddr::V6(_)) => {
+                Ok(Network { address: mapped.into(), bits: bits.saturating_sub(96) })
+            }
+            (address, _) => Ok(Network { address, bits }),
+        }
     }
 }
 
@@ -342,34 +349,42 @@ impl AccessList {
     ///
     /// Source: ZooKeeper, `PrepRequestProcessor.fixupACL`.
     pub(crate) fn asked(entries: &[Acl], ids: &[Id]) -> Result<Option<AccessList>, String> {
-        let mut all: Vec<Acl> = Vec::with_capacity(entries.len());
+        if entries.len() > ACL_ENTRIES_MAX {
+            return Err(format!("{} entries are more than {ACL_ENTRIES_MAX}", entries.len()));
+        }
+        let mut kept: Vec<Acl> = Vec::with_capacity(entries.len());
+        let mut keep = |entry: Acl| {
+            if !kept.contains(&entry) {
+                kept.push(entry);
+            }
+            kept.len() <= ACL_ENTRIES_MAX
+        };
+        let too_many = || format!("more than {ACL_ENTRIES_MAX} entries");
         for entry in entries {
             entry.id.check()?;
             if Permissions::from_bits(entry.permissions.0).is_none() {
                 return Err("an unknown permission".to_owned());
             }
             if !entry.id.is("auth") {
-                all.push(entry.clone());
+                if !keep(entry.clone()) {
+                    return Err(too_many());
+                }
                 continue;
             }
-            let before = all.len();
-            let authenticated = ids.iter().filter(|id| id.is_authenticated());
-            all.extend(authenticated.map(|id| Acl::new(entry.permissions, id.clone())));
-            if all.len() == before {
+            let mut authenticated = ids.iter().filter(|id| id.is_authenticated()).peekable();
+            if authenticated.peek().is_none() {
                 return Err("it names who sets it, who has authenticated as nobody".to_owned());
             }
-        }
-        let mut kept: Vec<Acl> = Vec::with_capacity(all.len());
-        for entry in all {
-            if !kept.contains(&entry) {
-                kept.push(entry);
+            for id in authenticated {
+                if !keep(Acl::new(entry.permissions, id.clone())) {
+                    return Err(too_many());
+                }
             }
         }
         match kept.len() {
             0 => Err("it is empty, so that nobody could do anything".to_owned()),
             1 if kept == Acl::open() => Ok(None),
-            1..=ACL_ENTRIES_MAX => Ok(Some(AccessList::stored(kept))),
-            count => Err(format!("{count} entries are more than {ACL_ENTRIES_MAX}")),
+            _ => Ok(Some(AccessList::stored(kept))),
         }
     }
 
@@ -379,6 +394,12 @@ impl AccessList {
 
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// About the bytes that it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let of = |entry: &Acl| size_of_val(entry) + entry.bytes();
+        self.entries.iter().map(of).sum()
     }
 }
 
@@ -508,6 +529,9 @@ mod tests {
             ("2001:db8::/32", "2001:db9::1", false),
             ("::1", "::1", true),
             ("10.1.2.3", "::ffff:10.1.2.3", true),
+            ("::ffff:10.1.2.3", "10.1.2.3", true),
+            ("::ffff:10.1.0.0/112", "10.1.9.9", true),
+            ("::ffff:10.1.0.0/112", "10.2.0.0", false),
         ] {
             let list = list(&[(Permissions::READ, "ip", entry)]);
             let may = permits(Some(&list), &[Id::new("ip", address)], Permissions::READ);

@@ -28,14 +28,10 @@
 //! - [`Quota`] limits how much there may be below a path.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
 //!   else did; [`Session::chroot`] confines a handle to a part of the tree.
-//! - [`recipes`] are built on top: [`recipes::Lock`]; [`recipes::LeaderLatch`] and
-//!   [`recipes::LeaderSelector`] elect a leader;
-//!   [`recipes::Group`] and [`recipes::PersistentEphemeral`] say who is there.
-//! - [`recipes`] are built on top: [`recipes::Lock`], [`recipes::ReadWriteLock`],
-//!   [`recipes::MultiLock`], [`recipes::ReentrantLock`], [`recipes::Semaphore`].
-//! - [`recipes`] are built on top: [`recipes::Lock`].
-//!   [`recipes::Queue`] hands each item to one consumer; at a [`recipes::Barrier`] and a
-//!   [`recipes::DoubleBarrier`] instances wait for each other.
+//! - [`recipes`] are built on top: [`recipes::Lock`] and its family, [`recipes::LeaderLatch`],
+//!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
+//!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
+//!   others.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -130,4 +126,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/recipes/election.md")]
 #[doc = include_str!("../docs/recipes/group.md")]
 #[doc = include_str!("../docs/recipes/persistent-ephemeral.md")]
+#[doc = include_str!("../docs/recipes/state.md")]
+#[doc = include_str!("../docs/recipes/discovery.md")]
+#[doc = include_str!("../docs/recipes/two_phase_commit.md")]
 struct Readme;

@@ -123,7 +123,7 @@ impl<'a> Multi<'a> {
     }
 
     fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
-        self.session.shared().schemes.check(path, acl)
+        self.session.nonblocking().check_acl(path, 0, acl)
     }
 
     /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].

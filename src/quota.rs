@@ -199,7 +199,7 @@ pub(crate) fn of_stats(path: &str) -> Option<&str> {
     let of = path.strip_prefix(ROOT)?.strip_suffix(STATS)?;
     match of {
         "" => Some("/"),
-        of if is_counted(of) => Some(of),
+        of if of.starts_with('/') && is_counted(of) => Some(of),
         _ => None,
     }
 }
@@ -252,6 +252,8 @@ mod tests {
         for path in [
             "/zookeeper/quota/a/zookeeper_limits",
             "/zookeeper/quota/a",
+            "/zookeeper/quotas/zookeeper_stats",
+            "/zookeeper/quota-backup/a/zookeeper_stats",
             "/a/zookeeper_stats",
             "/zookeeper/quota/zookeeper/quota/zookeeper_stats",
         ] {

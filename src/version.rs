@@ -32,7 +32,7 @@
 /// | version | has |
 /// | --- | --- |
 /// | 1 | all but the following |
-/// | 2 | versions themselves, access lists, quotas |
+/// | 2 | versions themselves, access lists, quotas, `create_or_set`, `take_over` |
 pub(crate) const VERSION: u16 = 2;
 
 /// What a new cluster acts by, before its members have heard of each other.

@@ -335,6 +335,25 @@ fn the_past_is_told_to_who_may_read() {
     assert_eq!(kinds, [EventKind::Created, EventKind::ChildrenChanged, EventKind::DataChanged]);
 }
 
+/// What an event brings is what may be read when its write is done, not in the middle of it.
+#[test]
+fn events_bring_no_more_than_may_be_read() {
+    let cluster = Cluster::new(1);
+    let (alice, nobody) = two(&cluster);
+    let closed = [alice_only()];
+    for path in ["/a", "/b"] {
+        alice.create(path, b"public", CreateMode::Persistent).unwrap();
+    }
+    let watch = nobody.watch_with_data("/", WatchMode::PersistentRecursive).unwrap();
+    alice.multi().set("/a", b"x").set_acl("/a", &closed).set("/a", b"secret").commit().unwrap();
+    let again = alice.multi().delete("/b");
+    again.create_with_acl("/b", b"secret", CreateMode::Persistent, &closed).commit().unwrap();
+    nobody.sync().unwrap();
+    let events: Vec<_> = watch.events().try_iter().collect();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events.iter().all(|event| event.data().is_none() && event.stat().is_none()));
+}
+
 #[test]
 fn a_snapshot_shows_what_may_be_read() {
     let cluster = Cluster::new(1);
@@ -458,11 +477,12 @@ fn lists_and_sessions_are_bounded() {
     let long = vec![Acl::new(Permissions::READ, Id::new("ip", "1".repeat(1 << 20)))];
     let refused = session.create_with_acl("/b", b"", mode, &long);
     assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
-    let calls = session.nonblocking();
-    let added = (0..70).map(|number| calls.add_auth("digest", format!("u:{number}")));
-    let added: Vec<_> =
-        added.collect::<Vec<_>>().into_iter().map(|pending| pending.wait()).collect();
-    let refused = added.iter().filter(|result| matches!(result, Err(Error::AuthFailed { .. })));
-    // 64, and the address is one of them.
-    assert_eq!((refused.count(), session.who_am_i().unwrap().len()), (7, 64));
+    // 64 ids, and the address is one of them. One more, and the session is over.
+    for number in 0..63 {
+        session.add_auth("digest", format!("u:{number}")).unwrap();
+    }
+    assert_eq!(session.who_am_i().unwrap().len(), 64);
+    let refused = session.add_auth("digest", "u:64");
+    assert!(matches!(refused, Err(Error::AuthFailed { .. })), "{refused:?}");
+    assert_eq!(session.state(), SessionState::AuthFailed);
 }

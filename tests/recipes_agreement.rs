@@ -229,6 +229,7 @@ fn a_coordinator_that_dies_is_replaced() {
     assert!(matches!(again.vote(Vote::No), Err(Error::InvalidData { .. })));
     assert_eq!(again.vote(Vote::Yes), Ok(Phase::Committed), "it has said so before");
     again.acknowledge().unwrap();
+    assert!(matches!(again.vote(Vote::No), Err(Error::InvalidData { .. })));
     assert_eq!(transaction(&back).forget(), Ok(false));
     parts[1].acknowledge().unwrap();
     back.sync().unwrap();

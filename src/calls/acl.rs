@@ -1,14 +1,17 @@
 //! A session's calls that have to do with access lists: who it is, and who may do what.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
-use crate::acl::{self, Acl, Id, Permissions};
+use crate::acl::{self, ACL_ENTRIES_MAX, Acl, Id, Permissions};
 use crate::error::{Error, Result};
 use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, Read, Write};
+use crate::node::io::{ClientRequest, Read, RequestId, Write};
 use crate::nonblocking::{NonBlocking, check_create, check_data};
 use crate::pending::Pending;
 use crate::runtime::expect;
+use crate::runtime::host::Asker;
 use crate::session::Session;
 use crate::znode::{CreateMode, Created, Stat};
 
@@ -118,7 +121,11 @@ impl NonBlocking<'_> {
 
     /// The list's size, beside so much data; and what the state machine cannot tell: whether the
     /// schemes know whom it names.
-    fn check_acl(&self, path: &str, size: usize, acl: &[Acl]) -> Result<()> {
+    pub(crate) fn check_acl(&self, path: &str, size: usize, acl: &[Acl]) -> Result<()> {
+        if acl.len() > ACL_ENTRIES_MAX {
+            let reason = format!("{} entries are more than {ACL_ENTRIES_MAX}", acl.len());
+            return Err(Error::InvalidAcl { path: path.to_owned(), reason });
+        }
         check_data(path, size + acl.iter().map(Acl::bytes).sum::<usize>())?;
         self.session.shared().schemes.check(path, acl)
     }
@@ -134,7 +141,20 @@ impl NonBlocking<'_> {
         };
         let command = Write::Authenticate(ids);
         let request = |request| ClientRequest::Write { request, session, command };
-        self.ask(checked, request, |answer| expect::ids(answer).map(drop))
+        let (holder, shared) = (self.session.asker(), Arc::clone(self.session.shared()));
+        let added = self.ask(checked, request, |answer| expect::ids(answer).map(drop));
+        added.map(move |result| {
+            // As when a scheme refuses: what comes next must not be done with fewer rights.
+            if let (Err(error @ Error::AuthFailed { .. }), Asker::Holder(session)) =
+                (&result, &holder)
+            {
+                session.fail_auth(error.clone());
+                let (request, command) = (RequestId(0), Write::Close);
+                let close = ClientRequest::Write { request, session: session.id, command };
+                shared.tell(Some(Asker::Holder(Arc::clone(session))), close);
+            }
+            result
+        })
     }
 
     /// See [`Session::who_am_i`].

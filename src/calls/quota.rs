@@ -14,7 +14,8 @@ impl Session {
     /// Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and what is below it; otherwise as
+    /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and what is below
+    /// it, and for paths that end as a quota's own znodes do; otherwise as
     /// [`Session::create`].
     pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
         let of = self.quota_root(path)?;
@@ -85,7 +86,13 @@ impl Session {
         path::validate(path)?;
         let full = self.root.full(path).into_owned();
         path::validate(&Quota::limits_path(&full)).map_err(|error| self.root.error(error))?;
-        if is_counted(&full) { Ok(full) } else { Err(Error::Reserved { path: path.to_owned() }) }
+        // Quotas' own znodes have these names.
+        let is_own = matches!(path::name(&full), "zookeeper_limits" | "zookeeper_stats");
+        if is_counted(&full) && !is_own {
+            Ok(full)
+        } else {
+            Err(Error::Reserved { path: path.to_owned() })
+        }
     }
 }
 

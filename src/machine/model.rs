@@ -731,7 +731,8 @@ impl Model {
 fn tells_usage(path: &str) -> bool {
     let of = path.strip_prefix("/zookeeper/quota");
     let of = of.and_then(|path| path.strip_suffix("/zookeeper_stats"));
-    of.is_some_and(|of| of != "/zookeeper" && !of.starts_with("/zookeeper/"))
+    let is_path = |of: &str| of.is_empty() || of.starts_with('/');
+    of.is_some_and(|of| is_path(of) && of != "/zookeeper" && !of.starts_with("/zookeeper/"))
 }
 
 fn data_bytes(ops: &[Op]) -> u64 {

@@ -22,7 +22,10 @@ pub(crate) struct History {
 }
 
 fn size(change: &Change) -> usize {
-    size_of::<Change>() + change.path.capacity()
+    let lists = [&change.acl, &change.parent_acl].into_iter().flatten();
+    // They may be those of no znode any more.
+    let lists: usize = lists.map(|list| list.bytes()).sum();
+    size_of::<Change>() + change.path.capacity() + lists
 }
 
 impl History {

@@ -324,7 +324,9 @@ impl Node {
 
     pub(super) fn tell(&mut self, fired: Fired) {
         let mut events = fired.events;
-        self.watches.add_data(&mut events, || self.machine.tree());
+        let local = &self.local;
+        let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
+        self.watches.add_data(&mut events, || self.machine.tree(), may_read);
         if planted(Bug::EventsOutOfOrder) {
             events.reverse();
         }

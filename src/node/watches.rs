@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::acl::AccessList;
-use crate::machine::Tree;
 use crate::machine::command::{Change, ChangeKind};
+use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
 use crate::node::net_changes::Net;
 use crate::node::path_filter::PathFilter;
@@ -209,16 +209,22 @@ impl WatchTable {
         &self,
         events: &mut [(WatchId, WatchEvent)],
         tree: impl FnOnce() -> Tree,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
     ) {
         if self.bringing.is_empty() {
             return;
         }
         let tree = tree();
-        for (_, event) in events.iter_mut().filter(|(id, _)| self.bringing.contains(id)) {
+        for (id, event) in events.iter_mut().filter(|(id, _)| self.bringing.contains(id)) {
             if event.kind == EventKind::Gap || event.kind.is_removal() {
                 continue;
             }
-            let znode = tree.get(&event.path);
+            // Another operation of the same write may have closed it off.
+            let reads = |znode: &&Znode| {
+                let session = self.watchers.get(id).map(|watcher| watcher.session);
+                session.is_some_and(|session| may_read(session, znode.acl().map(|acl| &**acl)))
+            };
+            let znode = tree.get(&event.path).filter(reads);
             event.znode = znode.map(|znode| {
                 let data = znode.data();
                 let data = (data.len() <= EVENT_DATA_MAX).then(|| Arc::clone(data));

@@ -75,7 +75,7 @@ impl Lock {
     /// Closing the session of a holder without a release is a loss, too.
     ///
     /// # Errors
-    /// [`Error::InvalidTtl`] if it is not from 1 ms to [`TTL_MAX`].
+    /// [`Error::InvalidTtl`](crate::Error::InvalidTtl) if it is not from 1 ms to [`TTL_MAX`].
     ///
     /// Source: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4.
     ///
@@ -110,8 +110,8 @@ impl Lock {
     /// Blocks until the lock is held, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over, [`Error::NoNode`] if somebody deleted this contender's
-    /// znode, and [`Error::System`].
+    /// Those of a session that is over, [`Error::NoNode`](crate::Error::NoNode) if somebody deleted this contender's
+    /// znode, and [`Error::System`](crate::Error::System).
     pub fn acquire(&self) -> Result<LockGuard> {
         blocking::forever(self.line.session(), self.acquire_async())
     }
@@ -128,7 +128,7 @@ impl Lock {
     /// Takes the lock if nobody holds it or waits for it. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Lock::acquire`], and [`Error::Timeout`].
+    /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         let taking = self.try_acquire_async();
         blocking::request(self.line.session(), "try_acquire", self.path(), taking)
@@ -302,7 +302,7 @@ impl LockGuard {
     /// before the write is sent or on its way, it has no effect once the lock is lost. What is to be
     /// protected must be in the tree; for what is elsewhere there is [`LockGuard::fencing_token`].
     ///
-    /// The check is operation 0: [`Error::Multi`] with that index says that the lock was lost, and
+    /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index says that the lock was lost, and
     /// nothing was written. An error of the session says the same. The results, too, begin with the
     /// check's.
     ///
@@ -333,7 +333,7 @@ impl LockGuard {
     /// was called. Blocks until the session's earlier calls have their answers.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if the lock is lost; those of a session that is over; [`Error::Timeout`].
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over; [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
         let session = self.held.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
@@ -384,8 +384,8 @@ impl LockGuard {
     /// Releases the lock and waits until that is done.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`]; a lock that was lost already is no error.
-    /// After [`Error::Timeout`] the release goes on.
+    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); a lock that was lost already is no error.
+    /// After [`Error::Timeout`](crate::Error::Timeout) the release goes on.
     pub fn release(self) -> Result<()> {
         self.held.release()
     }

@@ -70,9 +70,10 @@ impl Participant {
             let phase = header.value.phase;
             let site: Read<Site> = read(&snapshot, &self.path)?;
             match site.value {
-                Site::Voted(given) if given != vote => {
-                    let (path, reason) = (self.path.clone(), format!("it has voted {given:?}"));
-                    return Err(Error::InvalidData { path, reason });
+                Site::Voted(given) if given != vote => return Err(self.has_voted(given)),
+                // It is committed by the votes of all.
+                Site::Acknowledged if phase == Phase::Committed && vote == Vote::No => {
+                    return Err(self.has_voted(Vote::Yes));
                 }
                 Site::Voted(_) | Site::Acknowledged => return Ok(phase),
                 Site::Invited | Site::Joined if phase != Phase::Voting => return Ok(phase),
@@ -111,6 +112,11 @@ impl Participant {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn has_voted(&self, given: Vote) -> Error {
+        let (path, reason) = (self.path.clone(), format!("it has voted {given:?}"));
+        Error::InvalidData { path, reason }
     }
 
     fn alive(&self) -> MutexGuard<'_, Option<Own>> {

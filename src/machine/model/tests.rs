@@ -41,7 +41,7 @@ fn paths() -> impl Strategy<Value = String> {
             "/zookeeper/quota/a", "/zookeeper/quota/a/zookeeper_limits",
             "/zookeeper/quota/a/zookeeper_stats", "/zookeeper/quota/a/x",
             "/zookeeper/quota/a/x/zookeeper_stats", "/zookeeper/quota/zookeeper_stats",
-            "/zookeeper/quota/zookeeper_limits",
+            "/zookeeper/quota/zookeeper_limits", "/zookeeper/quotas/zookeeper_stats",
         ]),
         2 => prop::sample::select(vec![
             "/", "/zookeeper", "/zookeeper/config", "/a/", "/q/", "bad", "", "/a//b", "/a/..",

@@ -236,13 +236,13 @@ fn set_watch(
     fired: &mut Fired,
 ) -> Result<(), Error> {
     let NewWatch { id, path, kind, from, data } = new;
-    if data {
-        watches.bring_data(id);
-    }
     let session = held.id;
     let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
     else {
         watches.add(id, path, kind, session);
+        if data {
+            watches.bring_data(id);
+        }
         return Ok(());
     };
     if zxid > applied {

@@ -13,6 +13,7 @@ pub(crate) mod order;
 pub(crate) mod queues;
 pub(crate) mod sessions;
 pub(crate) mod shares;
+pub(crate) mod state;
 pub(crate) mod versions;
 pub(crate) mod watches;
 
@@ -67,6 +68,7 @@ pub(crate) struct Checks {
     pub(crate) queues: queues::Queues,
     pub(crate) sessions: sessions::Sessions,
     pub(crate) shares: shares::Shares,
+    pub(crate) state: state::State,
     pub(crate) watches: watches::Watches,
 }
 
@@ -83,6 +85,7 @@ impl Checks {
             queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),
+            state: state::State::default(),
             watches: watches::Watches::default(),
         }
     }

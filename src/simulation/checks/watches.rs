@@ -367,7 +367,10 @@ impl Record {
     ) -> Result<(), Violation> {
         let zxid = if event.net { moved.installed.unwrap_or(moved.to) } else { event.zxid };
         let known = oracle.at(&event.path, zxid);
-        let known = known.filter(|_| self.watched.data && !event.kind.is_removal());
+        let known = known.filter(|known| {
+            let readable = known.permits(&self.watched.ids, Permissions::READ);
+            self.watched.data && readable && !event.kind.is_removal()
+        });
         let data = known.map(|known| &known.data[..]).filter(|data| data.len() <= EVENT_DATA_MAX);
         let right = event.stat() == known.map(|known| known.stat) && event.data() == data;
         require(right, "W8 an event brings its znode", || {

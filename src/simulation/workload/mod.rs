@@ -10,6 +10,7 @@ mod locks;
 mod queues;
 mod registers;
 mod sessions;
+mod state;
 mod watches;
 mod znodes;
 
@@ -23,21 +24,15 @@ use crate::coordinator::Coordinator;
 /// Starts the clients of a process that has just started.
 pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {
     for _ in 0..kernel.plan.clients {
-        let client = Client {
-            kernel: Rc::clone(kernel),
-            place,
-            coordinator: coordinator.clone(),
-            random: Rc::new(kernel.random.fork(place as u64)),
-        };
-        match kernel.random.below(12) {
         let client = new_client(kernel, place, coordinator);
-        match kernel.random.below(11) {
+        match kernel.random.below(13) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
             5..7 => kernel.executor.spawn(place, registers::run(client)),
             7..9 => kernel.executor.spawn(place, locks::run(client)),
             9 => kernel.executor.spawn(place, accounts::run(client)),
             10 => kernel.executor.spawn(place, sessions::run(client)),
+            11 => kernel.executor.spawn(place, state::run(client)),
             _ => kernel.executor.spawn(place, election::run(client)),
         }
     }

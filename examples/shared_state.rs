@@ -1,0 +1,68 @@
+//! Three instances of a shop, in one process and on an in-memory cluster, share what they have to
+//! agree on: order numbers, a counter, configuration that they follow, who is there, and a sale that
+//! all of them make or none does.
+
+use quorate::recipes::{
+    Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, Phase, Registry, Strategy,
+    TwoPhaseCommit, Vote,
+};
+use quorate::testing::Cluster;
+use quorate::{Result, Session};
+
+/// One instance: it makes itself known, sells until the configuration says that it is enough, and
+/// votes on the sale.
+fn shop(session: &Session, name: &str) -> Result<()> {
+    let registry = Registry::new(session, "/services")?;
+    let _registered = registry.register("shop", &Instance::new(name, "127.0.0.1", 8080))?;
+    let ids = IdGenerator::new(session, "/orders/ids", 100)?;
+    let sold = Counter::new(session, "/orders/sold")?;
+    let mut limits = Config::<i64>::new(session, "/config/limit")?.watch()?;
+    loop {
+        let limit = match limits.recv()? {
+            ConfigUpdate::Value(limit) => limit.value,
+            // Not there yet, or none that this version knows how to read.
+            _ => continue,
+        };
+        if limit == 0 {
+            break;
+        }
+        while sold.get()? < limit {
+            println!("{name}: order {}, {} sold", ids.next_id()?, sold.add(1)?.after);
+        }
+    }
+    session.sync()?;
+    let sale = TwoPhaseCommit::new(session, "/sales/1")?.join(name)?;
+    println!("{name} is asked: {}", String::from_utf8_lossy(sale.proposal()));
+    sale.vote(Vote::Yes)?;
+    println!("{name}: the sale is {:?}", sale.outcome()?);
+    sale.acknowledge()
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let names = ["north", "south", "west"];
+    let session = cluster.node(0).session();
+    std::thread::scope(|scope| {
+        let shops: Vec<_> = (0..3)
+            .map(|place| {
+                let session = cluster.node(place).session();
+                scope.spawn(move || shop(&session, names[place]))
+            })
+            .collect();
+        let discovery = Discovery::new(&session, "/services")?;
+        let mut there = discovery.watch("shop")?;
+        while there.recv()?.len() < 3 {}
+        println!("{:?} are there", discovery.names()?);
+        let chooser = discovery.chooser("shop", Strategy::RoundRobin)?;
+        println!("the first to ask: {:?}", chooser.choose()?.map(|instance| instance.id));
+
+        TwoPhaseCommit::new(&session, "/sales/1")?.begin(&names, b"all apples at half price?")?;
+        let limit = Config::<i64>::new(&session, "/config/limit")?;
+        limit.set(&10)?;
+        limit.update(|limit| limit.unwrap_or(0) + 10)?;
+        limit.set(&0)?;
+        let phase = TwoPhaseCommit::new(&session, "/sales/1")?.decide()?;
+        assert_eq!(phase, Phase::Committed);
+        shops.into_iter().try_for_each(|shop| shop.join().expect("a shop panicked"))
+    })
+}

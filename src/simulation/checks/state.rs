@@ -1,0 +1,156 @@
+//! What instances share: nothing is counted twice or lost, no id is given twice, a cache follows, and
+//! a transaction has one outcome, for which all have voted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Violation, require};
+use crate::recipes::{Change, Counted, Entry, ListItem, Phase, Vote};
+use crate::simulation::oracle::Oracle;
+use crate::snapshot::Snapshot;
+use crate::znode::{SessionId, Zxid};
+
+/// A transaction: what was created at a path by a write.
+pub(crate) type Transaction = (String, Zxid);
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// What each addition left, and what it found.
+    counted: BTreeMap<i64, i64>,
+    ids: BTreeSet<u64>,
+    /// Whose instances were known once.
+    registered: BTreeSet<SessionId>,
+    transactions: BTreeMap<Transaction, Agreement>,
+}
+
+#[derive(Debug, Default)]
+struct Agreement {
+    decided: Option<Phase>,
+    /// Who was about to vote for it.
+    for_it: BTreeSet<&'static str>,
+    /// Whose vote against it was taken.
+    against_it: BTreeSet<&'static str>,
+}
+
+impl State {
+    /// The intervals that additions stand for are apart: none was lost, and none done twice.
+    pub(crate) fn counted(&mut self, added: Counted, number: i64) -> Result<(), Violation> {
+        let Counted { before, after, .. } = added;
+        let overlaps = self.counted.range(before + 1..).next().filter(|(_, found)| **found < after);
+        let is_apart = after == before + number && overlaps.is_none();
+        require(is_apart, "I9 counters", || {
+            format!("{number} was added from {before} to {after}, beside {overlaps:?}")
+        })?;
+        self.counted.insert(after, before);
+        Ok(())
+    }
+
+    pub(crate) fn id_given(&mut self, id: u64) -> Result<(), Violation> {
+        require(self.ids.insert(id), "ids are given once", || format!("{id} was given again"))
+    }
+
+    pub(crate) fn ordered(items: &[ListItem]) -> Result<(), Violation> {
+        let in_order = items.windows(2).all(|two| two[0].stat().czxid < two[1].stat().czxid);
+        require(in_order, "lists are in order", || format!("they came otherwise: {items:?}"))
+    }
+
+    pub(crate) fn registered(&mut self, session: SessionId) {
+        self.registered.insert(session);
+    }
+
+    /// Those whose sessions are over by now.
+    pub(crate) fn ended(&self, oracle: &Oracle) -> Vec<SessionId> {
+        self.registered.iter().copied().filter(|session| !oracle.is_open(*session)).collect()
+    }
+
+    fn agreement(&mut self, of: &Transaction) -> &mut Agreement {
+        self.transactions.entry(of.clone()).or_default()
+    }
+
+    pub(crate) fn voting(&mut self, of: &Transaction, site: &'static str, vote: Vote) {
+        if vote == Vote::Yes {
+            self.agreement(of).for_it.insert(site);
+        }
+    }
+
+    pub(crate) fn voted(
+        &mut self,
+        of: &Transaction,
+        site: &'static str,
+        vote: Vote,
+    ) -> Result<(), Violation> {
+        let agreement = self.agreement(of);
+        if vote == Vote::No {
+            agreement.against_it.insert(site);
+        }
+        agreement.check(of, &[])
+    }
+
+    pub(crate) fn decided(
+        &mut self,
+        of: &Transaction,
+        phase: Phase,
+        sites: &[&'static str],
+    ) -> Result<(), Violation> {
+        if phase == Phase::Voting {
+            return Ok(());
+        }
+        let agreement = self.agreement(of);
+        let before = *agreement.decided.get_or_insert(phase);
+        require(before == phase, "transactions have one outcome", || {
+            format!("{of:?} was {before:?}, and now {phase:?}")
+        })?;
+        agreement.check(of, sites)
+    }
+}
+
+impl Agreement {
+    fn check(&self, of: &Transaction, sites: &[&'static str]) -> Result<(), Violation> {
+        let committed = self.decided == Some(Phase::Committed);
+        let all = sites.iter().all(|site| self.for_it.contains(site));
+        require(
+            !committed || (all && self.against_it.is_empty()),
+            "all have voted for what is committed",
+            || format!("{of:?} is committed: {self:?}"),
+        )
+    }
+}
+
+/// What a cache has told of: who made each znode, and its data.
+#[derive(Debug)]
+pub(crate) struct Mirror(BTreeMap<String, (Zxid, Zxid)>);
+
+impl Mirror {
+    pub(crate) fn new(view: &Snapshot, root: &str) -> Mirror {
+        let walk = view.walk(root).into_iter().flatten();
+        Mirror(walk.map(|(path, _, stat)| (path.to_owned(), (stat.czxid, stat.mzxid))).collect())
+    }
+
+    /// Each change finds what it says that it found, in order.
+    pub(crate) fn follow(&mut self, changes: &[Change]) -> Result<(), Violation> {
+        let state = |entry: &Entry| (entry.stat.czxid, entry.stat.mzxid);
+        let mut last = 0;
+        for change in changes {
+            let (old, new) = match change {
+                Change::Added { new, .. } => (None, Some(new)),
+                Change::Changed { old, new, .. } => (Some(old), Some(new)),
+                Change::Removed { old, .. } => (Some(old), None),
+            };
+            let path = change.path().to_owned();
+            let found = match new {
+                Some(new) => self.0.insert(path, state(new)),
+                None => self.0.remove(&path),
+            };
+            let fits = found == old.map(state) && last <= change.zxid();
+            require(fits, "caches follow", || format!("{change:?} found {found:?}"))?;
+            last = change.zxid();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shows(&self, latest: &Snapshot, root: &str) -> Result<(), Violation> {
+        let there = Mirror::new(latest, root).0;
+        require(self.0 == there, "caches follow", || {
+            format!("by what was told there is {:?}, and there is {there:?}", self.0)
+        })
+    }
+}

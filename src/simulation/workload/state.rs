@@ -1,0 +1,317 @@
+//! What instances share: a counter, ids, a value and who follows it, a list, a cache, services, and
+//! transactions that several agree on.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::recipes::{
+    Cache, Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, NodeList, Phase,
+    Registration, Registry, TwoPhaseCommit, Vote,
+};
+use crate::session::Session;
+use crate::simulation::checks::require;
+use crate::simulation::checks::state::{self, Mirror, Transaction};
+use crate::simulation::client::{Client, Handle};
+use crate::simulation::clock::Nanos;
+use crate::simulation::executor::first;
+
+/// Where all of it is.
+const ROOT: &str = "/state";
+
+/// The participants of each transaction.
+const SITES: [&str; 2] = ["a", "b"];
+
+/// One client's handles, for as long as its session lives.
+struct State {
+    client: Client,
+    handle: Rc<Handle>,
+    counter: Counter,
+    ids: IdGenerator,
+    config: Config<Vec<u64>>,
+    list: NodeList,
+    registry: Registry,
+    discovery: Discovery,
+}
+
+pub(crate) async fn run(client: Client) {
+    while !client.kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        let Ok(state) = State::new(client.clone(), handle) else { return };
+        // That its session is lost is no wonder here, nor that it is told to wait.
+        match state.live().await {
+            Ok(()) => {}
+            Err(error) => client.kernel.check(require(is_expected(&error), "no wonder", || {
+                format!("a recipe came to {error}")
+            })),
+        }
+    }
+}
+
+fn is_expected(error: &Error) -> bool {
+    error.is_session_lost()
+        || error.is_outcome_unknown()
+        || matches!(error, Error::Busy { .. } | Error::Conflict { .. })
+}
+
+impl State {
+    fn new(client: Client, handle: Rc<Handle>) -> Result<State> {
+        let session = handle.session().clone();
+        Ok(State {
+            counter: Counter::new(&session, "/state/counter")?,
+            ids: IdGenerator::new(&session, "/state/ids", 3)?,
+            config: Config::new(&session, "/state/config")?,
+            list: NodeList::new(&session, "/state/list")?,
+            registry: Registry::new(&session, "/state/services")?,
+            discovery: Discovery::new(&session, "/state/services")?,
+            client,
+            handle,
+        })
+    }
+
+    fn session(&self) -> &Session {
+        self.handle.session()
+    }
+
+    async fn live(&self) -> Result<()> {
+        let kernel = &self.client.kernel;
+        let mut registered = None;
+        let mut cache = Cache::new_async(self.session(), ROOT).await?;
+        let mut mirror = Mirror::new(cache.view(), ROOT);
+        let mut updates = self.config.watch_async().await?;
+        let mut told = 0;
+        while !kernel.is_stopping() && !self.handle.is_over() {
+            // Each of these is several writes, and the others' are to be seen too.
+            for _ in 0..3 {
+                self.client.think().await;
+            }
+            match self.client.random.below(10) {
+                0..2 => self.count().await?,
+                2 => self.take_ids().await?,
+                3 => self.configure().await?,
+                4 => self.list().await?,
+                5 => self.register(&mut registered).await?,
+                6 => self.discover().await?,
+                _ => self.transact().await?,
+            }
+            if self.client.random.percent(50) {
+                continue;
+            }
+            self.session().nonblocking().sync().await?;
+            if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
+                kernel.check(require(value.version > told, "versions grow", || {
+                    format!("a follower was told {told}, and then {}", value.version)
+                }));
+                told = value.version;
+            }
+            let shown = self.config.get()?.map_or(told, |shown| shown.version);
+            kernel.check(require(shown == told, "a follower is told the last value", || {
+                format!("it was told {told}, and there is {shown}")
+            }));
+            kernel.check(mirror.follow(&cache.try_recv()?));
+            kernel.check(mirror.shows(&self.session().snapshot()?, ROOT));
+        }
+        Ok(())
+    }
+
+    /// What is asked for, answered or given up after a while.
+    async fn patiently<T>(
+        &self,
+        what: &'static str,
+        asked: impl Future<Output = Result<T>>,
+    ) -> Result<Option<T>> {
+        let kernel = &self.client.kernel;
+        let patience = match self.client.random.below(3) {
+            0 => self.client.random.around(kernel.plan.think),
+            _ => Nanos::MAX / 2,
+        };
+        let waits = kernel.wait(what, self.client.place);
+        let answer = first(asked, kernel.sleep(patience)).await;
+        drop(waits);
+        kernel.count(what);
+        match answer {
+            Ok(Ok(answer)) => Ok(Some(answer)),
+            Ok(Err(error)) if is_expected(&error) && !error.is_session_lost() => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(()) => Ok(None),
+        }
+    }
+
+    async fn count(&self) -> Result<()> {
+        let number = 1 + self.client.random.below(9) as i64;
+        let Some(added) = self.patiently("count", self.counter.add_async(number)).await? else {
+            return Ok(());
+        };
+        let checked = self.client.kernel.checks.borrow_mut().state.counted(added, number);
+        self.client.kernel.check(checked);
+        Ok(())
+    }
+
+    async fn take_ids(&self) -> Result<()> {
+        for _ in 0..4 {
+            let Some(id) = self.patiently("take an id", self.ids.next_id_async()).await? else {
+                return Ok(());
+            };
+            let checked = self.client.kernel.checks.borrow_mut().state.id_given(id);
+            self.client.kernel.check(checked);
+        }
+        Ok(())
+    }
+
+    /// Puts a number behind those that are there, of which the last few are kept.
+    async fn configure(&self) -> Result<()> {
+        if self.client.random.percent(20) {
+            match self.session().nonblocking().delete("/state/config").await {
+                Ok(()) | Err(Error::NoNode { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let number = self.client.random.below(1 << 40);
+        let updated = self.config.update_async(|numbers| {
+            let mut numbers = numbers.unwrap_or_default();
+            numbers.push(number);
+            if numbers.len() > 5 {
+                numbers.remove(0);
+            }
+            numbers
+        });
+        self.patiently("configure", updated).await?;
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<()> {
+        if self.client.random.percent(60) {
+            self.patiently("push", self.list.push_async(b"")).await?;
+        }
+        let items = self.list.items()?;
+        self.client.kernel.check(state::State::ordered(&items));
+        if items.len() > 3 {
+            self.patiently("remove", self.list.remove_async(&items[0])).await?;
+        }
+        Ok(())
+    }
+
+    async fn register(&self, registered: &mut Option<Registration>) -> Result<()> {
+        if registered.take().is_some() {
+            return Ok(());
+        }
+        let id = self.session().id().number();
+        let instance = Instance::new(format!("{id:016x}"), "address", 1);
+        match self.patiently("register", self.registry.register_async("s", &instance)).await {
+            Ok(made) => {
+                if made.is_some() {
+                    let session = self.session().id();
+                    self.client.kernel.checks.borrow_mut().state.registered(session);
+                }
+                *registered = made;
+            }
+            // The one let go of before is there still: it was given up while it was made.
+            Err(Error::NodeExists { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn discover(&self) -> Result<()> {
+        // Who had ended by now is not shown by what comes after the sync.
+        let ended = {
+            let checks = self.client.kernel.checks.borrow();
+            checks.state.ended(&checks.oracle)
+        };
+        self.session().nonblocking().sync().await?;
+        let instances = self.discovery.instances("s")?;
+        let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
+        let ghost = ended.iter().find_map(|id| shown(id.number()));
+        self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {
+            format!("{ghost:?} is shown, and its session had ended")
+        }));
+        Ok(())
+    }
+
+    /// Takes some part in one of a few transactions.
+    async fn transact(&self) -> Result<()> {
+        let path = format!("{ROOT}/tx-{}", self.client.random.below(2));
+        let transaction = TwoPhaseCommit::new(self.session(), &path)?;
+        let site = *self.client.random.pick(&SITES);
+        let before = self.begun(&path)?;
+        let done = match self.client.random.below(8) {
+            0 => self.patiently("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
+            1..5 => self.take_part(&transaction, site).await,
+            5 | 6 => {
+                let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
+                let deciding = transaction.decide_timeout_async(time);
+                match self.patiently("decide", deciding).await {
+                    Ok(phase) => self.decided(before, &path, phase),
+                    Err(error) => Err(error),
+                }
+            }
+            _ => self.patiently("forget", transaction.forget_async()).await.map(drop),
+        };
+        match done {
+            // It has not begun, or has already.
+            Err(Error::NoNode { .. } | Error::NodeExists { .. }) => Ok(()),
+            // Another one by now, which is not decided or in which it has voted otherwise.
+            Err(Error::InvalidData { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn take_part(&self, transaction: &TwoPhaseCommit, site: &'static str) -> Result<()> {
+        let (kernel, path) = (&self.client.kernel, transaction.path());
+        let begun = self.begun(path)?;
+        let Some(part) = self.patiently("join", transaction.join_async(site)).await? else {
+            return Ok(());
+        };
+        if self.client.random.percent(20) {
+            self.client.think().await;
+        }
+        let vote = if self.client.random.percent(75) { Vote::Yes } else { Vote::No };
+        // It may have ended since, and another have begun; then it is that one's vote.
+        if let Some(begun) = self.begun(path)? {
+            kernel.checks.borrow_mut().state.voting(&begun, site, vote);
+        }
+        if let Some(phase) = self.patiently("vote", part.vote_async(vote)).await? {
+            if let Some(begun) = self.same(begun.clone(), path)? {
+                kernel.check(kernel.checks.borrow_mut().state.voted(&begun, site, vote));
+            }
+            self.decided(begun.clone(), path, Some(phase))?;
+        }
+        let outcome = self.patiently("outcome", async {
+            match first(part.outcome_async(), self.client.think()).await {
+                Ok(outcome) => outcome,
+                Err(()) => Ok(Phase::Voting),
+            }
+        });
+        let outcome = outcome.await?;
+        self.decided(begun, path, outcome)?;
+        if matches!(outcome, Some(Phase::Committed | Phase::Aborted)) {
+            self.patiently("acknowledge", part.acknowledge_async()).await?;
+        }
+        Ok(())
+    }
+
+    /// The transaction that is at this path now.
+    fn begun(&self, path: &str) -> Result<Option<Transaction>> {
+        Ok(self.session().exists(path)?.map(|stat| (path.to_owned(), stat.czxid)))
+    }
+
+    /// The transaction that was there before, if it still is: so was it all the time.
+    fn same(&self, before: Option<Transaction>, path: &str) -> Result<Option<Transaction>> {
+        let now = self.begun(path)?;
+        Ok(before.filter(|before| now.as_ref() == Some(before)))
+    }
+
+    fn decided(&self, before: Option<Transaction>, path: &str, phase: Option<Phase>) -> Result<()> {
+        if let (Some(same), Some(phase)) = (self.same(before, path)?, phase) {
+            let kernel = &self.client.kernel;
+            kernel.count_event(match phase {
+                Phase::Voting => "transactions voted on",
+                Phase::Committed => "transactions committed",
+                Phase::Aborted => "transactions aborted",
+            });
+            kernel.check(kernel.checks.borrow_mut().state.decided(&same, phase, &SITES));
+        }
+        Ok(())
+    }
+}

@@ -119,6 +119,10 @@ async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let Some(guard) = patiently(client, "several locks", lock.acquire_async()).await else {
         return Ok(());
     };
+    let in_order = guard.guards().is_sorted_by_key(|guard| guard.path());
+    client.kernel.check(require(in_order, "I31 several locks in one order", || {
+        format!("{paths:?} were not taken in the order of their paths")
+    }));
     // All sets of two of three overlap.
     hold(client, handle, "/set", (1, 1), guard).await;
     Ok(())
@@ -186,8 +190,12 @@ async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         }
         client.think().await;
     }
-    if guard.is_held() {
-        kernel.checks.borrow_mut().shares.let_go(name, token);
+    // Some lose it: a session that expires does so long after its last sign of life, and this at once.
+    if client.random.percent(50)
+        && handle.session().nonblocking().delete(guard.path()).await.is_ok()
+    {
+        return Ok(());
     }
+    kernel.checks.borrow_mut().shares.let_go(name, token);
     Ok(())
 }

@@ -28,11 +28,11 @@ fn main() {
     }
     // `cargo test --benches` only sees whether this runs.
     let (timeouts, rounds): (&[u64], usize) = match std::env::args().any(|arg| arg == "--bench") {
-        true => (&[2_000, 10_000], ROUNDS),
-        false => (&[2_000], 1),
+        true => (&[4_000, 10_000], ROUNDS),
+        false => (&[4_000], 1),
     };
     for timeout in timeouts {
-        let (mut others, mut raft) = take_over(*timeout, rounds);
+        let (timeout, mut others, mut raft) = take_over(*timeout, rounds);
         for (name, each) in [("a follower", &mut others), ("the Raft leader too", &mut raft)] {
             each.sort_unstable();
             if let (Some(median), Some(longest)) = (each.get(each.len() / 2), each.last()) {
@@ -56,9 +56,9 @@ fn worker(peers: &str, address: &str) {
     coordinator.wait_ready(Duration::from_secs(60)).unwrap();
     let session = coordinator.session();
     session.sync().unwrap();
-    println!("ready {}", session.timeout().as_millis());
+    println!("ready");
     let leadership = LeaderLatch::new(&session, "/leader", address).unwrap().campaign().unwrap();
-    println!("leads {}", coordinator.status().is_leader);
+    println!("leads {} {}", session.timeout().as_millis(), coordinator.status().is_leader);
     leadership.wait_lost();
 }
 
@@ -111,7 +111,8 @@ fn next(lines: &Lines, start: &str) -> (Instant, usize, String) {
 }
 
 /// The times, by whether the one that was killed led the Raft cluster as well when it came to lead.
-fn take_over(timeout: u64, rounds: usize) -> (Vec<Duration>, Vec<Duration>) {
+/// First the timeout that the sessions really have.
+fn take_over(timeout: u64, rounds: usize) -> (String, Vec<Duration>, Vec<Duration>) {
     let dir = tempfile::tempdir().unwrap();
     let listeners: Vec<TcpListener> =
         (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -135,5 +136,6 @@ fn take_over(timeout: u64, rounds: usize) -> (Vec<Duration>, Vec<Duration>) {
         next(&lines, "ready");
         (leader, said) = (place, says);
     }
-    (others, raft)
+    let granted = said.split(' ').nth(1).unwrap_or("unknown").to_owned();
+    (granted, others, raft)
 }

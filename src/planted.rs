@@ -311,7 +311,7 @@ impl Bug {
             Bug::UpdateLost => "an update replaces what another wrote meanwhile",
             Bug::IdTwice => "the last number of a block is the first of the next",
             Bug::ConfigMissed => "a follower is not told of a value that was made anew",
-            Bug::CacheMissesRemoval => "a cache keeps what went while its replica was behind",
+            Bug::CacheMissesRemoval => "a cache does not hear of what is deleted",
             Bug::ListUnordered => "the items of a list come in another order",
             Bug::InstanceStays => "an instance is shown after its session has ended",
             Bug::VoteLost => "a transaction is committed though somebody voted against it",

@@ -230,10 +230,9 @@ impl Cache {
                 self.early = Some(event);
                 break;
             }
-            let jumped = event.net && !planted(Bug::CacheMissesRemoval);
-            touched.everywhere |= jumped || self.taken >= WATCH_CAPACITY;
+            touched.everywhere |= event.net || self.taken >= WATCH_CAPACITY;
             if event.kind == EventKind::Deleted {
-                if event.net && planted(Bug::CacheMissesRemoval) {
+                if planted(Bug::CacheMissesRemoval) {
                     continue;
                 }
                 touched.deleted.insert(event.path.clone(), event.zxid);

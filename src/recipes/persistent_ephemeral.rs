@@ -377,6 +377,13 @@ impl PersistentEphemeral {
         if own.how_lost() == Some(LockLost::SessionOver) {
             own.session().check_alive()?;
         }
+        // The tree shows what the end of a session has deleted before its handles are told of that
+        // end. Whatever they ask for is answered after it.
+        if let Err(error) = own.session().nonblocking().exists(&handle.path).await
+            && error.is_session_lost()
+        {
+            return Err(error);
+        }
         handle.put(Znode::Missing);
         if !self.again {
             return Err(Error::NoNode { path: handle.path.to_string() });

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::recipes::{Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
 use crate::session::Session;
@@ -12,7 +13,7 @@ use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::SECOND;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
-use crate::znode::Zxid;
+use crate::znode::{Stat, Zxid};
 
 const PATH: &str = "/election";
 const GROUP: &str = "/group";
@@ -221,7 +222,13 @@ async fn stay(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let path = format!("/stays/{:x}", client.random.next());
     let (coordinator, timeout) = (client.coordinator.clone(), kernel.plan.session_timeout);
-    let sessions = move || coordinator.begin_session(timeout, None).map(|(session, _)| session);
+    let opened: Arc<Mutex<Vec<Session>>> = Arc::default();
+    let all = Arc::clone(&opened);
+    let sessions = move || {
+        let (session, _) = coordinator.begin_session(timeout, None)?;
+        all.lock().unwrap_or_else(PoisonError::into_inner).push(session.clone());
+        Ok(session)
+    };
     let Ok(znode) = PersistentEphemeral::with_sessions(sessions, &path, b"0") else { return };
     let stays = znode.handle();
     let live = async {
@@ -261,8 +268,16 @@ async fn stay(client: &Client, handle: &Handle) {
     let calls = handle.session().nonblocking();
     let (synced, left) = (calls.sync(), calls.exists(&path));
     if let (true, Ok(_), Ok(left)) = (closes, synced.await, left.await) {
-        kernel.check(require(left.is_none(), "ephemerals: closed leaves nothing", || {
-            format!("{path} is closed, and still there")
-        }));
+        // What a session that is lost here has left goes when the cluster gives it up.
+        let opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = |stat: Stat| {
+            let owner = opened.iter().find(|session| Some(session.id()) == stat.ephemeral_owner);
+            owner.is_some_and(|session| !session.state().is_final())
+        };
+        kernel.check(require(
+            !left.is_some_and(lives),
+            "ephemerals: closed leaves nothing",
+            || format!("{path} is closed, and still there"),
+        ));
     }
 }

@@ -48,6 +48,8 @@ fn readers_share_and_writers_are_alone() {
             });
         }
     });
+    // What was released at the others may not have come here yet.
+    cluster.node(0).session().sync().unwrap();
     assert!(shared(&cluster, 0).contenders().unwrap().is_empty());
 }
 

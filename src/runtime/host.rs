@@ -463,9 +463,6 @@ impl Host {
                 watch.settle();
             }
         }
-        for id in effects.ended {
-            self.watches.remove(&id);
-        }
         if let Some(reason) = &effects.stopped {
             self.watching.clear();
             let _ = self.shared.stopped.set(reason.clone());
@@ -490,6 +487,10 @@ impl Host {
             if state.is_final() {
                 self.sessions.remove(&of.session);
             }
+        }
+        // Whoever finds a channel closed finds the session's end, too, if that has closed it.
+        for id in effects.ended {
+            self.watches.remove(&id);
         }
         for (of, ids) in effects.ids {
             if let Some(session) = self.held(of).and_then(Weak::upgrade) {

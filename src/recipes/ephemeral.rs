@@ -2,11 +2,11 @@
 //! that never another's goes that has come in their place.
 
 use crate::error::{Error, Result};
-use crate::machine::command::{Op, Reply};
-use crate::node::io::{Answer, ClientRequest, RequestId, Write};
+use crate::machine::command::Reply;
+use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::session::Session;
-use crate::znode::{Condition, Created, OpResult, Zxid};
+use crate::znode::{Created, OpResult, Zxid};
 
 /// A znode that was created. Dropped, it is deleted, without waiting for that.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Drop for Own {
     fn drop(&mut self) {
         if !self.given_up {
             let path = self.session.root.full(&self.path).into_owned();
-            discarding(&self.session)(path, self.czxid);
+            self.session.discarding_exactly()(path, self.czxid);
         }
     }
 }
@@ -77,7 +77,7 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         if let Some(creating) = self.creating.take() {
-            let discard = discarding(&self.session);
+            let discard = self.session.discarding_exactly();
             creating.then(move |answer| {
                 if let Ok(Answer::Reply(Reply::Multi(results))) = answer
                     && let Some(created) = results.into_iter().find_map(created)
@@ -93,18 +93,6 @@ fn created(result: OpResult) -> Option<Created> {
     match result {
         OpResult::Created(created) => Some(created),
         _ => None,
-    }
-}
-
-/// Deletes a znode, by its path in the whole tree, if it is still the one of this czxid; without
-/// waiting for that, and as [`Session::discarding`].
-fn discarding(session: &Session) -> impl FnOnce(String, Zxid) + Send + use<> {
-    let (shared, asker, session) = (session.shared().clone(), session.asker(), session.id());
-    move |path, czxid| {
-        let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
-        let ops = vec![check, Op::Delete { path, version: None }];
-        let (request, command) = (RequestId(0), Write::Multi(ops));
-        shared.tell(Some(asker), ClientRequest::Write { request, session, command });
     }
 }
 

@@ -8,25 +8,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
-use crate::machine::command::{Op, Reply};
-use crate::node::io::{Answer, ClientRequest, RequestId, Write};
+use crate::machine::command::Reply;
+use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::recipes::LockLost;
 use crate::session::Session;
 use crate::watch::{Watch, WatchMode};
 use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
-
-/// Deletes the znode at a path in the whole tree if that write created it. It does not wait for
-/// that, is not refused for too many waiting requests, and keeps neither session nor node.
-pub(super) fn discarding(session: &Session) -> impl FnOnce(String, Zxid) + Send + 'static {
-    let (shared, asker) = (session.shared().clone(), session.asker());
-    let session = session.id();
-    move |path, czxid| {
-        let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
-        let command = Write::Multi(vec![check, Op::Delete { path, version: None }]);
-        shared.tell(Some(asker), ClientRequest::Write { request: RequestId(0), session, command });
-    }
-}
 
 /// A znode that is being created. Dropped before that is done, it is given up.
 pub(super) struct Creating {
@@ -55,7 +43,7 @@ impl Creating {
 impl Drop for Creating {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            let discard = discarding(&self.session);
+            let discard = self.session.discarding_exactly();
             pending.then(move |answer| {
                 if let Ok(Answer::Reply(Reply::Created(created))) = answer {
                     discard(created.path, created.stat.czxid);
@@ -167,7 +155,7 @@ impl Own {
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::Relaxed) {
             let path = self.session.root.full(&self.path).into_owned();
-            discarding(&self.session)(path, self.czxid);
+            self.session.discarding_exactly()(path, self.czxid);
         }
     }
 }

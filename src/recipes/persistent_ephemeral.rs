@@ -20,7 +20,7 @@ use crate::path;
 use crate::pending::block_on;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::create_containers;
-use crate::recipes::own::{Own, discarding};
+use crate::recipes::own::Own;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::clock::Clock;
 use crate::runtime::expect;
@@ -142,7 +142,7 @@ impl Arrival {
     /// Makes the znode.
     fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<Arrival>> {
         let arrival = Arc::new(Mutex::new(Arrival::default()));
-        let (put, discard) = (Arc::clone(&arrival), discarding(session));
+        let (put, discard) = (Arc::clone(&arrival), session.discarding_exactly());
         let creating = session.nonblocking().create(path, data, CreateMode::Ephemeral);
         creating.then(move |answer| {
             let mut arrival = lock(&put);
@@ -163,7 +163,7 @@ impl Arrival {
         let mut arrival = lock(arrival);
         arrival.given_up = true;
         if let Some(Ok(czxid)) = arrival.answer {
-            discarding(session)(session.root.full(path).into_owned(), czxid);
+            session.discarding_exactly()(session.root.full(path).into_owned(), czxid);
         }
     }
 

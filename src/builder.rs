@@ -9,9 +9,10 @@ use crate::auth::{AuthProvider, Schemes};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
+use crate::membership::Genesis;
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
-use crate::peers::{Founding, Peers, check_address};
+use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
 use crate::storage::{Identity, LogStore, SledOptions, SledStore};
@@ -303,7 +304,7 @@ fn default_dir(address: &str) -> PathBuf {
 
 fn found(
     store: &mut SledStore,
-    founding: &Founding,
+    founding: &Genesis,
     address: &str,
 ) -> std::result::Result<Identity, crate::storage::StorageError> {
     let own = founding.members.iter().find(|member| member.address == address);
@@ -316,7 +317,7 @@ fn found(
         })?,
         address: address.to_owned(),
     };
-    let (hard_state, meta, state) = founding.genesis();
+    let (hard_state, meta, state) = founding.start();
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
     tracing::info!(cluster = identity.cluster, node = identity.node, "a new data directory");
     Ok(identity)
@@ -324,7 +325,7 @@ fn found(
 
 fn check_identity(
     identity: &Identity,
-    founding: &Founding,
+    founding: &Genesis,
     address: &str,
     dir: &Path,
 ) -> Result<()> {

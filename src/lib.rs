@@ -61,6 +61,7 @@ pub mod fuzzing;
 #[cfg(test)]
 mod golden;
 mod machine;
+mod membership;
 mod multi;
 mod multi_read;
 mod node;

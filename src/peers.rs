@@ -3,7 +3,7 @@
 //!
 //! The listed peers are the founding members: each derives the same cluster
 //! and the same node ids from the list, and starts from the same genesis, so
-//! nobody has to go first. All of it is in [`Founding`]; once a data directory
+//! nobody has to go first. All of it is in [`Peers::founding`]; once a data directory
 //! is founded, what it says holds, and the list only tells where peers are.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -11,10 +11,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
-use crate::machine::Machine;
-use crate::machine::State;
-use crate::machine::command::NodeId;
-use crate::node::message::{HardState, SnapshotMeta, Voting};
+use crate::membership::{Genesis, Member};
 
 /// One peer of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +104,7 @@ impl Peers {
     }
 
     /// The cluster that these peers found.
-    pub(crate) fn founding(&self) -> Result<Founding> {
+    pub(crate) fn founding(&self) -> Result<Genesis> {
         let mut addresses: Vec<String> = self.addresses().map(str::to_owned).collect();
         addresses.sort_unstable();
         let cluster = xxh3_64(addresses.join(",").as_bytes());
@@ -119,9 +116,9 @@ impl Peers {
                 let reason = "its id is another peer's; write its name differently".to_owned();
                 return Err(Error::InvalidPeer { peer: address, reason });
             }
-            members.push(Member { node, address });
+            members.push(Member::new(node, address));
         }
-        Ok(Founding { cluster, members })
+        Ok(Genesis { cluster, members })
     }
 }
 
@@ -152,37 +149,6 @@ pub(crate) fn check_address(address: &str) -> Result<()> {
         Ok(0) => invalid("port 0 means any port, which peers could not know"),
         Ok(_) => Ok(()),
         Err(_) => invalid("the port must be a number from 1 to 65535"),
-    }
-}
-
-/// A member of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
-    pub(crate) node: NodeId,
-    pub(crate) address: String,
-}
-
-/// A cluster as it is founded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Founding {
-    pub(crate) cluster: u64,
-    pub(crate) members: Vec<Member>,
-}
-
-impl Founding {
-    /// What every founding member starts from: a snapshot with the full membership.
-    pub(crate) fn genesis(&self) -> (HardState, SnapshotMeta, State) {
-        let machine = Machine::new();
-        let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
-        voters.sort_unstable();
-        let meta = SnapshotMeta {
-            index: 1,
-            term: 1,
-            zxid: machine.zxid(),
-            hash: machine.hash(),
-            voting: Voting { voters, ..Voting::default() },
-        };
-        (HardState { term: 1, vote: 0, commit: 1 }, meta, machine.state())
     }
 }
 

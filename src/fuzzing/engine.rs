@@ -16,6 +16,7 @@ use crate::acl::{Acl, Id, Permissions};
 use crate::machine::State;
 use crate::machine::command::{Batch, Command, NodeId, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
+use crate::membership::{Genesis, Member};
 use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, Problem, Read, RequestId, Time, WatchId, Write,
 };
@@ -23,7 +24,6 @@ use crate::node::message::{
     EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting,
 };
 use crate::node::{LogLimits, Node, NodeConfig};
-use crate::peers::{Founding, Member};
 use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
@@ -96,10 +96,10 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(mut choices: Choices<'a>) -> World<'a> {
         let nodes = [1, 2, 3, 5][usize::from(choices.below(4))];
-        let member = |node| Member { node, address: format!("node-{node}") };
-        let founding = Founding { cluster: 1, members: (1..=nodes).map(member).collect() };
+        let member = |node| Member::new(node, format!("node-{node}"));
+        let founding = Genesis { cluster: 1, members: (1..=nodes).map(member).collect() };
         let identity = Identity { cluster: 1, node: ID, incarnation: 1, address: "node-1".into() };
-        let (hard_state, meta, state) = founding.genesis();
+        let (hard_state, meta, state) = founding.start();
         let disk = MemoryDisk::new();
         let durable = (hard_state, meta.index);
         disk.open()

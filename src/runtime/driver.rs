@@ -15,9 +15,9 @@ use crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
+use crate::membership::Member;
 use crate::node::Node;
 use crate::node::io::{Input, Problem, Time};
-use crate::peers::Member;
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
 use crate::runtime::host::{Call, Host, Limits};
@@ -232,10 +232,10 @@ mod tests {
     use super::*;
     use crate::auth::Schemes;
     use crate::machine::snapshot::ChunkWriter;
+    use crate::membership::Genesis;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
     use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
-    use crate::peers::Founding;
     use crate::runtime::expect;
     use crate::runtime::host::{Asker, CLOSE_TIME, Shared};
     use crate::runtime::session::SessionShared;
@@ -246,7 +246,7 @@ mod tests {
     /// A member with an address and a disk of its own, which the test gives its turns.
     fn member(
         place: usize,
-        founding: &Founding,
+        founding: &Genesis,
         listener: TcpListener,
         clock: &Clock,
     ) -> (Driver, Arc<Shared>) {
@@ -256,7 +256,7 @@ mod tests {
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (local.cluster, node);
         let mut store = MemoryDisk::new().open();
-        let (hard_state, meta, state) = founding.genesis();
+        let (hard_state, meta, state) = founding.start();
         let identity = Identity { cluster, node, incarnation, address };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = Builder::default();

@@ -17,12 +17,12 @@ use crate::auth::Schemes;
 use crate::error::{Error, Result};
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Reply};
+use crate::membership::Member;
 use crate::node::Node;
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Holding, Input, NodeStatus, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
-use crate::peers::Member;
 use crate::pending::{Pending, Slot};
 use crate::runtime::clock::Clock;
 use crate::runtime::expect;

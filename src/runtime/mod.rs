@@ -53,9 +53,9 @@ mod tests {
     use crate::machine::Machine;
     use crate::machine::command::{Batch, Command, Request};
     use crate::machine::snapshot::ChunkWriter;
+    use crate::membership::{Genesis, Member};
     use crate::node::io::Time;
     use crate::node::{CONTAINER_PERIOD, LogLimits};
-    use crate::peers::{Founding, Member};
     use crate::storage::{Identity, LogAfter, SledOptions, SledStore, SnapshotMeta};
     use crate::version::VERSION;
     use crate::znode::SessionId;
@@ -78,8 +78,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || SledStore::open(dir.path(), SledOptions::default()).unwrap();
         let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
-        let members = vec![Member { node: 1, address: "a:1".to_owned() }];
-        let (hard_state, meta, state) = Founding { cluster: 7, members }.genesis();
+        let members = vec![Member::new(1, "a:1")];
+        let (hard_state, meta, state) = Genesis { cluster: 7, members }.start();
         let identity = Identity { cluster: 7, node: 1, incarnation: 5, address: "a:1".to_owned() };
         open().found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::machine::snapshot::ChunkWriter;
-use crate::peers::Founding;
+use crate::membership::Genesis;
 use crate::planted::{Bug, planted};
 use crate::storage::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
@@ -89,7 +89,7 @@ impl Condition {
 
 impl SimDisk {
     /// A disk with the founding state of a member on it: what a member makes of an empty disk.
-    pub(crate) fn founded(founding: &Founding, place: usize, incarnation: u64) -> SimDisk {
+    pub(crate) fn founded(founding: &Genesis, place: usize, incarnation: u64) -> SimDisk {
         let member = &founding.members[place];
         let identity = Identity {
             cluster: founding.cluster,
@@ -98,7 +98,7 @@ impl SimDisk {
             address: member.address.clone(),
         };
         let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };
-        let (hard_state, meta, state) = founding.genesis();
+        let (hard_state, meta, state) = founding.start();
         disk.open()
             .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
             .expect("a new store in memory takes its founding");

@@ -23,10 +23,10 @@ use super::workload;
 use crate::auth::Schemes;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
+use crate::membership::{Genesis, Member};
 use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::peers::{Founding, Member};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
@@ -109,7 +109,7 @@ impl World {
         let plan = Plan::draw(&random.fork(1), length);
         entropy::simulated::seed(Some(random.fork(2).next()));
         let members: Vec<Member> = (1..=plan.nodes as u64)
-            .map(|node| Member { node, address: format!("node-{}", node - 1) })
+            .map(|node| Member::new(node, format!("node-{}", node - 1)))
             .collect();
         let founding = founding(&members);
         let kernel = Rc::new(Kernel::new(plan, random.fork(3), words));
@@ -665,8 +665,8 @@ impl World {
     }
 }
 
-fn founding(members: &[Member]) -> Founding {
-    Founding { cluster: 1, members: members.to_vec() }
+fn founding(members: &[Member]) -> Genesis {
+    Genesis { cluster: 1, members: members.to_vec() }
 }
 
 impl Drop for World {

@@ -12,9 +12,9 @@ use super::Control;
 use crate::acl::Id;
 use crate::builder::Builder;
 use crate::machine::snapshot::ChunkWriter;
+use crate::membership::{Genesis, Member};
 use crate::node::io::{Input, Now, Problem, Time};
 use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
-use crate::peers::{Founding, Member};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::{Call, Host, Limits, Shared};
@@ -53,9 +53,9 @@ fn address(node: usize) -> Ipv4Addr {
 impl Seats {
     pub(crate) fn new(nodes: usize, settings: Builder, clock: Clock) -> (Seats, Vec<Arc<Shared>>) {
         let members: Vec<Member> = (1..=nodes as u64)
-            .map(|node| Member { node, address: format!("node-{}", node - 1) })
+            .map(|node| Member::new(node, format!("node-{}", node - 1)))
             .collect();
-        let founding = Founding { cluster: 1, members: members.clone() };
+        let founding = Genesis { cluster: 1, members: members.clone() };
         let mut seats = Seats { seats: Vec::new(), settings, clock, members };
         for member in &founding.members {
             let disk = MemoryDisk::new();
@@ -65,7 +65,7 @@ impl Seats {
                 incarnation: member.node,
                 address: member.address.clone(),
             };
-            let (hard_state, meta, state) = founding.genesis();
+            let (hard_state, meta, state) = founding.start();
             disk.open()
                 .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
                 .expect("a new store in memory takes its founding");

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
 use crate::membership::Genesis;
 use crate::node::io::Now;
-use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
@@ -224,6 +224,8 @@ impl Builder {
             version: self.version,
             seed: entropy::number()?,
             log: LogLimits::default(),
+            keeping: Keeping::default(),
+            zone: String::new(),
         };
         let node = boot(&mut store, config, now).map_err(in_dir)?;
         let remote = founding.members.iter().filter(|member| member.node != identity.node);
@@ -317,7 +319,7 @@ fn found(
         })?,
         address: address.to_owned(),
     };
-    let (hard_state, meta, state) = founding.start();
+    let (hard_state, meta, state) = founding.start(crate::version::FIRST);
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
     tracing::info!(cluster = identity.cluster, node = identity.node, "a new data directory");
     Ok(identity)

@@ -2,11 +2,15 @@
 
 #![allow(dead_code, reason = "until clusters are founded by it")]
 
+use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::NodeId;
 use crate::machine::{Machine, State};
 use crate::node::message::{HardState, SnapshotMeta, Voting};
+use crate::peers::check_address;
+use crate::version::MEMBERS_SINCE;
+use crate::znode::Zxid;
 
 /// A member of the cluster. Its id never changes and is never given to another; all else may.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,8 +43,16 @@ pub(crate) struct Genesis {
 
 impl Genesis {
     /// What every founding member starts from: a snapshot with the full membership.
-    pub(crate) fn start(&self) -> (HardState, SnapshotMeta, State) {
-        let machine = Machine::new();
+    ///
+    /// Of a version that knows no members, the state says nothing of them.
+    pub(crate) fn start(&self, version: u16) -> (HardState, SnapshotMeta, State) {
+        let machine = if version >= MEMBERS_SINCE {
+            let seats =
+                self.members.iter().map(|member| Seat { member: member.clone(), votes: true });
+            Machine::founded(version, &Roster::new(seats.collect()))
+        } else {
+            Machine::new()
+        };
         let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
         voters.sort_unstable();
         let meta = SnapshotMeta {
@@ -75,4 +87,239 @@ pub(crate) struct Promise {
     pub(crate) ballot: Ballot,
     /// Of that ballot or an earlier one.
     pub(crate) pledge: Option<Pledge>,
+}
+
+/// A member and its part in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seat {
+    pub(crate) member: Member,
+    /// Whether it votes; else it is a learner.
+    pub(crate) votes: bool,
+}
+
+/// The members as the replicated state has them: the data of `/zookeeper/config`.
+///
+/// Its form is that of ZooKeeper's dynamic configuration: a line for each server, and the version
+/// (the zxid of the change, in hexadecimal) in the last one.
+///
+/// ```text
+/// server.00000000000000a1=10.0.0.1:7400:participant;uid=00000000000000a1;zone=east
+/// version=1c
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Roster {
+    /// In the order of their ids.
+    pub(crate) seats: Vec<Seat>,
+}
+
+/// No cluster has more replicas: whoever comes on top of them is a client.
+pub(crate) const MEMBERS_MAX: usize = 64;
+/// The most that an address and the name of a zone may take.
+pub(crate) const ADDRESS_BYTES_MAX: usize = 260;
+pub(crate) const ZONE_BYTES_MAX: usize = 64;
+
+impl Roster {
+    pub(crate) fn new(mut seats: Vec<Seat>) -> Roster {
+        seats.sort_unstable_by_key(|seat| seat.member.node);
+        seats.dedup_by_key(|seat| seat.member.node);
+        Roster { seats }
+    }
+
+    pub(crate) fn get(&self, node: NodeId) -> Option<&Seat> {
+        let place = self.seats.binary_search_by_key(&node, |seat| seat.member.node).ok()?;
+        self.seats.get(place)
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
+        self.seats.iter().map(|seat| &seat.member)
+    }
+
+    pub(crate) fn text(&self, zxid: Zxid) -> String {
+        let mut text = String::new();
+        for Seat { member, votes } in &self.seats {
+            let Member { node, uid, address, zone } = member;
+            let part = if *votes { "participant" } else { "observer" };
+            text.push_str(&format!(
+                "server.{node:016x}={address}:{part};uid={uid:016x};zone={zone}\n"
+            ));
+        }
+        text.push_str(&format!("version={zxid:x}"));
+        text
+    }
+
+    /// What [`Roster::text`] made; `None` for anything else. No text at all is no members.
+    pub(crate) fn parse(text: &[u8]) -> Option<Roster> {
+        let text = std::str::from_utf8(text).ok()?;
+        let mut seats = Vec::new();
+        for line in text.lines() {
+            if line.starts_with("version=") {
+                continue;
+            }
+            let (node, rest) = line.strip_prefix("server.")?.split_once('=')?;
+            let mut parts = rest.split(';');
+            let (address, part) = parts.next()?.rsplit_once(':')?;
+            let uid = parts.next()?.strip_prefix("uid=")?;
+            let zone = parts.next()?.strip_prefix("zone=")?;
+            let votes = match part {
+                "participant" => true,
+                "observer" => false,
+                _ => return None,
+            };
+            let member = Member {
+                node: u64::from_str_radix(node, 16).ok()?,
+                uid: u64::from_str_radix(uid, 16).ok()?,
+                address: address.to_owned(),
+                zone: zone.to_owned(),
+            };
+            seats.push(Seat { member, votes });
+        }
+        (seats.len() <= MEMBERS_MAX).then(|| Roster::new(seats))
+    }
+}
+
+impl Member {
+    /// Whether it can be written down, and is within the limits.
+    pub(crate) fn is_valid(&self) -> bool {
+        let plain = |text: &str| !text.contains([';', '\n', '\r', '\0']);
+        self.node != 0
+            && self.address.len() <= ADDRESS_BYTES_MAX
+            && self.zone.len() <= ZONE_BYTES_MAX
+            && check_address(&self.address).is_ok()
+            && plain(&self.address)
+            && plain(&self.zone)
+    }
+}
+
+/// What becomes of a node in a change of who votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Part {
+    Voter,
+    Learner,
+    /// Not a member any more.
+    Gone,
+}
+
+/// A change of who votes, as one entry of the log. Of more than one step, it is made by joint
+/// consensus (Raft thesis, section 4.3), which is left by the change without any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VotingChange {
+    pub(crate) steps: Vec<(NodeId, Part)>,
+}
+
+impl VotingChange {
+    pub(crate) fn of(steps: impl IntoIterator<Item = (NodeId, Part)>) -> VotingChange {
+        VotingChange { steps: steps.into_iter().collect() }
+    }
+
+    /// An entry's data. That of the change without any step is empty, as raft-rs makes it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        if self.steps.is_empty() {
+            return Vec::new();
+        }
+        postcard::to_extend(self, Vec::new())
+            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<VotingChange, String> {
+        if bytes.is_empty() {
+            return Ok(VotingChange::default());
+        }
+        let change: VotingChange = match postcard::take_from_bytes(bytes) {
+            Ok((change, [])) => change,
+            Ok((_, rest)) => return Err(format!("{} bytes too many", rest.len())),
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut nodes: Vec<NodeId> = change.steps.iter().map(|(node, _)| *node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if nodes.is_empty() || nodes.len() != change.steps.len() || nodes.first() == Some(&0) {
+            return Err("a change of nobody, of node 0, or twice of the same".to_owned());
+        }
+        if nodes.len() > MEMBERS_MAX {
+            return Err("a change of too many".to_owned());
+        }
+        Ok(change)
+    }
+
+    pub(crate) fn to_raft(&self) -> eraftpb::ConfChangeV2 {
+        let mut change = eraftpb::ConfChangeV2::default();
+        let steps = self.steps.iter().map(|(node, part)| {
+            let mut step = ConfChangeSingle { node_id: *node, ..ConfChangeSingle::default() };
+            step.set_change_type(match part {
+                Part::Voter => ConfChangeType::AddNode,
+                Part::Learner => ConfChangeType::AddLearnerNode,
+                Part::Gone => ConfChangeType::RemoveNode,
+            });
+            step
+        });
+        change.set_changes(steps.collect::<Vec<_>>().into());
+        change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roster() -> Roster {
+        let member = |node, zone: &str| Member {
+            uid: node + 1,
+            zone: zone.to_owned(),
+            ..Member::new(node, format!("[::1]:{node}"))
+        };
+        let seat = |node, zone, votes| Seat { member: member(node, zone), votes };
+        Roster::new(vec![seat(300, "", false), seat(2, "east", true)])
+    }
+
+    #[test]
+    fn a_roster_is_read_as_it_was_written() {
+        let text = roster().text(28);
+        assert_eq!(
+            text,
+            "server.0000000000000002=[::1]:2:participant;uid=0000000000000003;zone=east\n\
+             server.000000000000012c=[::1]:300:observer;uid=000000000000012d;zone=\n\
+             version=1c"
+        );
+        assert_eq!(Roster::parse(text.as_bytes()), Some(roster()));
+        assert_eq!(Roster::parse(b""), Some(Roster::default()));
+        assert_eq!(roster().get(300).map(|seat| seat.votes), Some(false));
+        assert_eq!(roster().get(3), None);
+    }
+
+    #[test]
+    fn what_is_no_roster_is_none() {
+        for text in [
+            "server",
+            "server.1",
+            "server.1=a:1",
+            "server.1=a:1:participant",
+            "server.x=a:1:participant;uid=1;zone=",
+            "server.1=a:1:voter;uid=1;zone=",
+            "server.1=a:1:participant;uid=;zone=",
+            "\u{e9}",
+        ] {
+            assert_eq!(Roster::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Roster::parse(&[0xFF]), None);
+    }
+
+    #[test]
+    fn a_change_is_decoded_as_it_was_encoded_and_nothing_else_is() {
+        let change = VotingChange::of([(7, Part::Voter), (8, Part::Gone), (9, Part::Learner)]);
+        assert_eq!(VotingChange::decode(&change.encode()), Ok(change.clone()));
+        assert!(VotingChange::default().encode().is_empty());
+        assert_eq!(VotingChange::decode(&[]), Ok(VotingChange::default()));
+        for bad in [
+            VotingChange::of([(7, Part::Voter), (7, Part::Gone)]),
+            VotingChange::of([(0, Part::Voter)]),
+            VotingChange::of((1..100).map(|node| (node, Part::Voter))),
+        ] {
+            assert!(VotingChange::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+        let mut long = change.encode();
+        long.push(0);
+        assert!(VotingChange::decode(&long).is_err());
+        assert!(VotingChange::decode(&[0]).is_err());
+        assert_eq!(change.to_raft().get_changes().len(), 3);
+    }
 }

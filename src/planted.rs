@@ -102,12 +102,16 @@ pub enum Bug {
     ListUnordered,
     InstanceStays,
     VoteLost,
+    LearnerPromotedBehind,
+    VoterRemovedBelowQuorum,
+    JoinsAsVoter,
+    LivingReplaced,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 90] = [
+    pub const ALL: [Bug; 94] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -198,6 +202,10 @@ impl Bug {
         Bug::ListUnordered,
         Bug::InstanceStays,
         Bug::VoteLost,
+        Bug::LearnerPromotedBehind,
+        Bug::VoterRemovedBelowQuorum,
+        Bug::JoinsAsVoter,
+        Bug::LivingReplaced,
     ];
 
     /// What goes wrong with it.
@@ -315,6 +323,10 @@ impl Bug {
             Bug::ListUnordered => "the items of a list come in another order",
             Bug::InstanceStays => "an instance is shown after its session has ended",
             Bug::VoteLost => "a transaction is committed though somebody voted against it",
+            Bug::LearnerPromotedBehind => "a learner votes before it has caught up",
+            Bug::VoterRemovedBelowQuorum => "a change is made after which no majority is alive",
+            Bug::JoinsAsVoter => "a new member votes before it has anything of the log",
+            Bug::LivingReplaced => "the place of a member that is alive is taken",
         }
     }
 }

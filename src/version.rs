@@ -33,7 +33,11 @@
 /// | --- | --- |
 /// | 1 | all but the following |
 /// | 2 | versions themselves, access lists, quotas, `create_or_set`, `take_over` |
-pub(crate) const VERSION: u16 = 2;
+/// | 3 | members that come and go, and all that they say for it |
+pub(crate) const VERSION: u16 = 3;
+
+/// The first version in which members come and go.
+pub(crate) const MEMBERS_SINCE: u16 = 3;
 
 /// What a new cluster acts by, before its members have heard of each other.
 pub(crate) const FIRST: u16 = 1;

@@ -99,7 +99,7 @@ impl<'a> World<'a> {
         let member = |node| Member::new(node, format!("node-{node}"));
         let founding = Genesis { cluster: 1, members: (1..=nodes).map(member).collect() };
         let identity = Identity { cluster: 1, node: ID, incarnation: 1, address: "node-1".into() };
-        let (hard_state, meta, state) = founding.start();
+        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let disk = MemoryDisk::new();
         let durable = (hard_state, meta.index);
         disk.open()
@@ -522,7 +522,17 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
     let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
     let version = VERSION;
-    let config = NodeConfig { heartbeat: HEARTBEAT, tick, container_period, version, seed, log };
+    let (keeping, zone) = (crate::node::Keeping::default(), String::new());
+    let config = NodeConfig {
+        heartbeat: HEARTBEAT,
+        tick,
+        container_period,
+        version,
+        seed,
+        log,
+        keeping,
+        zone,
+    };
     let node = boot(&mut store, config, now).expect("what was durable is sound");
     (store, node)
 }

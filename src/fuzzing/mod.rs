@@ -113,9 +113,13 @@ fn fresh_node() -> Node {
     let (heartbeat, tick) = (Time::from_millis(50), Time::from_secs(2));
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
     let version = VERSION;
-    let config = NodeConfig { heartbeat, tick, container_period, version, seed: 1, log };
+    let (keeping, zone) = (crate::node::Keeping::default(), String::new());
+    let config =
+        NodeConfig { heartbeat, tick, container_period, version, seed: 1, log, keeping, zone };
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
-    Node::new(config, 1, boot, machine, now).expect("this boot is sound")
+    let me = crate::membership::Member::new(1, "a:1");
+    let origin = crate::node::Origin { me, cluster: 1 };
+    Node::new(config, origin, boot, machine, now).expect("this boot is sound")
 }
 
 /// What comes in on a connection, in pieces of any size.

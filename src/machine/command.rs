@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::{AccessList, Acl, Id, Permissions};
 use crate::error::Error;
-use crate::version::FIRST;
+use crate::membership::Seat;
+use crate::version::{FIRST, MEMBERS_SINCE};
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The number of a member, never 0.
@@ -94,6 +95,9 @@ pub(crate) enum Command {
     Authenticate { ids: Vec<Id> },
     /// Raises the version by which the cluster acts: the leader's wish, once all members can do it.
     RaiseVersion { version: u16 },
+    /// Puts down who the members are, if they have been put down `version` times before: the
+    /// leader's wish.
+    Configure { version: u64, seats: Vec<Seat> },
 }
 
 impl Command {
@@ -104,6 +108,7 @@ impl Command {
             Command::Multi(ops) => ops.iter().map(Op::version).max().unwrap_or(FIRST),
             // It is not refused by a lower one, which it raises, but who cannot do it cannot go on.
             Command::RaiseVersion { version } => *version,
+            Command::Configure { .. } => MEMBERS_SINCE,
             Command::Open { .. }
             | Command::Resume { .. }
             | Command::Close
@@ -132,7 +137,8 @@ impl Command {
             | Command::Close
             | Command::Expire { .. }
             | Command::Reap { .. }
-            | Command::RaiseVersion { .. } => None,
+            | Command::RaiseVersion { .. }
+            | Command::Configure { .. } => None,
             Command::Authenticate { .. } => {
                 let needs = self.version();
                 (needs > cluster).then(|| unsupported("add_auth", needs))
@@ -488,11 +494,15 @@ pub(crate) struct Applied {
 mod tests {
     use super::*;
     use crate::golden::Golden;
+    use crate::membership::Member;
 
     fn commands() -> Vec<(&'static str, Command)> {
         let create = |mode| Op::Create { path: "/a".to_owned(), data: "data".into(), mode };
         let check = |condition| Op::Check { path: "/a".to_owned(), condition };
         let ttl = Duration::from_millis(1500);
+        let member = Member { zone: "east".to_owned(), ..Member::new(300, "here:7400") };
+        let configure =
+            Command::Configure { version: 300, seats: vec![Seat { member, votes: true }] };
         vec![
             ("open", Command::Open { secret: [7; 16], timeout_ms: 30_000, owner: 3, base: 99 }),
             ("resume", Command::Resume { secret: [7; 16], timeout_ms: 30_000, owner: 3 }),
@@ -555,6 +565,7 @@ mod tests {
                 }),
             ),
             ("raise version", Command::RaiseVersion { version: 300 }),
+            ("configure", configure),
         ]
     }
 

@@ -20,6 +20,7 @@
 //! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
 //! | `Op` create, set, delete, set the ACL | one change of the tree | one |
 //! | `RaiseVersion` | the cluster acts by this version, if it is higher | none |
+//! | `Configure` | these are the members, if the ones before are those that it was made from | one |
 //! | `Op` check | nothing | none |
 //! | `Authenticate` | the session is known as somebody more, for as long as it has this holder | none |
 //! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
@@ -64,10 +65,11 @@ use self::command::{
 use self::graves::Graves;
 use self::ops::Write;
 use self::sessions::{Admission, Sessions};
-use self::tree::hash_words;
+use self::tree::{CONFIG, hash_words};
+use crate::membership::{Roster, Seat};
 use crate::path;
 use crate::planted::{Bug, planted, strikes};
-use crate::version::FIRST;
+use crate::version::{FIRST, MEMBERS_SINCE};
 use crate::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
@@ -143,6 +145,14 @@ impl Machine {
             time: 0,
             version: FIRST,
         })
+    }
+
+    /// The state of a new cluster that acts by this version from the start and has these members.
+    pub(crate) fn founded(version: u16, roster: &Roster) -> Machine {
+        let mut state = Machine::new().state;
+        state.version = version;
+        state.tree.set_config(roster.text(0).as_bytes());
+        Machine::from_state(state)
     }
 
     fn from_state(state: State) -> Machine {
@@ -286,6 +296,9 @@ impl Machine {
                 }
                 return Ok(Reply::Done);
             }
+            Command::Configure { version, seats } => {
+                return self.configure(*version, seats, applied);
+            }
             Command::Close | Command::Authenticate { .. } => &[],
             Command::Op(op) => std::slice::from_ref(op),
             Command::Multi(ops) => ops.as_slice(),
@@ -415,6 +428,33 @@ impl Machine {
         write.delete(&mut self.state.tree, path);
         self.commit(write, applied);
         Ok(Reply::Done)
+    }
+
+    /// Puts down who the members are, unless that has changed meanwhile.
+    fn configure(
+        &mut self,
+        version: u64,
+        seats: &[Seat],
+        applied: &mut Applied,
+    ) -> Result<Reply, OpError> {
+        if self.state.version < MEMBERS_SINCE {
+            let what = "a change of the members".to_owned();
+            let (needs, cluster) = (MEMBERS_SINCE, self.state.version);
+            return Err(OpError::Unsupported { what, needs, cluster });
+        }
+        let text = Roster::new(seats.to_vec()).text(self.next_zxid());
+        let mut write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
+        write.counts = self.state.counts();
+        let write = write.configure(&mut self.state.tree, version, text.as_bytes())?;
+        self.commit(write, applied);
+        Ok(Reply::Done)
+    }
+
+    /// The members, as far as the state knows them, and how often they have been put down.
+    pub(crate) fn roster(&self) -> (Roster, u64) {
+        self.state.tree.get(CONFIG).map_or_else(Default::default, |znode| {
+            (Roster::parse(znode.data()).unwrap_or_default(), znode.fields().version)
+        })
     }
 
     /// Runs the operations of one request: all, or none if one is refused.

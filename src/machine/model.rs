@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
 use crate::acl::{AccessList, Acl, Id, Permissions};
+use crate::membership::Roster;
 use crate::path;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
@@ -53,6 +54,13 @@ pub(crate) struct Model {
 }
 
 impl Model {
+    /// As it is in a new cluster that has members in its state.
+    #[cfg(test)]
+    pub(crate) fn founded(&mut self, config: &[u8]) {
+        let znode = self.znodes.get_mut("/zookeeper/config").expect("it is always there");
+        znode.data = config.to_vec();
+    }
+
     pub(crate) fn new() -> Model {
         let reserved = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
         Model {
@@ -338,6 +346,23 @@ impl Model {
                         znode.data = format!("count={count},bytes={bytes}").into_bytes();
                     }
                 }
+                Ok(Reply::Done)
+            }
+            Command::Configure { version, seats } => {
+                if self.version < 3 {
+                    let what = "a change of the members".to_owned();
+                    return Err(OpError::Unsupported { what, needs: 3, cluster: self.version });
+                }
+                let path = "/zookeeper/config";
+                self.check(path, Some(*version))?;
+                self.zxid += 1;
+                let znode = self.znodes.get_mut(path).expect("it is always there");
+                znode.data = Roster::new(seats.clone()).text(self.zxid).into_bytes();
+                znode.stat.version += 1;
+                znode.stat.mzxid = self.zxid;
+                znode.stat.mtime = self.time;
+                self.change(self.zxid, ChangeKind::DataChanged, path);
+                self.recount(self.zxid, path);
                 Ok(Reply::Done)
             }
             Command::Expire { term: decided } => {

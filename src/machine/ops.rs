@@ -216,6 +216,23 @@ impl Write {
         }
     }
 
+    /// Puts down who the members are: what no request of a session may do.
+    pub(super) fn configure(
+        mut self,
+        tree: &mut Tree,
+        version: u64,
+        text: &[u8],
+    ) -> Result<Write, OpError> {
+        check_version(tree, CONFIG, Some(version))?;
+        let before = tree.get(CONFIG).map_or(0, |znode| znode.data().len());
+        if tree.set(CONFIG, text, self.zxid, self.time).is_none() {
+            return Err(no_node(CONFIG));
+        }
+        self.note(tree, ChangeKind::DataChanged, CONFIG);
+        self.count(tree, CONFIG, (0, text.len() as i64 - before as i64));
+        Ok(self)
+    }
+
     /// The access list that a request asks for.
     fn asked(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
         AccessList::asked(acl, &self.ids)

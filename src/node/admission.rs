@@ -148,6 +148,10 @@ pub(crate) fn size(command: &Command) -> usize {
             | Command::RaiseVersion { .. }
             | Command::Expire { .. } => 32,
             Command::Reap { path } => path.len(),
+            Command::Configure { seats, .. } => seats
+                .iter()
+                .map(|seat| 40 + seat.member.address.len() + seat.member.zone.len())
+                .sum(),
             Command::Authenticate { ids } => {
                 ids.iter().map(|id| id.scheme.len() + id.id.len() + 2).sum()
             }

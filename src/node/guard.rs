@@ -7,6 +7,7 @@
 //! since a lagging follower must accept a leader it has not heard of yet.
 
 use crate::machine::command::NodeId;
+use crate::membership::VotingChange;
 use crate::node::message::{EntryKind, LogEntry, RaftBody, SnapshotMeta};
 
 /// What the guard knows of the node it stands before.
@@ -137,8 +138,8 @@ fn check_entries(
         {
             return refused("contradicts a committed entry");
         }
-        if entry.kind == EntryKind::Membership && entry.data.is_empty() {
-            return refused("a membership change that says nothing");
+        if entry.kind == EntryKind::Membership && VotingChange::decode(&entry.data).is_err() {
+            return refused("a membership change that is none");
         }
         before = (entry.index, entry.term);
     }

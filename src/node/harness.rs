@@ -8,11 +8,14 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, NodeId, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::membership::{Genesis, Member};
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
 };
-use crate::node::message::{HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
-use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
+use crate::node::message::{
+    EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting,
+};
+use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
 use crate::session::SessionState;
 use crate::storage::Boot;
 use crate::version::VERSION;
@@ -68,7 +71,13 @@ fn needs(message: &PeerMessage) -> u16 {
         }
         PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } => {
             let entries = entries.iter().filter(|entry| !entry.data.is_empty());
-            entries.map(|entry| Batch::decode(&entry.data).unwrap().version()).max().unwrap_or(0)
+            entries
+                .map(|entry| match entry.kind {
+                    EntryKind::Normal => Batch::decode(&entry.data).unwrap().version(),
+                    EntryKind::Membership => crate::version::MEMBERS_SINCE,
+                })
+                .max()
+                .unwrap_or(0)
         }
         PeerMessage::SnapshotChunk { number: 0, bytes, .. } => {
             let mut reader = ChunkReader::new();
@@ -89,6 +98,19 @@ pub(crate) struct Host {
     pub(crate) disk_stalled: bool,
     /// What its node can do, from its next start on.
     pub(crate) version: u16,
+}
+
+impl Host {
+    fn new(disk: Disk) -> Host {
+        Host {
+            node: None,
+            disk,
+            inputs: VecDeque::new(),
+            held: VecDeque::new(),
+            disk_stalled: false,
+            version: VERSION,
+        }
+    }
 }
 
 /// A node that is killed in the middle of what one of its steps wants done.
@@ -117,6 +139,8 @@ pub(crate) struct Cluster {
     pub(crate) states: Vec<(NodeId, SessionId, SessionState)>,
     pub(crate) leases: BTreeMap<SessionId, Time>,
     pub(crate) stopped: BTreeMap<NodeId, String>,
+    /// Of those that are not where they were founded.
+    addresses: BTreeMap<NodeId, String>,
     /// The highest version of anything that was sent or written: what its reader must be able to do.
     pub(crate) newest: u16,
     /// Requests on their way to a leader.
@@ -125,33 +149,24 @@ pub(crate) struct Cluster {
     pub(crate) trace: Vec<String>,
 }
 
+fn member(id: NodeId) -> Member {
+    Member::new(id, format!("node-{id}:1"))
+}
+
 impl Cluster {
     pub(crate) fn new(nodes: u64) -> Cluster {
-        let machine = Machine::new();
-        let meta = SnapshotMeta {
-            index: 1,
-            term: 1,
-            zxid: machine.zxid(),
-            hash: machine.hash(),
-            voting: Voting { voters: (1..=nodes).collect(), ..Voting::default() },
-        };
-        let disk = Disk {
-            hard_state: HardState { term: 1, vote: 0, commit: 1 },
-            entries: Vec::new(),
-            meta,
-            chunks: ChunkWriter::full(machine.state()).collect(),
-        };
-        let host = || Host {
-            node: None,
-            disk: disk.clone(),
-            inputs: VecDeque::new(),
-            held: VecDeque::new(),
-            disk_stalled: false,
-            version: VERSION,
-        };
+        Cluster::founded(nodes, VERSION)
+    }
+
+    /// One whose members were founded by a build of this version.
+    pub(crate) fn founded(nodes: u64, version: u16) -> Cluster {
+        let members = (1..=nodes).map(member).collect();
+        let (hard_state, meta, state) = Genesis { cluster: 1, members }.start(version);
+        let chunks = ChunkWriter::full(state).collect();
+        let disk = Disk { hard_state, entries: Vec::new(), meta, chunks };
         let mut cluster = Cluster {
             crash: None,
-            hosts: (1..=nodes).map(|id| (id, host())).collect(),
+            hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone()))).collect(),
             now: Duration::from_secs(100),
             wall_ms: 1_000_000,
             next_request: 0,
@@ -163,6 +178,7 @@ impl Cluster {
             states: Vec::new(),
             leases: BTreeMap::new(),
             stopped: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             newest: 0,
             forwarded: Vec::new(),
             trace: Vec::new(),
@@ -171,6 +187,39 @@ impl Cluster {
             cluster.start(id);
         }
         cluster
+    }
+
+    /// One more process, with an empty disk, that knows of the cluster and starts.
+    pub(crate) fn add(&mut self, id: NodeId) {
+        let machine = Machine::new();
+        let meta = SnapshotMeta {
+            index: 0,
+            term: 0,
+            zxid: machine.zxid(),
+            hash: machine.hash(),
+            voting: Voting::default(),
+        };
+        let chunks = ChunkWriter::full(machine.state()).collect();
+        let disk = Disk { hard_state: HardState::default(), entries: Vec::new(), meta, chunks };
+        self.hosts.insert(id, Host::new(disk));
+        self.start(id);
+    }
+
+    /// The same at the address of another, which it was before its disk was wiped.
+    pub(crate) fn add_at(&mut self, id: NodeId, place: NodeId) {
+        self.addresses.insert(id, member(place).address);
+        self.add(id);
+    }
+
+    /// The member starts again under another address.
+    pub(crate) fn move_to(&mut self, id: NodeId, address: &str) {
+        self.addresses.insert(id, address.to_owned());
+        self.kill(id);
+        self.start(id);
+    }
+
+    pub(crate) fn leave(&mut self, id: NodeId) {
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Leave);
     }
 
     pub(crate) fn clock(&self) -> Now {
@@ -199,8 +248,13 @@ impl Cluster {
             version: host.version,
             seed,
             log: LogLimits::default(),
+            keeping: super::Keeping::default(),
+            zone: String::new(),
         };
-        host.node = Some(Node::new(config, id, boot, machine, now).unwrap());
+        let mut me = member(id);
+        me.address = self.addresses.get(&id).cloned().unwrap_or(me.address);
+        let origin = Origin { me, cluster: 1 };
+        host.node = Some(Node::new(config, origin, boot, machine, now).unwrap());
         host.inputs.clear();
         host.held.clear();
         for peer in self.hosts.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Op, Reply};
 use crate::machine::{Dirty, State};
+use crate::membership::Member;
 use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
 use crate::session::SessionState;
 use crate::storage::LogWrite;
@@ -53,6 +54,12 @@ pub(crate) struct Problem {
     pub(crate) refused: bool,
 }
 
+impl Problem {
+    pub(crate) fn not_yet() -> Problem {
+        Problem { reason: "not connected yet".to_owned(), refused: false }
+    }
+}
+
 /// Something that happened outside of the node.
 #[derive(Debug)]
 pub(crate) enum Input {
@@ -75,6 +82,8 @@ pub(crate) enum Input {
     Expire { session: SessionId },
     /// The node is about to be stopped: if it leads, it hands over first.
     Resign,
+    /// The node is to be a member no more.
+    Leave,
 }
 
 /// What a user's handle asks of its node. Requests of one session are executed
@@ -200,6 +209,8 @@ pub(crate) struct Effects {
     pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
     /// The node has stopped for good. Every request has been answered, every session ended.
     pub(crate) stopped: Option<String>,
+    /// The members of the cluster, when they have changed: whom to be connected with.
+    pub(crate) members: Option<Vec<Member>>,
     /// When the node wants its next step, at the latest, if nothing comes in before.
     pub(crate) wake_at: Time,
 }
@@ -238,4 +249,17 @@ pub(crate) struct NodeStatus {
     pub(crate) own_version: u16,
     /// The highest that other members can do, as far as they have told.
     pub(crate) versions: Vec<(NodeId, u16)>,
+    pub(crate) availability: Availability,
+}
+
+/// What the cluster has to decide with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Availability {
+    pub(crate) voters: Vec<NodeId>,
+    pub(crate) learners: Vec<NodeId>,
+    /// The voters that the leader has not heard of, as far as it has told.
+    pub(crate) silent: Vec<NodeId>,
+    /// How many voters decide.
+    pub(crate) quorum: usize,
+    pub(crate) has_leader: bool,
 }

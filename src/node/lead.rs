@@ -16,7 +16,10 @@ impl Node {
     pub(super) fn take_forwarded(&mut self, from: NodeId, request: Request) {
         // Only a leader decides that a session has expired, and a node opens sessions for itself.
         let forged = match request.command {
-            Command::Expire { .. } | Command::Reap { .. } | Command::RaiseVersion { .. } => true,
+            Command::Expire { .. }
+            | Command::Reap { .. }
+            | Command::RaiseVersion { .. }
+            | Command::Configure { .. } => true,
             Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
             _ => false,
         };

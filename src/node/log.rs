@@ -89,6 +89,10 @@ impl MemLog {
         self.applied = applied;
     }
 
+    pub(crate) fn set_conf_state(&mut self, conf_state: ConfState) {
+        self.conf_state = conf_state;
+    }
+
     pub(crate) fn applied(&self) -> Position {
         self.applied
     }

@@ -38,6 +38,10 @@ pub(crate) mod io;
 mod lead;
 mod local;
 mod log;
+mod members;
+mod membership;
+#[cfg(test)]
+mod membership_tests;
 pub(crate) mod message;
 #[cfg(test)]
 mod model_tests;
@@ -82,9 +86,12 @@ use history::History;
 use io::{Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
+pub(crate) use members::Keeping;
+use membership::Membership;
 use message::{HardState, SnapshotMeta};
 use reap::Reaper;
 use rounds::{Confirmations, Rounds};
+pub(crate) use start::Origin;
 use transfer::{Incoming, Outgoing};
 use versions::Versions;
 use watches::WatchTable;
@@ -119,6 +126,10 @@ pub(crate) struct NodeConfig {
     /// Random, drawn anew for each start.
     pub(crate) seed: u64,
     pub(crate) log: LogLimits,
+    /// How the members are kept, while it leads.
+    pub(crate) keeping: Keeping,
+    /// Where it is, so that voters are not all in one place; empty: not told.
+    pub(crate) zone: String,
 }
 
 /// When a checkpoint is due: after so many entries, so many bytes of them, or so long with any at
@@ -202,6 +213,9 @@ pub(crate) struct Node {
     fresh_at: Option<Time>,
 
     versions: Versions,
+    membership: Membership,
+    /// Not a member of its cluster yet, it wants to be one.
+    joins: bool,
 
     // As the leader.
     /// It has applied an entry of its own term, and so all before it.
@@ -334,6 +348,7 @@ impl Node {
             peers: self.unreachable.clone(),
             version: self.machine.version(),
             own_version: self.versions.own(),
+            availability: self.availability(),
             versions: self
                 .unreachable
                 .iter()
@@ -401,7 +416,10 @@ impl Node {
 
     fn take(&mut self, input: Input) -> Result<(), String> {
         match input {
-            Input::Peer { from, message } => self.take_message(from, message)?,
+            Input::Peer { from, message } => {
+                self.heard_of(from);
+                self.take_message(from, message)?;
+            }
             Input::Connected { peer, version } => {
                 self.note_peer(peer, None);
                 self.versions.connected(peer, version, self.versions_settled_at());
@@ -440,14 +458,14 @@ impl Node {
                 }
             }
             Input::Resign => self.resign(),
+            Input::Leave => self.leave(),
         }
         Ok(())
     }
 
     fn note_peer(&mut self, peer: NodeId, problem: Option<Problem>) {
-        match self.unreachable.iter_mut().find(|(id, _)| *id == peer) {
-            Some((_, known)) => *known = problem,
-            None => self.unreachable.push((peer, problem)),
+        if let Some((_, known)) = self.unreachable.iter_mut().find(|(id, _)| *id == peer) {
+            *known = problem;
         }
     }
 
@@ -481,6 +499,7 @@ impl Node {
             self.expire_sessions();
             self.reap();
         }
+        self.keep_members();
     }
 
     /// Runs Raft until it wants nothing more.
@@ -516,6 +535,7 @@ impl Node {
             self.expiring.clear();
             self.outgoing.clear();
             self.versions.unsettle(self.versions_settled_at());
+            self.membership.unsettle(self.now.mono);
             self.send_again();
             if leadership.leader != 0 {
                 tracing::info!(
@@ -550,6 +570,7 @@ impl Node {
         if self.published != Some(self.machine.zxid()) {
             self.published = Some(self.machine.zxid());
             self.effects.tree = Some(self.machine.tree());
+            self.hand_members();
         }
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick;

@@ -290,6 +290,9 @@ impl World {
         cluster.elect();
         let mut model = Model::new();
         model.version = VERSION;
+        let config = cluster.node(1).machine().tree();
+        let config = config.get("/zookeeper/config").expect("it is always there");
+        model.founded(config.data());
         World {
             cluster,
             model,

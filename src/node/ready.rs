@@ -9,10 +9,12 @@ use raft::eraftpb::{self, EntryType, MessageType};
 
 use super::hashes::{self, Verdict};
 use super::log::Position;
+use super::membership::REMOVED;
 use super::watches::Fired;
 use super::{Node, Undurable, hard_state, own_hard_state, raft_leads};
 use crate::acl::AccessList;
 use crate::machine::command::{Batch, NodeId};
+use crate::membership::VotingChange;
 use crate::node::io::DiskOp;
 use crate::node::message::{LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
 use crate::planted::{Bug, planted, strikes};
@@ -150,6 +152,7 @@ impl Node {
         self.tell(fired);
         self.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
+        self.members_changed();
         self.local.applied();
         self.disk_number += 1;
         let number = self.disk_number;
@@ -166,10 +169,10 @@ impl Node {
         };
         for entry in entries {
             if entry.get_entry_type() != EntryType::EntryNormal {
-                return Err(format!("entry {} is of a kind unknown to this version", entry.index));
+                self.apply_voting(&entry)?;
             }
             // A new leader's first entry is empty.
-            if !entry.data.is_empty() {
+            else if !entry.data.is_empty() {
                 let batch = Batch::decode(&entry.data).map_err(|reason| {
                     format!("entry {} is not readable by this version: {reason}", entry.index)
                 })?;
@@ -188,6 +191,32 @@ impl Node {
         }
         self.raw.advance_apply_to(last);
         self.local.applied();
+        Ok(())
+    }
+
+    /// From this entry on, others vote.
+    fn apply_voting(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
+        let change = VotingChange::decode(&entry.context)
+            .map_err(|reason| format!("entry {} changes who votes: {reason}", entry.index))?;
+        match self.raw.apply_conf_change(&change.to_raft()) {
+            Ok(voting) => {
+                tracing::info!(index = entry.index, ?change, "who votes has changed");
+                self.raw.mut_store().set_conf_state(voting);
+                self.members_changed();
+            }
+            // By the members as they are, so that it is the same for all.
+            Err(error) => tracing::warn!(index = entry.index, %error, "a change that cannot be"),
+        }
+        if !self.joins && !self.is_member(self.id) {
+            return Err(REMOVED.to_owned());
+        }
+        let votes = &self.raw.raft.prs().conf().voters();
+        if raft_leads(&self.raw) && !votes.contains(self.id) {
+            // Only the leader before this one may have meant that. raft-rs would go on leading, and
+            // panic.
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, 0);
+        }
         Ok(())
     }
 

@@ -52,6 +52,10 @@ impl Node {
                     self.raw.report_snapshot(from, SnapshotStatus::Finish);
                 }
             }
+            PeerMessage::Join { member } => self.take_join(from, member),
+            PeerMessage::Leave => self.take_leave(from),
+            PeerMessage::Gone { index } => self.take_gone(index)?,
+            PeerMessage::Health { silent } => self.take_health(from, silent),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);
                 if self.outgoing.abort(from, Some(transfer)) {
@@ -63,6 +67,16 @@ impl Node {
     }
 
     fn take_raft(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Result<(), String> {
+        // What a leader of a later term has to say counts, known or not.
+        let leads = matches!(
+            body,
+            RaftBody::Append { .. } | RaftBody::Heartbeat { .. } | RaftBody::Snapshot { .. }
+        );
+        if self.serving && !leads && !self.is_member(from) {
+            // It may have been one. Its messages would only disturb.
+            self.tell_gone(from);
+            return Ok(());
+        }
         let raft = &self.raw.raft;
         let view = View {
             id: self.id,

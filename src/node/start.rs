@@ -11,6 +11,7 @@ use super::history::History;
 use super::io::{Effects, Now, Problem};
 use super::local::LocalSessions;
 use super::log::{MemLog, Position};
+use super::membership::Membership;
 use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
 use super::transfer::{Incoming, Outgoing};
@@ -19,21 +20,32 @@ use super::watches::WatchTable;
 use super::{ELECTION_TICKS, Leadership, Node, NodeConfig, raft_log};
 use crate::machine::Machine;
 use crate::machine::command::NodeId;
+use crate::membership::Member;
 use crate::planted::{Bug, planted};
 use crate::storage::Boot;
 
+/// Who a node is before its log says anything.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) me: Member,
+    /// The cluster that it belongs to, or wants to; 0: none yet.
+    pub(crate) cluster: u64,
+}
+
 impl Node {
-    /// The node `id` as its disk left it: `machine` is what the checkpoint held.
+    /// The node of this origin as its disk left it: `machine` is what the checkpoint held.
     ///
     /// # Errors
     /// Says what on disk contradicts itself; raft-rs must not be started from that.
     pub(crate) fn new(
         config: NodeConfig,
-        id: NodeId,
+        origin: Origin,
         boot: Boot,
         machine: Machine,
         now: Now,
     ) -> Result<Node, String> {
+        let Origin { me, cluster } = origin;
+        let id = me.node;
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
         let log = boot_log(&boot, checkpoint)?;
         let raft_config = raft::Config {
@@ -61,9 +73,11 @@ impl Node {
             .chain(&boot.checkpoint.voting.learners)
             .copied()
             .collect();
-        let unreachable = members.into_iter().filter(|member| *member != id).map(|member| {
-            (member, Some(Problem { reason: "not connected yet".to_owned(), refused: false }))
-        });
+        let unreachable = members
+            .iter()
+            .copied()
+            .filter(|member| *member != id)
+            .map(|member| (member, Some(Problem::not_yet())));
         let mut node = Node {
             id,
             random: config.seed.rotate_left(32) ^ id,
@@ -90,6 +104,8 @@ impl Node {
             fresh_soon: Vec::new(),
             fresh_at: None,
             versions: Versions::new(config.version),
+            membership: Membership::new(me, config.keeping),
+            joins: cluster != 0 && members.is_empty(),
             serving: false,
             admission: Admission::default(),
             early: VecDeque::new(),

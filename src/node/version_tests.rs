@@ -8,7 +8,7 @@ use super::versions::PATIENCE_TICKS;
 use crate::acl::Acl;
 use crate::error::Error;
 use crate::machine::command::{NodeId, Op};
-use crate::version::VERSION;
+use crate::version::{FIRST, VERSION};
 use crate::znode::{CreateMode, SessionId};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ fn write_much(cluster: &mut Cluster, node: NodeId, session: SessionId) {
 
 /// A cluster in which this member is of version 1.
 fn mixed(nodes: u64, old: NodeId) -> Cluster {
-    let mut cluster = Cluster::new(nodes);
+    let mut cluster = Cluster::founded(nodes, FIRST);
     cluster.restart_as(old, 1);
     cluster
 }
@@ -51,7 +51,7 @@ fn mixed(nodes: u64, old: NodeId) -> Cluster {
 #[test]
 fn a_new_cluster_acts_by_the_version_of_its_members_at_once() {
     for nodes in [1, 2, 3, 5] {
-        let mut cluster = Cluster::new(nodes);
+        let mut cluster = Cluster::founded(nodes, FIRST);
         cluster.elect();
         cluster.settle();
         for id in 1..=nodes {
@@ -63,7 +63,7 @@ fn a_new_cluster_acts_by_the_version_of_its_members_at_once() {
 
 #[test]
 fn what_is_asked_for_before_all_have_been_heard_of_waits() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::founded(3, FIRST);
     cluster.take_away(3);
     cluster.elect();
     for id in [1, 2] {
@@ -96,7 +96,7 @@ fn what_is_asked_for_before_all_have_been_heard_of_waits() {
 
 #[test]
 fn who_is_not_heard_of_in_time_is_not_waited_for() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::founded(3, FIRST);
     cluster.take_away(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
@@ -177,7 +177,7 @@ fn a_member_that_is_too_old_stops_and_goes_on_when_it_is_upgraded() {
         cluster.restart_as(3, 1);
         cluster.advance(HEARTBEAT * 40);
         let reason = cluster.stopped.remove(&3).unwrap();
-        assert!(reason.starts_with("the cluster acts by version 2"), "{reason}");
+        assert!(reason.starts_with(&format!("the cluster acts by version {VERSION}")), "{reason}");
         assert!(reason.contains("can do version 1 at most"), "{reason}");
     }
     cluster.elect();
@@ -192,7 +192,7 @@ fn a_member_that_is_too_old_stops_and_goes_on_when_it_is_upgraded() {
 
 #[test]
 fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::founded(3, FIRST);
     cluster.take_away(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
@@ -206,7 +206,7 @@ fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
     cluster.heal();
     cluster.advance(HEARTBEAT * 40);
     let reason = cluster.stopped.remove(&3).unwrap();
-    assert!(reason.starts_with("the cluster acts by version 2"), "{reason}");
+    assert!(reason.starts_with(&format!("the cluster acts by version {VERSION}")), "{reason}");
     cluster.restart_as(3, VERSION);
     cluster.advance(Duration::from_secs(8));
     cluster.check_equal();

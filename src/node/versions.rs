@@ -68,6 +68,16 @@ impl Versions {
         }
     }
 
+    pub(crate) fn is_connected(&self, peer: NodeId) -> bool {
+        self.told.get(&peer).is_some_and(|(_, connected)| *connected)
+    }
+
+    /// Who is connected and can do this.
+    pub(crate) fn connected_with(&self, version: u16) -> impl Iterator<Item = NodeId> {
+        let fits = move |told: &(u16, bool)| told.1 && told.0 >= version;
+        self.told.iter().filter(move |(_, told)| fits(told)).map(|(peer, _)| *peer)
+    }
+
     /// Another leader, or none: members have until `settled_at` to be heard of.
     pub(crate) fn unsettle(&mut self, settled_at: Time) {
         self.settled_at = self.settled_at.max(settled_at);

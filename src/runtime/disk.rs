@@ -298,7 +298,7 @@ mod tests {
         let disk = MemoryDisk::new();
         let mut store = disk.open();
         let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
-        let (hard_state, meta, state) = founding.start();
+        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let identity = Identity {
             cluster: 1,
             node: founding.members[0].node,

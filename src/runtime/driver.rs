@@ -235,7 +235,7 @@ mod tests {
     use crate::membership::Genesis;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
-    use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
+    use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
     use crate::runtime::expect;
     use crate::runtime::host::{Asker, CLOSE_TIME, Shared};
     use crate::runtime::session::SessionShared;
@@ -256,7 +256,7 @@ mod tests {
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (local.cluster, node);
         let mut store = MemoryDisk::new().open();
-        let (hard_state, meta, state) = founding.start();
+        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let identity = Identity { cluster, node, incarnation, address };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = Builder::default();
@@ -267,6 +267,8 @@ mod tests {
             version: VERSION,
             seed: node,
             log: LogLimits::default(),
+            keeping: Keeping::default(),
+            zone: String::new(),
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let booted = crate::runtime::boot(&mut store, config, now).unwrap();

@@ -13,8 +13,9 @@ mod uptime;
 pub(crate) mod watchdog;
 
 use crate::machine::snapshot::ChunkReader;
+use crate::membership::Member;
 use crate::node::io::Now;
-use crate::node::{Node, NodeConfig};
+use crate::node::{Node, NodeConfig, Origin};
 use crate::storage::{LogStore, StorageError};
 use crate::version;
 
@@ -25,9 +26,10 @@ pub(crate) fn boot(
     now: Now,
 ) -> Result<Node, StorageError> {
     let corrupt = |what: String| StorageError::Corrupt { what };
-    let Some(id) = store.identity().map(|identity| identity.node) else {
+    let Some(identity) = store.identity().cloned() else {
         return Err(corrupt("no identity".to_owned()));
     };
+    let me = Member { zone: config.zone.clone(), ..Member::new(identity.node, identity.address) };
     let mut reader = ChunkReader::new();
     let newest = config.version;
     // What is only too new is not damaged, and the store must not take it for that.
@@ -41,10 +43,12 @@ pub(crate) fn boot(
     let boot = loaded?;
     let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
     let voting = &boot.checkpoint.voting;
-    if !voting.voters.contains(&id) && !voting.learners.contains(&id) {
+    let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
+    if !members.into_iter().any(|member| *member == me.node) {
         return Err(corrupt("the cluster's configuration is without this member".to_owned()));
     }
-    Node::new(config, id, boot, machine, now).map_err(corrupt)
+    let origin = Origin { me, cluster: identity.cluster };
+    Node::new(config, origin, boot, machine, now).map_err(corrupt)
 }
 
 #[cfg(test)]
@@ -53,7 +57,7 @@ mod tests {
     use crate::machine::Machine;
     use crate::machine::command::{Batch, Command, Request};
     use crate::machine::snapshot::ChunkWriter;
-    use crate::membership::{Genesis, Member};
+    use crate::membership::Genesis;
     use crate::node::io::Time;
     use crate::node::{CONTAINER_PERIOD, LogLimits};
     use crate::storage::{Identity, LogAfter, SledOptions, SledStore, SnapshotMeta};
@@ -68,6 +72,8 @@ mod tests {
             version,
             seed: 1,
             log: LogLimits::default(),
+            keeping: crate::node::Keeping::default(),
+            zone: String::new(),
         }
     }
 
@@ -79,7 +85,8 @@ mod tests {
         let open = || SledStore::open(dir.path(), SledOptions::default()).unwrap();
         let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
         let members = vec![Member::new(1, "a:1")];
-        let (hard_state, meta, state) = Genesis { cluster: 7, members }.start();
+        let (hard_state, meta, state) =
+            Genesis { cluster: 7, members }.start(crate::version::FIRST);
         let identity = Identity { cluster: 7, node: 1, incarnation: 5, address: "a:1".to_owned() };
         open().found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
 

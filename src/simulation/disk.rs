@@ -98,7 +98,7 @@ impl SimDisk {
             address: member.address.clone(),
         };
         let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };
-        let (hard_state, meta, state) = founding.start();
+        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         disk.open()
             .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
             .expect("a new store in memory takes its founding");

@@ -15,7 +15,7 @@ use crate::acl::{Acl, Id, Permissions};
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Change, Command, Op, OpError, Reply, Request};
 use crate::machine::model::Model;
-use crate::node::message::LogEntry;
+use crate::node::message::{EntryKind, LogEntry};
 use crate::path;
 use crate::znode::{SessionId, Stat, Zxid};
 
@@ -215,7 +215,7 @@ impl Oracle {
 
     /// Takes the next committed entry.
     pub(crate) fn take(&mut self, entry: &LogEntry) -> Result<(), Violation> {
-        if !entry.data.is_empty() {
+        if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let batch = Batch::decode(&entry.data)
                 .map_err(|reason| Violation::new("I28 entries decode", reason))?;
             self.take_batch(entry, &batch)?;

@@ -24,9 +24,9 @@ use crate::auth::Schemes;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
 use crate::membership::{Genesis, Member};
-use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::{Keeping, NodeConfig};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
@@ -332,6 +332,8 @@ impl World {
             version,
             seed: self.random.next(),
             log: plan.log,
+            keeping: Keeping { max_voters: 7, ..Keeping::default() },
+            zone: String::new(),
         };
         let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

@@ -126,7 +126,7 @@ mod tests {
             address: "127.0.0.1:7400".to_owned(),
         };
         let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
-        let (hard_state, meta, state) = founding.start();
+        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
 

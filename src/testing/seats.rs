@@ -14,7 +14,7 @@ use crate::builder::Builder;
 use crate::machine::snapshot::ChunkWriter;
 use crate::membership::{Genesis, Member};
 use crate::node::io::{Input, Now, Problem, Time};
-use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::{Call, Host, Limits, Shared};
@@ -65,7 +65,7 @@ impl Seats {
                 incarnation: member.node,
                 address: member.address.clone(),
             };
-            let (hard_state, meta, state) = founding.start();
+            let (hard_state, meta, state) = founding.start(seats.settings.version);
             disk.open()
                 .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
                 .expect("a new store in memory takes its founding");
@@ -87,6 +87,8 @@ impl Seats {
             version: self.seats[node].version,
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
+            keeping: Keeping::default(),
+            zone: String::new(),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
         let booted = boot(&mut store, config, now)?;

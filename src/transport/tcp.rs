@@ -262,7 +262,11 @@ fn weight(message: &PeerMessage) -> usize {
             PeerMessage::Forward { requests } => requests.iter().map(request_weight).sum(),
             PeerMessage::Round { sessions, .. } => 8 * sessions.len(),
             PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
+            PeerMessage::Join { member } => member.address.len() + member.zone.len(),
+            PeerMessage::Health { silent } => 8 * silent.len(),
             PeerMessage::RoundConfirmed { .. }
+            | PeerMessage::Leave
+            | PeerMessage::Gone { .. }
             | PeerMessage::StateHash { .. }
             | PeerMessage::SnapshotAck { .. }
             | PeerMessage::SnapshotAbort { .. } => 0,
@@ -281,6 +285,9 @@ fn request_weight(request: &Request) -> usize {
             | command::Command::RaiseVersion { .. }
             | command::Command::Expire { .. } => 0,
             command::Command::Reap { path } => path.len(),
+            command::Command::Configure { seats, .. } => {
+                seats.iter().map(|seat| size_of_val(seat) + seat.member.address.len()).sum()
+            }
             command::Command::Authenticate { ids } => {
                 ids.iter().map(|id| size_of_val(id) + id.scheme.len() + id.id.len()).sum()
             }

@@ -174,6 +174,12 @@ fn command() -> impl Strategy<Value = Command> {
         20 => op().prop_map(Command::Op),
         8 => vec(op(), 0..4).prop_map(Command::Multi),
         2 => quota(),
+        1 => (0..4u64, 0..3u64).prop_map(|(version, count)| Command::Configure {
+            version,
+            seats: (1..=count)
+                .map(|node| crate::membership::Seat { member: crate::membership::Member::new(node, "a:1"), votes: node == 1 })
+                .collect(),
+        }),
         2 => vec(id(), 0..3).prop_map(|ids| Command::Authenticate { ids }),
     ]
 }

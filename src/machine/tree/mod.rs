@@ -249,6 +249,11 @@ impl Tree {
         tree
     }
 
+    /// Who the members of a new cluster are, before any write.
+    pub(super) fn set_config(&mut self, text: &[u8]) {
+        self.put(Arc::from(CONFIG), text, Fields::default());
+    }
+
     /// No znode at all, not even the root: where reading a snapshot starts from.
     pub(super) fn empty() -> Tree {
         Tree {

@@ -1,0 +1,488 @@
+//! Who should be a member, and who of them should vote: what a leader makes of it.
+//!
+//! The leader looks at the members as they are and does one thing at a time towards what they should
+//! be: [`plan`] says which. It is a pure function, so that what it may never do can be tested for all
+//! that it may meet. In this order:
+//!
+//! 1. Who asks to be a member is put down in the roster, then made a learner.
+//! 2. A member whose address or uid a newer one has (its disk was wiped or begun anew) gives its
+//!    place to that one, by one joint change, once the new one has caught up.
+//! 3. Who wants to leave goes; its vote goes to a learner that has caught up, if there is one.
+//! 4. Too many voters: one less.
+//! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
+//! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
+//! 7. A learner that was silent for ten times as long is not a member any more.
+//!
+//! What is never done: a change after which the voters that are alive are not a majority of those
+//! that would vote (then nothing could be decided, and the change could not be taken back); a change
+//! while another one is under way; to take the vote of the leader itself, which hands over first; to
+//! take the place of a member that is alive.
+//!
+//! Source: Raft thesis, sections 4.1 to 4.3; Consul's autopilot for what is done by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::machine::command::NodeId;
+use crate::membership::{MEMBERS_MAX, Member, Part, Roster, Seat, VotingChange};
+use crate::planted::{Bug, planted};
+
+/// How the leader keeps the members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    /// 1, 3, 5 or 7.
+    pub(crate) max_voters: usize,
+    /// How long a voter may be silent before a learner votes in its place.
+    pub(crate) replace_after: Duration,
+}
+
+impl Default for Keeping {
+    fn default() -> Keeping {
+        Keeping { max_voters: 5, replace_after: Duration::from_secs(60) }
+    }
+}
+
+/// A learner that was silent for so many times [`Keeping::replace_after`] is forgotten.
+pub(crate) const FORGET_FACTOR: u32 = 10;
+
+/// What a leader sees of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sight {
+    /// For how long nothing was heard of it; zero: it is alive.
+    pub(crate) silent: Duration,
+    /// It has been level with the log for a while.
+    pub(crate) caught_up: bool,
+}
+
+/// All that a plan rests on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) own: NodeId,
+    pub(crate) voters: BTreeSet<NodeId>,
+    pub(crate) learners: BTreeSet<NodeId>,
+    /// Of all voters and learners but this node.
+    pub(crate) sights: BTreeMap<NodeId, Sight>,
+    pub(crate) roster: Roster,
+    /// Who has asked to be a member, or has told something new of itself.
+    pub(crate) wishes: BTreeMap<NodeId, Member>,
+    pub(crate) leaving: BTreeSet<NodeId>,
+}
+
+/// The next thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// These are the members from now on.
+    Configure(Vec<Seat>),
+    Vote(VotingChange),
+    /// Somebody else is to lead, since this node is to go.
+    HandOver,
+}
+
+impl View {
+    fn is_member(&self, node: NodeId) -> bool {
+        self.voters.contains(&node) || self.learners.contains(&node)
+    }
+
+    fn is_alive(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
+    }
+
+    fn silent_for(&self, node: NodeId, time: Duration) -> bool {
+        node != self.own && self.sights.get(&node).is_some_and(|sight| sight.silent >= time)
+    }
+
+    fn zone(&self, node: NodeId) -> &str {
+        self.roster.get(node).map_or("", |seat| &seat.member.zone)
+    }
+
+    /// Learners that could vote, the best first: in a zone that has the fewest voters, and then by
+    /// their ids.
+    fn candidates(&self, without: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        let in_zone = |zone: &str| {
+            let of_zone = |voter: &&NodeId| !zone.is_empty() && self.zone(**voter) == zone;
+            self.voters.iter().filter(|voter| !without.contains(voter)).filter(of_zone).count()
+        };
+        let could = |node: &NodeId| {
+            let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
+            (caught_up || planted(Bug::LearnerPromotedBehind))
+                && self.is_alive(*node)
+                && !self.leaving.contains(node)
+        };
+        let mut candidates: Vec<NodeId> = self.learners.iter().copied().filter(could).collect();
+        candidates.sort_by_key(|node| (in_zone(self.zone(*node)), *node));
+        candidates
+    }
+
+    /// Whether what is alive can still decide after this change, and while it is made.
+    fn is_safe(&self, change: &VotingChange) -> bool {
+        if planted(Bug::VoterRemovedBelowQuorum) {
+            return true;
+        }
+        let mut after = self.voters.clone();
+        for (node, part) in &change.steps {
+            match part {
+                Part::Voter => after.insert(*node),
+                Part::Learner | Part::Gone => after.remove(node),
+            };
+        }
+        let decides = |voters: &BTreeSet<NodeId>| {
+            let alive = voters.iter().filter(|node| self.is_alive(**node)).count();
+            2 * alive > voters.len()
+        };
+        !after.is_empty() && decides(&after) && decides(&self.voters)
+    }
+
+    /// A change, if it is safe.
+    fn vote(&self, steps: impl IntoIterator<Item = (NodeId, Part)>) -> Option<Action> {
+        let change = VotingChange::of(steps);
+        (!change.steps.is_empty() && self.is_safe(&change)).then_some(Action::Vote(change))
+    }
+
+    /// The member whose place this one takes: of the same address or uid, and silent.
+    fn replaces(&self, new: &Member) -> Option<NodeId> {
+        let same = |old: &&Member| {
+            old.node != new.node && (old.address == new.address || old.uid == new.uid)
+        };
+        self.roster.members().find(same).map(|old| old.node)
+    }
+}
+
+/// The next thing that a leader does about the members, if there is any.
+pub(crate) fn plan(view: &View, keeping: &Keeping) -> Option<Action> {
+    configure(view)
+        .or_else(|| admit(view))
+        .or_else(|| replace(view))
+        .or_else(|| let_go(view))
+        .or_else(|| demote(view, keeping))
+        .or_else(|| relieve(view, keeping))
+        .or_else(|| promote(view, keeping))
+        .or_else(|| forget(view, keeping))
+}
+
+/// The roster follows the members, and what they tell of themselves.
+fn configure(view: &View) -> Option<Action> {
+    let mut seats: Vec<Seat> = Vec::new();
+    for seat in &view.roster.seats {
+        let node = seat.member.node;
+        // Who is put down before it is a member stays only as long as it wants to be one.
+        if view.is_member(node) || view.wishes.contains_key(&node) {
+            let member = view.wishes.get(&node).unwrap_or(&seat.member).clone();
+            seats.push(Seat { member, votes: view.voters.contains(&node) });
+        }
+    }
+    for (node, member) in &view.wishes {
+        if view.roster.get(*node).is_none() && seats.len() < MEMBERS_MAX {
+            let old = view.replaces(member);
+            // Two of one address or uid: the older one is alive, so that one of them is a copy.
+            if old.is_some_and(|old| view.is_member(old) && view.is_alive(old)) {
+                continue;
+            }
+            seats.push(Seat { member: member.clone(), votes: view.voters.contains(node) });
+        }
+    }
+    seats.sort_unstable_by_key(|seat| seat.member.node);
+    (seats != view.roster.seats).then_some(Action::Configure(seats))
+}
+
+/// Who is put down and wants to be a member becomes a learner.
+fn admit(view: &View) -> Option<Action> {
+    let wanted = view.wishes.keys().find(|node| {
+        view.roster.get(**node).is_some() && !view.is_member(**node) && !view.leaving.contains(node)
+    })?;
+    let part = if planted(Bug::JoinsAsVoter) { Part::Voter } else { Part::Learner };
+    view.vote([(*wanted, part)])
+}
+
+/// A newer member takes the place of the one that it was.
+fn replace(view: &View) -> Option<Action> {
+    for old in view.voters.iter().chain(&view.learners).copied() {
+        let Some(seat) = view.roster.get(old) else { continue };
+        if view.is_alive(old) && !planted(Bug::LivingReplaced) {
+            continue;
+        }
+        let took = |new: &&Member| {
+            new.node != old
+                && view.is_member(new.node)
+                && view.is_alive(new.node)
+                && (new.address == seat.member.address || new.uid == seat.member.uid)
+        };
+        let Some(new) = view.roster.members().find(took).map(|member| member.node) else {
+            continue;
+        };
+        let action = if !view.voters.contains(&old) {
+            view.vote([(old, Part::Gone)])
+        } else if view.voters.contains(&new) {
+            view.vote([(old, Part::Gone)])
+        } else if view.candidates(&BTreeSet::new()).contains(&new) {
+            view.vote([(old, Part::Gone), (new, Part::Voter)])
+        } else {
+            None
+        };
+        if action.is_some() {
+            return action;
+        }
+    }
+    None
+}
+
+fn let_go(view: &View) -> Option<Action> {
+    let leaver = view.leaving.iter().copied().find(|node| view.is_member(*node))?;
+    if view.learners.contains(&leaver) {
+        return view.vote([(leaver, Part::Gone)]);
+    }
+    if leaver == view.own {
+        let another = view.voters.iter().any(|voter| *voter != leaver && view.is_alive(*voter));
+        if another {
+            return Some(Action::HandOver);
+        }
+        // A learner must vote before this node can go.
+        let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
+        return view.vote([(heir, Part::Voter)]);
+    }
+    if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
+        return view.vote([(leaver, Part::Gone), (heir, Part::Voter)]);
+    }
+    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Gone)])).flatten()
+}
+
+fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
+    if view.voters.len() <= keeping.max_voters {
+        return None;
+    }
+    let crowd = |node: &NodeId| {
+        let zone = view.zone(*node);
+        view.voters.iter().filter(|voter| view.zone(**voter) == zone).count()
+    };
+    let others = view.voters.iter().filter(|voter| **voter != view.own);
+    let worst = others.max_by_key(|node| (!view.is_alive(**node), crowd(node), **node))?;
+    view.vote([(*worst, Part::Learner)])
+}
+
+/// A voter that has been silent for long hands its vote to a learner.
+fn relieve(view: &View, keeping: &Keeping) -> Option<Action> {
+    let silent = |voter: &&NodeId| view.silent_for(**voter, keeping.replace_after);
+    let dead = *view.voters.iter().find(silent)?;
+    let heir = view.candidates(&BTreeSet::from([dead])).into_iter().next()?;
+    view.vote([(dead, Part::Learner), (heir, Part::Voter)])
+}
+
+/// As many voters as there may be, in an odd number.
+fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
+    let candidates = view.candidates(&BTreeSet::new());
+    let voters = view.voters.len();
+    let most = (voters + candidates.len()).min(keeping.max_voters);
+    let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
+    let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
+    // One zone after the other: each promotion changes which one is the best next.
+    let mut view = view.clone();
+    let mut steps = Vec::new();
+    let whole = view.clone();
+    for _ in 0..more {
+        let next = view.candidates(&BTreeSet::new()).into_iter().next()?;
+        view.learners.remove(&next);
+        view.voters.insert(next);
+        steps.push((next, Part::Voter));
+    }
+    whole.vote(steps)
+}
+
+/// A learner that was silent for very long is not a member any more.
+fn forget(view: &View, keeping: &Keeping) -> Option<Action> {
+    let time = keeping.replace_after.saturating_mul(FORGET_FACTOR);
+    let lost = view.learners.iter().find(|learner| view.silent_for(**learner, time))?;
+    view.vote([(*lost, Part::Gone)])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::planted::plant;
+
+    const KEEPING: Keeping = Keeping { max_voters: 5, replace_after: Duration::from_secs(60) };
+    const ALIVE: Sight = Sight { silent: Duration::ZERO, caught_up: true };
+
+    fn dead_for(seconds: u64) -> Sight {
+        Sight { silent: Duration::from_secs(seconds), caught_up: false }
+    }
+
+    /// Node 1 leads.
+    fn view(voters: &[NodeId], learners: &[NodeId]) -> View {
+        let all = || voters.iter().chain(learners);
+        let seats = all().map(|node| Seat {
+            member: Member::new(*node, format!("node-{node}:1")),
+            votes: voters.contains(node),
+        });
+        View {
+            own: 1,
+            voters: voters.iter().copied().collect(),
+            learners: learners.iter().copied().collect(),
+            sights: all().filter(|node| **node != 1).map(|node| (*node, ALIVE)).collect(),
+            roster: Roster::new(seats.collect()),
+            ..View::default()
+        }
+    }
+
+    fn vote(steps: &[(NodeId, Part)]) -> Option<Action> {
+        Some(Action::Vote(VotingChange::of(steps.iter().copied())))
+    }
+
+    #[test]
+    fn voters_are_as_many_as_they_may_be_and_odd() {
+        let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &KEEPING);
+        assert_eq!(plan(&[1], &[]), None);
+        assert_eq!(plan(&[1], &[2]), None);
+        assert_eq!(plan(&[1], &[2, 3]), vote(&[(2, Part::Voter), (3, Part::Voter)]));
+        assert_eq!(plan(&[1, 2], &[3]), vote(&[(3, Part::Voter)]));
+        assert_eq!(plan(&[1, 2, 3], &[4]), None);
+        assert_eq!(plan(&[1, 2, 3, 4], &[5]), vote(&[(5, Part::Voter)]));
+        assert_eq!(plan(&[1, 2, 3, 4, 5], &[6, 7, 8]), None);
+        assert_eq!(plan(&[1, 2, 3, 4, 5, 6], &[]), vote(&[(6, Part::Learner)]));
+    }
+
+    #[test]
+    fn voters_are_spread_over_zones() {
+        let mut view = view(&[1, 2, 3], &[4, 5, 6]);
+        for seat in &mut view.roster.seats {
+            let node = seat.member.node;
+            seat.member.zone =
+                if [1, 2, 4, 5].contains(&node) { "east" } else { "west" }.to_owned();
+        }
+        // The second one counts with the first.
+        assert_eq!(plan(&view, &KEEPING), vote(&[(6, Part::Voter), (4, Part::Voter)]));
+    }
+
+    #[test]
+    fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
+        let mut view = view(&[1, 2, 3], &[4]);
+        view.sights.insert(2, dead_for(59));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, dead_for(60));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
+        assert_eq!(plan(&view, &KEEPING), None);
+    }
+
+    #[test]
+    fn a_change_that_could_stop_everything_is_not_made() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, dead_for(1));
+        view.leaving.insert(3);
+        // Two would be left, of which one is dead.
+        assert_eq!(plan(&view, &KEEPING), None);
+        plant(Some(Bug::VoterRemovedBelowQuorum));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Gone)]));
+        plant(None);
+    }
+
+    #[test]
+    fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.leaving.insert(1);
+        assert_eq!(plan(&view, &KEEPING), Some(Action::HandOver));
+        let mut view = super::tests::view(&[1], &[2]);
+        view.leaving.insert(1);
+        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Voter)]));
+    }
+
+    fn views() -> impl Strategy<Value = View> {
+        let seconds = prop_oneof![3 => Just(0u64), 1 => 1..1000u64];
+        let sights = vec((seconds, any::<bool>()), 10);
+        let wishes = vec((1..14u64, 1..14u64), 0..4);
+        let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
+        (parts, sights, wishes, btree_set(1..12u64, 0..3)).prop_map(
+            |((mut voters, learners), sights, wishes, leaving)| {
+                voters.insert(1);
+                let voters: Vec<NodeId> = voters.into_iter().collect();
+                let learners: Vec<NodeId> =
+                    learners.into_iter().filter(|node| !voters.contains(node)).collect();
+                let mut view = view(&voters, &learners);
+                for (node, sight) in &mut view.sights {
+                    let (seconds, caught_up) = sights[*node as usize];
+                    let silent = Duration::from_secs(seconds);
+                    *sight = Sight { silent, caught_up: caught_up && seconds == 0 };
+                }
+                let wish = |(node, at)| (node, Member::new(node, format!("node-{at}:1")));
+                view.wishes = wishes.into_iter().map(wish).collect();
+                view.leaving = leaving;
+                view
+            },
+        )
+    }
+
+    fn decides(view: &View, voters: &BTreeSet<NodeId>) -> bool {
+        let alive = voters.iter().filter(|node| view.is_alive(**node)).count();
+        alive > voters.len() / 2
+    }
+
+    proptest! {
+        #[test]
+        fn no_plan_does_what_may_never_be_done(view in views()) {
+            let action = plan(&view, &KEEPING);
+            if let Some(Action::Vote(change)) = &action {
+                let mut after = view.voters.clone();
+                for (node, part) in &change.steps {
+                    let was = view.voters.contains(node);
+                    match part {
+                        Part::Voter => {
+                            let level = view.sights.get(node).is_some_and(|sight| sight.caught_up);
+                            prop_assert!(was || level, "{node} votes before it has the log");
+                            after.insert(*node);
+                        }
+                        Part::Learner | Part::Gone => {
+                            prop_assert!(*node != view.own, "the leader itself");
+                            after.remove(node);
+                        }
+                    }
+                    prop_assert!(view.is_member(*node) || view.roster.get(*node).is_some());
+                    if *part == Part::Gone && !view.leaving.contains(node) {
+                        prop_assert!(!view.is_alive(*node), "{node} is alive and stays");
+                    }
+                }
+                prop_assert!(decides(&view, &view.voters), "nobody could decide on it");
+                prop_assert!(decides(&view, &after), "nobody could decide after it");
+                prop_assert!(change.steps.len() <= KEEPING.max_voters);
+            }
+        }
+
+        /// Whatever it starts from, it comes to an end, in which there is nothing left to do.
+        #[test]
+        fn plans_come_to_an_end(mut view in views()) {
+            for _ in 0..100 {
+                match plan(&view, &KEEPING) {
+                    None => return Ok(()),
+                    Some(Action::HandOver) => {
+                        let voters = view.voters.clone();
+                        let next = voters.into_iter().find(|node| {
+                            *node != view.own && view.is_alive(*node)
+                        });
+                        let next = next.expect("it is handed over to somebody");
+                        view.sights.remove(&next);
+                        view.sights.insert(view.own, ALIVE);
+                        view.own = next;
+                    }
+                    Some(Action::Configure(seats)) => view.roster = Roster { seats },
+                    Some(Action::Vote(change)) => {
+                        for (node, part) in change.steps {
+                            view.voters.remove(&node);
+                            view.learners.remove(&node);
+                            match part {
+                                Part::Voter => drop(view.voters.insert(node)),
+                                Part::Learner => drop(view.learners.insert(node)),
+                                Part::Gone => {
+                                    view.wishes.remove(&node);
+                                }
+                            }
+                            if part != Part::Gone && node != view.own {
+                                view.sights.entry(node).or_insert(ALIVE);
+                            }
+                        }
+                    }
+                }
+            }
+            prop_assert!(false, "there is always something left to do");
+        }
+    }
+}

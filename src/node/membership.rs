@@ -1,0 +1,383 @@
+//! A node's part in the membership: as one that joins or leaves, as a member, and as the leader
+//! that keeps the members as they should be ([`members`](super::members) says how).
+//!
+//! Whoever is not a member of the cluster that it knows tells all whom it reaches that it wants to be
+//! one, again and again, until the log that it is sent says so; a member does the same while the
+//! roster has something else of it than what it is (its address changes, say). Only the leader acts
+//! on that. Wishes are forgotten when they are not repeated.
+//!
+//! A leader that hears of one who is not a member says so ([`PeerMessage::Gone`]). One that was
+//! removed while it was away, and by its own log still is a member, learns by that that it is not:
+//! it stops, and its directory is marked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::io::{Availability, Time};
+use super::members::{Action, Keeping, Sight, View, plan};
+use super::message::PeerMessage;
+use super::{ELECTION_TICKS, Node};
+use crate::machine::command::{Batch, Command, NodeId, Request};
+use crate::membership::{MEMBERS_MAX, Member, Roster, Seat};
+use crate::version::MEMBERS_SINCE;
+use crate::znode::SessionId;
+
+/// Why a node stops that was a member.
+pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
+     had been away for long; join again, and it comes back as a new member";
+/// How often a wish is told, and how long it holds without being told again.
+const WISH_PERIOD: Duration = Duration::from_secs(1);
+const WISH_TIME: Duration = Duration::from_secs(5);
+/// How often the leader tells how the members are.
+const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+
+/// What a node knows of the members beside the log.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) me: Member,
+    pub(super) keeping: Keeping,
+    /// This node is to leave.
+    pub(super) leaving: bool,
+    /// When it tells its wish the next time.
+    tell_at: Time,
+    /// When something was last heard of a member.
+    heard: BTreeMap<NodeId, Time>,
+    /// Since when a learner is level with the log.
+    level_since: BTreeMap<NodeId, Time>,
+    /// Who asks for something, until when that holds.
+    wishes: BTreeMap<NodeId, (Member, Time)>,
+    leavers: BTreeMap<NodeId, Time>,
+    /// The entry of a change that is not applied yet.
+    changing: Option<u64>,
+    health_at: Time,
+    /// The voters that the leader has not heard of, as it last told.
+    silent: Option<BTreeSet<NodeId>>,
+    /// Who was told that it is gone, and when.
+    told_gone: BTreeMap<NodeId, Time>,
+    /// The members as they were last handed to the shell.
+    handed: Option<Vec<Member>>,
+}
+
+impl Membership {
+    pub(super) fn new(me: Member, keeping: Keeping) -> Membership {
+        Membership {
+            me,
+            keeping,
+            leaving: false,
+            tell_at: Time::ZERO,
+            heard: BTreeMap::new(),
+            level_since: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            leavers: BTreeMap::new(),
+            changing: None,
+            health_at: Time::ZERO,
+            silent: None,
+            told_gone: BTreeMap::new(),
+            handed: None,
+        }
+    }
+
+    /// There is another leader, or none: what was known as the former one's is known no more.
+    pub(super) fn unsettle(&mut self, now: Time) {
+        self.changing = None;
+        self.level_since.clear();
+        self.silent = None;
+        self.health_at = Time::ZERO;
+        // Nobody is taken for dead for what this node did not listen for.
+        self.heard.values_mut().for_each(|heard| *heard = now);
+    }
+}
+
+impl Node {
+    fn knows_members(&self) -> bool {
+        self.machine.version() >= MEMBERS_SINCE
+    }
+
+    /// Whether this node is a member by its own log.
+    pub(super) fn is_member(&self, node: NodeId) -> bool {
+        let members = self.raw.store().conf_state();
+        let lists = [&members.voters, &members.learners, &members.voters_outgoing];
+        lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
+    }
+
+    /// Something was heard of a peer.
+    pub(super) fn heard_of(&mut self, peer: NodeId) {
+        let now = self.now.mono;
+        if let Some(heard) = self.membership.heard.get_mut(&peer) {
+            *heard = now;
+        } else if self.is_member(peer) {
+            self.membership.heard.insert(peer, now);
+        }
+    }
+
+    /// Somebody wants to be a member, or tells who it is.
+    pub(super) fn take_join(&mut self, from: NodeId, member: Member) {
+        if member.node != from || !member.is_valid() {
+            tracing::warn!(from, "refused a wish to join that is not the sender's own");
+            return;
+        }
+        if !self.serving || !self.knows_members() {
+            return;
+        }
+        let wishes = &mut self.membership.wishes;
+        if wishes.contains_key(&from) || wishes.len() < MEMBERS_MAX {
+            wishes.insert(from, (member, self.now.mono + WISH_TIME));
+        }
+    }
+
+    pub(super) fn take_leave(&mut self, from: NodeId) {
+        if !self.serving {
+            return;
+        }
+        if self.is_member(from) {
+            self.membership.leavers.insert(from, self.now.mono + WISH_TIME);
+        } else {
+            self.tell_gone(from);
+        }
+    }
+
+    /// What came from one who is not a member, for the leader: it may not know.
+    pub(super) fn tell_gone(&mut self, to: NodeId) {
+        let now = self.now.mono;
+        let gone = &mut self.membership.told_gone;
+        gone.retain(|_, told| now < *told + WISH_PERIOD);
+        if !self.serving || gone.contains_key(&to) || gone.len() >= MEMBERS_MAX {
+            return;
+        }
+        gone.insert(to, now);
+        let index = self.raw.store().applied().index;
+        self.effects.messages.push((to, PeerMessage::Gone { index }));
+    }
+
+    /// The leader says that this node was not a member any more after it had applied this entry.
+    pub(super) fn take_gone(&mut self, index: u64) -> Result<(), String> {
+        if !self.is_member(self.id) || index <= self.raw.store().applied().index {
+            return Ok(());
+        }
+        Err(REMOVED.to_owned())
+    }
+
+    pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>) {
+        if from == self.raw.raft.leader_id {
+            self.membership.silent = Some(silent.into_iter().collect());
+        }
+    }
+
+    /// This node wants to go for good. Told again and again, until it is gone.
+    pub(super) fn leave(&mut self) {
+        self.membership.leaving = true;
+        self.membership.tell_at = self.now.mono;
+    }
+
+    /// What is done about the members once a heartbeat.
+    pub(super) fn keep_members(&mut self) {
+        self.tell_wish();
+        if !self.serving || !self.knows_members() {
+            return;
+        }
+        self.look_at_members();
+        self.tell_health();
+        if !self.may_change() {
+            return;
+        }
+        let view = self.view();
+        let Some(action) = plan(&view, &self.membership.keeping) else {
+            return;
+        };
+        tracing::info!(?action, "a change of the members");
+        match action {
+            Action::Configure(seats) => {
+                let (_, version) = self.machine.roster();
+                let command = Command::Configure { version, seats };
+                let request =
+                    Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+                let batch = Batch { time: self.now.wall_ms, requests: vec![request] };
+                if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
+                    self.membership.changing = Some(self.raw.raft.raft_log.last_index());
+                }
+            }
+            Action::Vote(change) => {
+                let ours = change.encode();
+                if self.raw.propose_conf_change(ours, change.to_raft()).is_ok() {
+                    // raft-rs may have put an empty entry in its place; then by the next look.
+                    self.membership.changing = Some(self.raw.raft.raft_log.last_index());
+                }
+            }
+            Action::HandOver => self.resign(),
+        }
+    }
+
+    /// Whether a change may be proposed: there is none under way, nor half of one.
+    fn may_change(&mut self) -> bool {
+        let applied = self.raw.store().applied().index;
+        self.membership.changing = self.membership.changing.filter(|index| *index > applied);
+        let joint = !self.raw.store().conf_state().voters_outgoing.is_empty();
+        self.membership.changing.is_none()
+            && !joint
+            && !self.raw.raft.has_pending_conf()
+            && self.raw.raft.lead_transferee.is_none()
+    }
+
+    /// Tells the leader, whoever it is, what this node wants and who it is.
+    fn tell_wish(&mut self) {
+        let now = self.now.mono;
+        if now < self.membership.tell_at {
+            return;
+        }
+        self.membership.tell_at = now + WISH_PERIOD;
+        let is_member = self.is_member(self.id);
+        let wish = if self.membership.leaving {
+            if !is_member {
+                return;
+            }
+            PeerMessage::Leave
+        } else {
+            let (roster, _) = self.machine.roster();
+            let as_put_down = roster.get(self.id).map(|seat| &seat.member);
+            let differs = as_put_down != Some(&self.membership.me);
+            // A cluster of a version that knows no members is not told of any.
+            let wants = if is_member { self.knows_members() && differs } else { self.joins };
+            if !wants {
+                return;
+            }
+            PeerMessage::Join { member: self.membership.me.clone() }
+        };
+        if self.serving {
+            let until = now + WISH_TIME;
+            match wish {
+                PeerMessage::Join { member } => {
+                    self.membership.wishes.insert(self.id, (member, until));
+                }
+                _ => drop(self.membership.leavers.insert(self.id, until)),
+            }
+            return;
+        }
+        let to = self.versions.connected_with(MEMBERS_SINCE);
+        self.effects.messages.extend(to.map(|peer| (peer, wish.clone())));
+    }
+
+    /// Notes who is there and who is level with the log.
+    fn look_at_members(&mut self) {
+        let now = self.now.mono;
+        let membership = &mut self.membership;
+        membership.wishes.retain(|_, (_, until)| now < *until);
+        membership.leavers.retain(|_, until| now < *until);
+        let last = self.raw.raft.raft_log.last_index();
+        let progress = self.raw.raft.prs();
+        let members: BTreeSet<NodeId> = progress.iter().map(|(id, _)| *id).collect();
+        membership.heard.retain(|node, _| members.contains(node));
+        membership.level_since.retain(|node, _| members.contains(node));
+        for (node, progress) in progress.iter().filter(|(node, _)| **node != self.id) {
+            membership.heard.entry(*node).or_insert(now);
+            // What was proposed in the last moment nobody can have yet.
+            let level = progress.matched > 0 && progress.matched + LEVEL_ENTRIES >= last;
+            if level {
+                membership.level_since.entry(*node).or_insert(now);
+            } else {
+                membership.level_since.remove(node);
+            }
+        }
+    }
+
+    /// How long a member may be silent and still count as alive: as long as a leader.
+    fn patience(&self) -> Duration {
+        self.config.heartbeat * (2 * ELECTION_TICKS as u32)
+    }
+
+    fn sight(&self, node: NodeId) -> Sight {
+        let now = self.now.mono;
+        let since = |at: &Time| now.saturating_sub(*at);
+        let silent = self.membership.heard.get(&node).map_or(Duration::ZERO, since);
+        let silent = if silent > self.patience() { silent } else { Duration::ZERO };
+        let level = self.membership.level_since.get(&node).map_or(Duration::ZERO, since);
+        Sight { silent, caught_up: silent.is_zero() && level >= self.patience() }
+    }
+
+    fn view(&self) -> View {
+        let voting = self.raw.store().conf_state();
+        let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
+        let (roster, _) = self.machine.roster();
+        let wishes = self.membership.wishes.iter();
+        View {
+            own: self.id,
+            voters: voting.voters.iter().copied().collect(),
+            learners: voting.learners.iter().copied().collect(),
+            sights: others().map(|id| (*id, self.sight(*id))).collect(),
+            roster,
+            wishes: wishes.map(|(id, (member, _))| (*id, member.clone())).collect(),
+            leaving: self.membership.leavers.keys().copied().collect(),
+        }
+    }
+
+    /// Tells the members who of them is not heard of, now and then.
+    fn tell_health(&mut self) {
+        let now = self.now.mono;
+        let silent: BTreeSet<NodeId> = self
+            .raw
+            .store()
+            .conf_state()
+            .voters
+            .iter()
+            .copied()
+            .filter(|voter| *voter != self.id && !self.sight(*voter).silent.is_zero())
+            .collect();
+        let news = self.membership.silent.as_ref() != Some(&silent);
+        if !news && now < self.membership.health_at {
+            return;
+        }
+        self.membership.health_at = now + HEALTH_PERIOD;
+        let message = PeerMessage::Health { silent: silent.iter().copied().collect() };
+        self.membership.silent = Some(silent);
+        for peer in self.others().collect::<Vec<_>>() {
+            if self.versions.of(peer).is_some_and(|version| version >= MEMBERS_SINCE) {
+                self.effects.messages.push((peer, message.clone()));
+            }
+        }
+    }
+
+    /// The members have changed: peers that are not there any more are forgotten.
+    pub(super) fn members_changed(&mut self) {
+        self.joins &= !self.is_member(self.id);
+        let others: Vec<NodeId> = self.others().collect();
+        self.unreachable.retain(|(peer, _)| others.contains(peer));
+        for peer in others {
+            let known = self.unreachable.iter().any(|(known, _)| *known == peer);
+            if !known {
+                let connected = self.versions.is_connected(peer);
+                let problem = (!connected).then(super::io::Problem::not_yet);
+                self.unreachable.push((peer, problem));
+            }
+        }
+    }
+
+    /// Hands the members to the shell, when they have changed.
+    pub(super) fn hand_members(&mut self) {
+        let (Roster { seats }, _) = self.machine.roster();
+        if seats.is_empty() {
+            return;
+        }
+        let members: Vec<Member> = seats.into_iter().map(|Seat { member, .. }| member).collect();
+        if self.membership.handed.as_ref() != Some(&members) {
+            self.membership.handed = Some(members.clone());
+            self.effects.members = Some(members);
+        }
+    }
+
+    /// Whether the cluster can decide, and what it could lose and still do.
+    pub(super) fn availability(&self) -> Availability {
+        let voting = self.raw.store().conf_state();
+        let voters = voting.voters.len();
+        let silent = self.membership.silent.as_ref();
+        let silent: Vec<NodeId> = silent.into_iter().flatten().copied().collect();
+        Availability {
+            voters: voting.voters.clone(),
+            learners: voting.learners.clone(),
+            silent: silent.into_iter().filter(|node| voting.voters.contains(node)).collect(),
+            quorum: voters / 2 + 1,
+            has_leader: self.raw.raft.leader_id != 0 && self.stopped.is_none(),
+        }
+    }
+}
+
+/// A learner that lags by no more entries is level with the log.
+const LEVEL_ENTRIES: u64 = 64;

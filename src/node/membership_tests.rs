@@ -1,0 +1,203 @@
+//! Members that come and go.
+
+use std::time::Duration;
+
+use super::harness::{Cluster, HEARTBEAT};
+use super::members::FORGET_FACTOR;
+use crate::machine::command::NodeId;
+use crate::membership::Roster;
+use crate::znode::CreateMode;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Who votes and who learns, as a node has it.
+fn voting(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
+    let available = cluster.node(node).status().availability;
+    let sorted = |mut list: Vec<NodeId>| {
+        list.sort_unstable();
+        list
+    };
+    (sorted(available.voters), sorted(available.learners))
+}
+
+/// The same as its roster has it.
+fn put_down(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
+    let (Roster { seats }, _) = cluster.node(node).machine().roster();
+    let part = |votes: bool| {
+        let of_part = seats.iter().filter(|seat| seat.votes == votes);
+        of_part.map(|seat| seat.member.node).collect()
+    };
+    (part(true), part(false))
+}
+
+#[test]
+fn a_cluster_of_one_grows_to_three_voters() {
+    let mut cluster = Cluster::new(1);
+    cluster.elect();
+    let session = cluster.open(1, 1, TIMEOUT);
+    cluster.create(1, session, "/a", CreateMode::Persistent).unwrap();
+    cluster.add(2);
+    cluster.advance(5 * SECOND);
+    // With two voters the loss of either would stop it.
+    assert_eq!(voting(&cluster, 1), (vec![1], vec![2]));
+    assert_eq!(put_down(&cluster, 2), (vec![1], vec![2]));
+    cluster.add(3);
+    cluster.advance(10 * SECOND);
+    for node in 1..=3 {
+        assert_eq!(voting(&cluster, node), (vec![1, 2, 3], vec![]));
+        assert_eq!(put_down(&cluster, node), (vec![1, 2, 3], vec![]));
+    }
+    cluster.check_equal();
+    // They are members in earnest: the first may go.
+    cluster.kill(1);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 2, TIMEOUT);
+    cluster.create(leader, session, "/b", CreateMode::Persistent).unwrap();
+}
+
+#[test]
+fn no_more_vote_than_should_and_the_others_learn() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    for node in 4..=8 {
+        cluster.add(node);
+        cluster.advance(3 * SECOND);
+    }
+    cluster.advance(10 * SECOND);
+    let leader = cluster.leader().unwrap();
+    let (voters, learners) = voting(&cluster, leader);
+    assert_eq!((voters.len(), learners.len()), (5, 3));
+    cluster.check_equal();
+}
+
+#[test]
+fn a_voter_that_is_dead_for_long_gives_its_vote_to_a_learner_and_is_forgotten() {
+    let mut cluster = Cluster::new(5);
+    let leader = cluster.elect();
+    cluster.add(6);
+    cluster.advance(5 * SECOND);
+    assert_eq!(voting(&cluster, leader).1, [6]);
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    cluster.advance(50 * SECOND);
+    assert!(voting(&cluster, leader).0.contains(&victim), "not yet");
+    cluster.advance(15 * SECOND);
+    assert!(voting(&cluster, leader).0.contains(&6));
+    assert_eq!(voting(&cluster, leader).1, [victim]);
+    cluster.advance(60 * SECOND * FORGET_FACTOR);
+    assert!(voting(&cluster, leader).1.is_empty());
+    assert!(put_down(&cluster, leader).1.is_empty());
+    // It comes back and learns what has become of it.
+    cluster.start(victim);
+    cluster.advance(5 * SECOND);
+    let reason = &cluster.stopped[&victim];
+    assert!(reason.contains("not a member of the cluster any more"), "{reason}");
+}
+
+#[test]
+fn the_dead_stay_where_nobody_can_take_their_place() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    cluster.advance(1000 * SECOND);
+    assert_eq!(voting(&cluster, leader), (vec![1, 2, 3], vec![]));
+    cluster.start(victim);
+    cluster.advance(5 * SECOND);
+    cluster.check_equal();
+}
+
+#[test]
+fn who_leaves_goes_and_its_vote_stays() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    cluster.add(4);
+    cluster.advance(5 * SECOND);
+    // The leader itself: it hands over first.
+    let leader = cluster.leader().unwrap();
+    cluster.leave(leader);
+    cluster.advance(10 * SECOND);
+    let reason = cluster.stopped.remove(&leader).unwrap();
+    assert!(reason.contains("not a member of the cluster any more"), "{reason}");
+    let rest: Vec<NodeId> = (1..=4).filter(|node| *node != leader).collect();
+    let new = cluster.leader().unwrap();
+    assert_eq!(voting(&cluster, new), (rest.clone(), vec![]));
+    assert_eq!(put_down(&cluster, new), (rest, vec![]));
+    let session = cluster.open(new, 2, TIMEOUT);
+    cluster.create(new, session, "/b", CreateMode::Persistent).unwrap();
+}
+
+/// As little as may be: the last two of a cluster.
+#[test]
+fn a_cluster_shrinks_to_one() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    let mut left = vec![1, 2, 3];
+    while left.len() > 1 {
+        let leaver = left.remove(0);
+        cluster.leave(leaver);
+        cluster.advance(10 * SECOND);
+        assert!(cluster.stopped.contains_key(&leaver), "{leaver}");
+        cluster.kill(leaver);
+    }
+    assert_eq!(voting(&cluster, 3), (vec![3], vec![]));
+    let session = cluster.open(3, 2, TIMEOUT);
+    cluster.create(3, session, "/b", CreateMode::Persistent).unwrap();
+    cluster.leave(3);
+    cluster.advance(5 * SECOND);
+    assert_eq!(voting(&cluster, 3), (vec![3], vec![]), "there is nobody to hand over to");
+}
+
+/// A disk that was wiped is another member at the same address.
+#[test]
+fn a_wiped_member_is_replaced_at_once_by_the_one_in_its_place() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let victim = cluster.follower();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+    cluster.kill(victim);
+    cluster.add_at(7, victim);
+    cluster.advance(10 * SECOND);
+    let (voters, learners) = voting(&cluster, leader);
+    assert!(voters.contains(&7) && !voters.contains(&victim), "{voters:?}");
+    assert_eq!((voters.len(), learners.len()), (3, 0));
+    assert!(put_down(&cluster, leader).0.contains(&7));
+}
+
+/// Both answer, so that one of them is a copy: neither takes the other's place.
+#[test]
+fn a_member_that_is_alive_is_not_replaced() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let victim = cluster.follower();
+    cluster.add_at(7, victim);
+    cluster.advance(20 * SECOND);
+    assert_eq!(voting(&cluster, leader), (vec![1, 2, 3], vec![]));
+    assert!(!put_down(&cluster, leader).1.contains(&7));
+}
+
+#[test]
+fn a_new_address_is_put_down() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let mover = cluster.follower();
+    cluster.move_to(mover, "elsewhere:9");
+    cluster.advance(5 * SECOND);
+    let (roster, _) = cluster.node(leader).machine().roster();
+    assert_eq!(roster.get(mover).unwrap().member.address, "elsewhere:9");
+    cluster.advance(HEARTBEAT);
+    cluster.check_equal();
+}
+
+/// A cluster that was founded before there were members in its state.
+#[test]
+fn members_of_an_older_cluster_are_put_down_once_all_are_upgraded() {
+    let mut cluster = Cluster::founded(3, 1);
+    cluster.elect();
+    cluster.advance(10 * SECOND);
+    let leader = cluster.leader().unwrap();
+    assert_eq!(put_down(&cluster, leader), (vec![1, 2, 3], vec![]));
+    cluster.check_equal();
+}

@@ -8,13 +8,14 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, NodeId, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::membership::Promise;
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::{HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
 use crate::session::SessionState;
-use crate::storage::Boot;
+use crate::storage::{Boot, Identity};
 use crate::version::VERSION;
 use crate::watch::{WatchEvent, WatchMode};
 use crate::znode::{CreateMode, SessionId, Zxid};
@@ -29,6 +30,9 @@ pub(crate) struct Disk {
     entries: Vec<LogEntry>,
     meta: SnapshotMeta,
     chunks: Vec<Vec<u8>>,
+    /// Since it was changed.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) promise: Promise,
 }
 
 impl Disk {
@@ -48,6 +52,14 @@ impl Disk {
                 self.chunks = ChunkWriter::full(state).collect();
                 (self.hard_state, self.meta) = (hard_state, meta);
                 self.entries.clear();
+                Input::Written { number }
+            }
+            DiskOp::Identify { number, identity } => {
+                self.identity = Some(identity);
+                Input::Written { number }
+            }
+            DiskOp::Promise { number, promise } => {
+                self.promise = promise;
                 Input::Written { number }
             }
             DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
@@ -136,6 +148,8 @@ impl Cluster {
             voting: Voting { voters: (1..=nodes).collect(), ..Voting::default() },
         };
         let disk = Disk {
+            identity: None,
+            promise: Promise::default(),
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
             entries: Vec::new(),
             meta,

@@ -7,11 +7,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rules::{Bounds, refuse};
+use super::rules::{Bounds, check_successor, refuse};
 use super::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
     SnapshotMeta, StorageError,
 };
+use crate::membership::Promise;
 
 /// A disk of one node; a clone is the same disk.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,7 @@ struct Disk {
 #[derive(Clone, Debug)]
 struct Image {
     identity: Identity,
+    promise: Promise,
     hard_state: HardState,
     checkpoint: SnapshotMeta,
     /// The chunks of the full checkpoint and of each delta after it.
@@ -52,6 +54,10 @@ impl MemoryDisk {
             shared: Arc::clone(&self.shared),
             opened: disk.opened,
             identity: disk.image.as_ref().map(|image| image.identity.clone()),
+            promise: disk
+                .image
+                .as_ref()
+                .map_or_else(Promise::default, |image| image.promise.clone()),
             pending: None,
             failed: None,
         }
@@ -69,8 +75,9 @@ fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 pub(crate) struct MemoryStore {
     shared: Arc<Mutex<Disk>>,
     opened: u64,
-    /// A copy, so that it can be lent without the lock.
+    /// Copies, so that they can be lent without the lock.
     identity: Option<Identity>,
+    promise: Promise,
     /// The checkpoint begun and not yet committed.
     pending: Option<(CheckpointKind, Vec<Vec<u8>>)>,
     failed: Option<String>,
@@ -116,6 +123,28 @@ impl LogStore for MemoryStore {
         self.identity.as_ref()
     }
 
+    fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        self.call(|store, disk| {
+            let image = founded(disk)?;
+            check_successor(&image.identity, identity)?;
+            image.identity = identity.clone();
+            store.identity = Some(identity.clone());
+            Ok(())
+        })
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        self.call(|store, disk| {
+            founded(disk)?.promise = promise.clone();
+            store.promise = promise.clone();
+            Ok(())
+        })
+    }
+
     fn found(
         &mut self,
         identity: &Identity,
@@ -133,6 +162,7 @@ impl LogStore for MemoryStore {
             let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
             disk.image = Some(Image {
                 identity: identity.clone(),
+                promise: Promise::default(),
                 hard_state,
                 checkpoint: meta.clone(),
                 checkpoints: vec![chunks],

@@ -214,7 +214,10 @@ impl<'a> World<'a> {
                 DiskOp::Install { hard_state, meta, .. } => {
                     self.durable = (*hard_state, meta.index);
                 }
-                DiskOp::Checkpoint { .. } | DiskOp::Identify { .. } | DiskOp::Promise { .. } => {}
+                DiskOp::Checkpoint { .. }
+                | DiskOp::Identify { .. }
+                | DiskOp::Promise { .. }
+                | DiskOp::Removed { .. } => {}
             }
             self.peak = self.peak.max(self.durable.1);
             answers.push(perform_now(&mut self.store, op).expect("a store in memory works"));

@@ -91,7 +91,8 @@ pub fn node(bytes: &[u8]) {
             crate::node::io::DiskOp::Write { number, .. }
             | crate::node::io::DiskOp::Install { number, .. }
             | crate::node::io::DiskOp::Identify { number, .. }
-            | crate::node::io::DiskOp::Promise { number, .. } => Some(*number),
+            | crate::node::io::DiskOp::Promise { number, .. }
+            | crate::node::io::DiskOp::Removed { number } => Some(*number),
             crate::node::io::DiskOp::Checkpoint { .. } => None,
         }));
         if let Some(reason) = effects.stopped {

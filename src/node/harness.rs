@@ -33,6 +33,7 @@ pub(crate) struct Disk {
     /// Since it was changed.
     pub(crate) identity: Option<Identity>,
     pub(crate) promise: Promise,
+    pub(crate) removed: bool,
 }
 
 impl Disk {
@@ -60,6 +61,10 @@ impl Disk {
             }
             DiskOp::Promise { number, promise } => {
                 self.promise = promise;
+                Input::Written { number }
+            }
+            DiskOp::Removed { number } => {
+                self.removed = true;
                 Input::Written { number }
             }
             DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
@@ -150,6 +155,7 @@ impl Cluster {
         let disk = Disk {
             identity: None,
             promise: Promise::default(),
+            removed: false,
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
             entries: Vec::new(),
             meta,

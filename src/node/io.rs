@@ -224,6 +224,10 @@ pub(crate) enum DiskOp {
     /// [`Input::Written`].
     #[allow(dead_code, reason = "until clusters are founded by it")]
     Promise { number: u64, promise: Promise },
+    /// Marks the disk as that of a member that was removed, which never starts from it again.
+    /// Answered by [`Input::Written`].
+    #[allow(dead_code, reason = "until clusters are founded by it")]
+    Removed { number: u64 },
 }
 
 /// What can be said of the node at any time, for `Coordinator::status`.

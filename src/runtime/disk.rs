@@ -129,6 +129,11 @@ impl Writer {
                     self.store.keep_promise(&promise)?;
                     self.tell(Input::Written { number });
                 }
+                DiskOp::Removed { number } => {
+                    self.stepper.begin();
+                    self.store.mark_removed()?;
+                    self.tell(Input::Written { number });
+                }
                 DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
                     self.stepper.begin();
                     let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
@@ -203,6 +208,10 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
         }
         DiskOp::Promise { number, promise } => {
             store.keep_promise(&promise)?;
+            Ok(Input::Written { number })
+        }
+        DiskOp::Removed { number } => {
+            store.mark_removed()?;
             Ok(Input::Written { number })
         }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
@@ -374,15 +383,17 @@ mod tests {
         thread.submit(DiskOp::Promise { number: 2, promise: promise.clone() });
         thread.submit(DiskOp::Write { number: 3, write: write(1, 4..=4) });
         thread.submit(DiskOp::Identify { number: 4, identity: identity.clone() });
+        thread.submit(DiskOp::Removed { number: 5 });
         drop(thread);
         let numbers = written.iter().map(|input| match input {
             Input::Written { number } => number,
             other => panic!("{other:?}"),
         });
-        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         let mut store = disk.open();
         assert_eq!((store.identity(), store.promise()), (Some(&identity), &promise));
-        assert_eq!(store.load(&mut |_| Ok(())).unwrap().entries.len(), 3);
+        let error = store.load(&mut |_| Ok(())).unwrap_err();
+        assert!(matches!(error, StorageError::Removed { .. }), "{error}");
     }
 
     /// A large state from a leader was one write for the watchdog, which stopped the node when its

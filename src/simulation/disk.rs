@@ -159,6 +159,11 @@ impl LogStore for SimStore {
         self.store.keep_promise(promise)
     }
 
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.check("the mark")?;
+        self.store.mark_removed()
+    }
+
     fn found(
         &mut self,
         identity: &Identity,

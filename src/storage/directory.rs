@@ -8,6 +8,10 @@
 //! | `CURRENT`     | a frame with the number of the generation that counts          |
 //! | `gen-NNNNNN/` | a generation: a sled database and its witness                  |
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
+//! | `REMOVED`     | why the node is no member any more; text                       |
+//! | `anew/`       | a data directory that is made to take this one's place         |
+//! | `ANEW`        | a frame: the above is whole, and is taking this one's place    |
+//! | `before-*/`   | what was here before, named by its incarnation                 |
 //! | `*.tmp`       | a file about to be renamed, or left over from a crash          |
 //!
 //! What a frame is, `frame` says. `IDENTITY` of format 1 is read as well: it had
@@ -37,8 +41,12 @@ const LOCK: &str = "LOCK";
 const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", oldest: 1, newest: 2 };
 const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", oldest: 1, newest: 1 };
 const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurrn\n", oldest: 1, newest: 1 };
-const FRAMES: [Format; 3] = [IDENTITY, PROMISE, CURRENT];
+const FRAMES: [Format; 4] = [IDENTITY, PROMISE, CURRENT, ANEW];
+const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", oldest: 1, newest: 1 };
 const QUARANTINED: &str = "QUARANTINED";
+const REMOVED: &str = "REMOVED";
+const ANEW_DIRECTORY: &str = "anew";
+const BEFORE: &str = "before-";
 const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
 /// Where file systems put what their repair found; on a volume of its own it is in every root.
@@ -71,12 +79,26 @@ struct FirstIdentity {
     address: String,
 }
 
-impl From<FirstIdentity> for Owner {
-    fn from(first: FirstIdentity) -> Owner {
+impl Owner {
+    fn read(frame: &Frame) -> Result<Owner, StorageError> {
+        if frame.format() > 1 {
+            return frame.decode();
+        }
+        let first: FirstIdentity = frame.decode()?;
         let origin = encode_body(&first);
         let FirstIdentity { cluster, node, incarnation, address } = first;
-        Owner { identity: Identity { cluster, node, incarnation, address, uid: node }, origin }
+        let identity = Identity { cluster, node, incarnation, address, uid: node };
+        Ok(Owner { identity, origin })
     }
+}
+
+/// What `ANEW` holds: how far a directory has taken another one's place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Takeover {
+    /// Where what was here before goes.
+    before: String,
+    /// Whether all of it is there.
+    cleared: bool,
 }
 
 /// A locked data directory.
@@ -92,30 +114,132 @@ pub(super) struct Directory {
 impl Directory {
     /// Makes the directory if need be, locks it and reads whose it is.
     pub(super) fn open(path: &Path) -> Result<Directory, StorageError> {
+        let mut directory = Directory::lock(path)?;
+        if let Some(reason) = directory.removed()? {
+            return Err(StorageError::Removed { reason });
+        }
+        if let Some(reason) = directory.quarantined()? {
+            return corrupt(format!("found damaged before: {reason}"));
+        }
+        match directory.read_owner() {
+            Ok(()) => Ok(directory),
+            Err(error) => Err(directory.quarantine_if_corrupt(error)),
+        }
+    }
+
+    /// The same of a directory that may be marked as damaged or as that of a removed member, and
+    /// without marking it. Nothing but `IDENTITY` need be sound.
+    pub(super) fn open_marked(path: &Path) -> Result<Directory, StorageError> {
+        let mut directory = Directory::lock(path)?;
+        if let Some(frame) = directory.read_frame(&IDENTITY)? {
+            directory.owner = Some(Owner::read(&frame)?);
+        }
+        Ok(directory)
+    }
+
+    fn lock(path: &Path) -> Result<Directory, StorageError> {
         create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
         // Before the lock file, so that nothing is ever put into a directory of someone else.
-        if !path.join(IDENTITY.name).exists() {
+        if ![IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists()) {
             refuse_foreign(path)?;
         }
         let lock = lock(&path.join(LOCK))?;
-        match fs::read(path.join(QUARANTINED)) {
-            Ok(reason) => {
-                let reason = String::from_utf8_lossy(&reason);
-                return corrupt(format!("found damaged before: {}", reason.trim_end()));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io_error("reading QUARANTINED", &error)),
-        }
-        let mut directory = Directory {
+        let directory = Directory {
             path: path.to_owned(),
             owner: None,
             promise: Promise::default(),
             _lock: lock,
         };
-        match directory.read_owner() {
-            Ok(()) => Ok(directory),
-            Err(error) => Err(directory.quarantine_if_corrupt(error)),
+        if let Some(frame) = directory.read_frame(&ANEW)? {
+            directory.give_place(frame.decode()?)?;
         }
+        Ok(directory)
+    }
+
+    /// Why the node is no member any more, if it is not.
+    pub(super) fn removed(&self) -> Result<Option<String>, StorageError> {
+        self.read_mark(REMOVED)
+    }
+
+    /// Why the directory was found damaged, if it was.
+    pub(super) fn quarantined(&self) -> Result<Option<String>, StorageError> {
+        self.read_mark(QUARANTINED)
+    }
+
+    fn read_mark(&self, name: &str) -> Result<Option<String>, StorageError> {
+        let mut reason = Vec::new();
+        match File::open(self.path.join(name)) {
+            Ok(file) => file
+                .take(FRAME_BYTES_MAX)
+                .read_to_end(&mut reason)
+                .map_err(|error| io_error(&format!("reading {name}"), &error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error(&format!("opening {name}"), &error)),
+        };
+        Ok(Some(String::from_utf8_lossy(&reason).trim_end().to_owned()))
+    }
+
+    fn write_mark(&self, name: &str, reason: &str) -> Result<(), StorageError> {
+        let mut file = create_file(&self.path.join(name))?;
+        writeln!(file, "{reason}")
+            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_directory(&self.path))
+            .map_err(|error| io_error(&format!("writing {name}"), &error))
+    }
+
+    /// Marks the directory as that of a member that was removed, durably.
+    pub(super) fn mark_removed(&self) -> Result<(), StorageError> {
+        self.write_mark(REMOVED, "the cluster has removed this member")
+    }
+
+    /// Where a data directory is made that is to take this one's place; nothing is there.
+    pub(super) fn make_place(&self) -> Result<PathBuf, StorageError> {
+        let anew = self.path.join(ANEW_DIRECTORY);
+        remove_all(&anew).map_err(|error| io_error("clearing anew", &error))?;
+        Ok(anew)
+    }
+
+    /// Puts the data directory in `anew`, which must be whole and closed, into this one's place,
+    /// and what is here aside. A crash leaves the one or the other, to whoever opens it next.
+    pub(super) fn replace(&mut self) -> Result<(), StorageError> {
+        let incarnation = self.owner()?.identity.incarnation;
+        let takeover = Takeover { before: format!("{BEFORE}{incarnation:016x}"), cleared: false };
+        // From here on it is the new one, however long the moves take.
+        self.write_frame(&ANEW, &takeover)?;
+        self.give_place(takeover)?;
+        self.owner = None;
+        self.read_owner()
+    }
+
+    fn give_place(&self, mut takeover: Takeover) -> Result<(), StorageError> {
+        let io = |error| io_error("beginning the directory anew", &error);
+        let (here, anew) = (&self.path, self.path.join(ANEW_DIRECTORY));
+        let before = here.join(&takeover.before);
+        if !takeover.cleared {
+            create_directory(&before).map_err(io)?;
+            move_entries(here, &before, |name| {
+                let stays = [LOCK, LOST_AND_FOUND, ANEW_DIRECTORY, ANEW.name].contains(&name);
+                !stays && !name.starts_with(BEFORE)
+            })
+            .map_err(io)?;
+            takeover.cleared = true;
+            self.write_frame(&ANEW, &takeover)?;
+        }
+        if anew.exists() {
+            move_entries(&anew, here, |name| name != LOCK).map_err(io)?;
+        }
+        // Of what was before, only the last is kept.
+        for entry in fs::read_dir(here).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name();
+            let older = |name: &str| name.starts_with(BEFORE) && name != takeover.before;
+            if name.to_str().is_some_and(older) {
+                remove_all(&entry.path()).map_err(io)?;
+            }
+        }
+        remove_all(&anew).map_err(io)?;
+        fs::remove_file(here.join(ANEW.name)).map_err(io)?;
+        sync_directory(here).map_err(io)
     }
 
     fn read_owner(&mut self) -> Result<(), StorageError> {
@@ -123,15 +247,10 @@ impl Directory {
         let Some(frame) = self.read_frame(&IDENTITY)? else {
             return self.refuse_used(promise.as_ref());
         };
-        let owner = if frame.format() == 1 {
-            Owner::from(frame.decode::<FirstIdentity>()?)
-        } else {
-            if promise.is_none() {
-                return corrupt("PROMISE is missing".to_owned());
-            }
-            frame.decode()?
-        };
-        self.owner = Some(owner);
+        if promise.is_none() && frame.format() > 1 {
+            return corrupt("PROMISE is missing".to_owned());
+        }
+        self.owner = Some(Owner::read(&frame)?);
         self.promise = promise.unwrap_or_default();
         Ok(())
     }
@@ -231,6 +350,7 @@ impl Directory {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             match generation_number(name) {
+                None if name == ANEW_DIRECTORY => remove_all(&entry.path())?,
                 Some(number) if Some(number) != keep => fs::remove_dir_all(entry.path())?,
                 Some(_) => {}
                 None if is_tmp(name) => fs::remove_file(entry.path())?,
@@ -249,12 +369,7 @@ impl Directory {
     pub(super) fn quarantine_if_corrupt(&self, error: StorageError) -> StorageError {
         if let StorageError::Corrupt { what } = &error {
             // Best effort: a disk that takes no marker either is refused for the damage itself.
-            let _ = create_file(&self.path.join(QUARANTINED)).and_then(|mut file| {
-                writeln!(file, "{what}")
-                    .and_then(|()| file.sync_all())
-                    .and_then(|()| sync_directory(&self.path))
-                    .map_err(|error| io_error("writing QUARANTINED", &error))
-            });
+            let _ = self.write_mark(QUARANTINED, what);
         }
         error
     }
@@ -341,7 +456,8 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
         let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, QUARANTINED, LOST_AND_FOUND].contains(&name)
+            [LOCK, QUARANTINED, REMOVED, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
+                || name.starts_with(BEFORE)
                 || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)
                 || generation_number(name).is_some()
@@ -354,6 +470,26 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
         }
     }
     Ok(())
+}
+
+/// Moves those entries of a directory that are chosen into another one, durably.
+fn move_entries(from: &Path, to: &Path, chosen: impl Fn(&str) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_none_or(&chosen) {
+            fs::rename(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    sync_directory(to)?;
+    sync_directory(from)
+}
+
+/// Removes a directory with all that is in it, if it is there.
+fn remove_all(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 fn is_tmp(name: &str) -> bool {
@@ -430,6 +566,13 @@ pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
     }
 }
 
+/// Writes `ANEW` as a crash leaves it.
+#[cfg(test)]
+pub(super) fn write_takeover(dir: &Path, before: &Path, cleared: bool) {
+    let before = before.file_name().unwrap().to_str().unwrap().to_owned();
+    fs::write(dir.join(ANEW.name), ANEW.seal(&Takeover { before, cleared }).unwrap()).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -462,6 +605,9 @@ mod tests {
         directory.keep_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
         golden.sample("IDENTITY of format 1, which is only read", &first_identity());
+        directory
+            .write_frame(&ANEW, &Takeover { before: "before-3".to_owned(), cleared: true })
+            .unwrap();
         for frame in FRAMES {
             let bytes = fs::read(dir.path().join(frame.name)).unwrap();
             golden.sample(frame.name, &bytes);

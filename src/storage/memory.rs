@@ -32,6 +32,7 @@ struct Disk {
 struct Image {
     identity: Identity,
     promise: Promise,
+    removed: bool,
     hard_state: HardState,
     checkpoint: SnapshotMeta,
     /// The chunks of the full checkpoint and of each delta after it.
@@ -145,6 +146,13 @@ impl LogStore for MemoryStore {
         })
     }
 
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.call(|_, disk| {
+            founded(disk)?.removed = true;
+            Ok(())
+        })
+    }
+
     fn found(
         &mut self,
         identity: &Identity,
@@ -163,6 +171,7 @@ impl LogStore for MemoryStore {
             disk.image = Some(Image {
                 identity: identity.clone(),
                 promise: Promise::default(),
+                removed: false,
                 hard_state,
                 checkpoint: meta.clone(),
                 checkpoints: vec![chunks],
@@ -175,7 +184,14 @@ impl LogStore for MemoryStore {
     }
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
-        let image = self.call(|_, disk| founded(disk).cloned())?;
+        let image = self.call(|_, disk| {
+            let image = founded(disk)?;
+            if image.removed {
+                let reason = "its disk is marked so".to_owned();
+                return Err(StorageError::Removed { reason });
+            }
+            Ok(image.clone())
+        })?;
         for chunk in image.checkpoints.iter().flatten() {
             if let Err(reason) = sink(chunk) {
                 return self.call(|_, _| {

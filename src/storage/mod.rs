@@ -16,6 +16,7 @@
 //!   a failed sync is never tried again on the same data.
 //! - One thread calls it.
 
+mod anew;
 mod directory;
 mod frame;
 mod generation;
@@ -42,7 +43,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::NodeId;
-use crate::membership::Promise;
+use crate::membership::{Promise, node_id};
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
@@ -60,6 +61,14 @@ pub(crate) struct Identity {
     pub(crate) address: String,
     /// Drawn for a directory that nothing is left of before it, and kept when one is begun anew.
     pub(crate) uid: u64,
+}
+
+impl Identity {
+    /// Who the node is once its directory has been begun anew: another member, of the same cluster,
+    /// that can be told to come from this one.
+    pub(crate) fn anew(&self, incarnation: u64) -> Identity {
+        Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
+    }
 }
 
 /// Some entries and the hard state, to be made durable together.
@@ -119,6 +128,10 @@ pub(crate) trait LogStore: Send {
     /// Replaces the promise. It may be called before the store is loaded, but not on a blank one.
     fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError>;
 
+    /// Marks the store as that of a member that was removed: it opens and loads never again, and all
+    /// that is left to do with it is to begin it anew. Not on a blank one.
+    fn mark_removed(&mut self) -> Result<(), StorageError>;
+
     /// Turns a blank store into the store of `identity`, with this as its first, full checkpoint,
     /// an empty log and `hard_state`.
     fn found(
@@ -157,6 +170,8 @@ pub(crate) enum StorageError {
     Io { what: String, reason: String },
     #[error("no space left on the disk: {what}")]
     NoSpace { what: String },
+    #[error("this member was removed from its cluster: {reason}")]
+    Removed { reason: String },
     #[error("damaged: {what}")]
     Corrupt { what: String },
     #[error("a store of another version: {what}")]
@@ -172,6 +187,9 @@ impl StorageError {
         match self {
             StorageError::InUse => Error::DataDirInUse { dir },
             StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },
+            StorageError::Removed { .. } => {
+                Error::DataDirMismatch { dir, reason: self.to_string() }
+            }
             StorageError::Version { what } => Error::DataDirMismatch { dir, reason: what },
             other => Error::DataDirUnusable { dir, reason: other.to_string() },
         }

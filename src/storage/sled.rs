@@ -374,6 +374,13 @@ impl LogStore for SledStore {
         self.call(|store| store.directory.keep_promise(promise))
     }
 
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.call(|store| {
+            store.directory.origin()?;
+            store.directory.mark_removed()
+        })
+    }
+
     fn found(
         &mut self,
         identity: &Identity,

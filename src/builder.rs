@@ -318,6 +318,7 @@ fn found(
             reason: error.to_string(),
         })?,
         address: address.to_owned(),
+        uid: own.map_or(0, |member| member.uid),
     };
     let (hard_state, meta, state) = founding.start(crate::version::FIRST);
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;

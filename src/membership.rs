@@ -4,6 +4,7 @@
 
 use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::machine::command::NodeId;
 use crate::machine::{Machine, State};
@@ -30,6 +31,13 @@ impl Member {
     pub(crate) fn new(node: NodeId, address: impl Into<String>) -> Member {
         Member { node, uid: node, address: address.into(), zone: String::new() }
     }
+}
+
+/// The id of the member whose instance and data directory drew these: never 0, and another one for
+/// each directory that is begun anew.
+pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
+    let bytes = [uid.to_le_bytes(), incarnation.to_le_bytes()].concat();
+    xxh3_64(&bytes).max(1)
 }
 
 /// A cluster as it is founded: all of its members start from this, and nothing else.

@@ -98,7 +98,8 @@ impl<'a> World<'a> {
         let nodes = [1, 2, 3, 5][usize::from(choices.below(4))];
         let member = |node| Member::new(node, format!("node-{node}"));
         let founding = Genesis { cluster: 1, members: (1..=nodes).map(member).collect() };
-        let identity = Identity { cluster: 1, node: ID, incarnation: 1, address: "node-1".into() };
+        let address = "node-1".to_owned();
+        let identity = Identity { cluster: 1, node: ID, incarnation: 1, address, uid: ID };
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let disk = MemoryDisk::new();
         let durable = (hard_state, meta.index);
@@ -213,7 +214,10 @@ impl<'a> World<'a> {
                 DiskOp::Install { hard_state, meta, .. } => {
                     self.durable = (*hard_state, meta.index);
                 }
-                DiskOp::Checkpoint { .. } => {}
+                DiskOp::Checkpoint { .. }
+                | DiskOp::Identify { .. }
+                | DiskOp::Promise { .. }
+                | DiskOp::Removed { .. } => {}
             }
             self.peak = self.peak.max(self.durable.1);
             answers.push(perform_now(&mut self.store, op).expect("a store in memory works"));

@@ -89,7 +89,10 @@ pub fn node(bytes: &[u8]) {
         let effects = node.step(now, input);
         numbers.extend(effects.disk.iter().filter_map(|op| match op {
             crate::node::io::DiskOp::Write { number, .. }
-            | crate::node::io::DiskOp::Install { number, .. } => Some(*number),
+            | crate::node::io::DiskOp::Install { number, .. }
+            | crate::node::io::DiskOp::Identify { number, .. }
+            | crate::node::io::DiskOp::Promise { number, .. }
+            | crate::node::io::DiskOp::Removed { number } => Some(*number),
             crate::node::io::DiskOp::Checkpoint { .. } => None,
         }));
         if let Some(reason) = effects.stopped {

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, NodeId, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
-use crate::membership::{Genesis, Member};
+use crate::membership::{Genesis, Member, Promise};
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
 };
@@ -17,7 +17,7 @@ use crate::node::message::{
 };
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
 use crate::session::SessionState;
-use crate::storage::Boot;
+use crate::storage::{Boot, Identity};
 use crate::version::VERSION;
 use crate::watch::{WatchEvent, WatchMode};
 use crate::znode::{CreateMode, SessionId, Zxid};
@@ -32,9 +32,18 @@ pub(crate) struct Disk {
     entries: Vec<LogEntry>,
     meta: SnapshotMeta,
     chunks: Vec<Vec<u8>>,
+    /// Since it was changed.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) promise: Promise,
+    pub(crate) removed: bool,
 }
 
 impl Disk {
+    fn new(hard_state: HardState, meta: SnapshotMeta, chunks: Vec<Vec<u8>>) -> Disk {
+        let (entries, promise) = (Vec::new(), Promise::default());
+        Disk { hard_state, entries, meta, chunks, identity: None, promise, removed: false }
+    }
+
     fn write(&mut self, op: DiskOp) -> Input {
         match op {
             DiskOp::Write { number, write } => {
@@ -51,6 +60,18 @@ impl Disk {
                 self.chunks = ChunkWriter::full(state).collect();
                 (self.hard_state, self.meta) = (hard_state, meta);
                 self.entries.clear();
+                Input::Written { number }
+            }
+            DiskOp::Identify { number, identity } => {
+                self.identity = Some(identity);
+                Input::Written { number }
+            }
+            DiskOp::Promise { number, promise } => {
+                self.promise = promise;
+                Input::Written { number }
+            }
+            DiskOp::Removed { number } => {
+                self.removed = true;
                 Input::Written { number }
             }
             DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
@@ -163,7 +184,7 @@ impl Cluster {
         let members = (1..=nodes).map(member).collect();
         let (hard_state, meta, state) = Genesis { cluster: 1, members }.start(version);
         let chunks = ChunkWriter::full(state).collect();
-        let disk = Disk { hard_state, entries: Vec::new(), meta, chunks };
+        let disk = Disk::new(hard_state, meta, chunks);
         let mut cluster = Cluster {
             crash: None,
             hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone()))).collect(),
@@ -200,7 +221,7 @@ impl Cluster {
             voting: Voting::default(),
         };
         let chunks = ChunkWriter::full(machine.state()).collect();
-        let disk = Disk { hard_state: HardState::default(), entries: Vec::new(), meta, chunks };
+        let disk = Disk::new(HardState::default(), meta, chunks);
         self.hosts.insert(id, Host::new(disk));
         self.start(id);
     }

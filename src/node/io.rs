@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Op, Reply};
 use crate::machine::{Dirty, State};
-use crate::membership::Member;
+use crate::membership::{Member, Promise};
 use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
 use crate::session::SessionState;
-use crate::storage::LogWrite;
+use crate::storage::{Identity, LogWrite};
 use crate::watch::{WatchEvent, WatchMode, WatcherType};
 use crate::znode::{SessionId, Stat, Zxid};
 
@@ -72,7 +72,7 @@ pub(crate) enum Input {
     Unreachable { peer: NodeId, problem: Problem },
     /// A user's request.
     Client(ClientRequest),
-    /// Every [`DiskOp::Write`] and [`DiskOp::Install`] up to this number is durable.
+    /// Every [`DiskOp`] up to this number that has one is durable.
     Written { number: u64 },
     /// The checkpoint at this index is durable.
     CheckpointDone { index: u64 },
@@ -226,6 +226,18 @@ pub(crate) enum DiskOp {
     /// the log below `keep_from`. Writes that come after it need not wait for it. Answered by
     /// [`Input::CheckpointDone`].
     Checkpoint { meta: SnapshotMeta, state: State, dirty: Dirty, keep_from: u64 },
+    /// Replaces the node's identity, in which only the cluster (from none) and the address may
+    /// change. Answered by [`Input::Written`].
+    #[allow(dead_code, reason = "until clusters are founded by it")]
+    Identify { number: u64, identity: Identity },
+    /// Replaces what the node has promised while it had no cluster. Answered by
+    /// [`Input::Written`].
+    #[allow(dead_code, reason = "until clusters are founded by it")]
+    Promise { number: u64, promise: Promise },
+    /// Marks the disk as that of a member that was removed, which never starts from it again.
+    /// Answered by [`Input::Written`].
+    #[allow(dead_code, reason = "until clusters are founded by it")]
+    Removed { number: u64 },
 }
 
 /// What can be said of the node at any time, for `Coordinator::status`.

@@ -120,6 +120,7 @@ fn who_leaves_goes_and_its_vote_stays() {
     cluster.advance(10 * SECOND);
     let reason = cluster.stopped.remove(&leader).unwrap();
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
+    assert!(cluster.hosts[&leader].disk.removed);
     let rest: Vec<NodeId> = (1..=4).filter(|node| *node != leader).collect();
     let new = cluster.leader().unwrap();
     assert_eq!(voting(&cluster, new), (rest.clone(), vec![]));

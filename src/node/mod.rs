@@ -83,7 +83,7 @@ use admission::Admission;
 use expiry::ExpiryTable;
 use hashes::Hashes;
 use history::History;
-use io::{Effects, Input, NodeStatus, Now, Problem, Time};
+use io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
 pub(crate) use members::Keeping;
@@ -586,6 +586,10 @@ impl Node {
         // What this step had decided before it failed is not to be done.
         self.effects.messages.clear();
         self.effects.disk.clear();
+        if reason == membership::REMOVED {
+            self.disk_number += 1;
+            self.effects.disk.push(DiskOp::Removed { number: self.disk_number });
+        }
         let error = Error::Stopped { reason: reason.clone() };
         for session in self.local.ids() {
             self.effects.ended.extend(self.watches.end_session(session));

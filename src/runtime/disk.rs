@@ -119,6 +119,21 @@ impl Writer {
                     install(store, hard_state, &meta, state, || self.stepper.begin())?;
                     self.tell(Input::Written { number });
                 }
+                DiskOp::Identify { number, identity } => {
+                    self.stepper.begin();
+                    self.store.set_identity(&identity)?;
+                    self.tell(Input::Written { number });
+                }
+                DiskOp::Promise { number, promise } => {
+                    self.stepper.begin();
+                    self.store.keep_promise(&promise)?;
+                    self.tell(Input::Written { number });
+                }
+                DiskOp::Removed { number } => {
+                    self.stepper.begin();
+                    self.store.mark_removed()?;
+                    self.tell(Input::Written { number });
+                }
                 DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
                     self.stepper.begin();
                     let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
@@ -185,6 +200,18 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
         }
         DiskOp::Install { number, hard_state, meta, state } => {
             install(store, hard_state, &meta, state, || {})?;
+            Ok(Input::Written { number })
+        }
+        DiskOp::Identify { number, identity } => {
+            store.set_identity(&identity)?;
+            Ok(Input::Written { number })
+        }
+        DiskOp::Promise { number, promise } => {
+            store.keep_promise(&promise)?;
+            Ok(Input::Written { number })
+        }
+        DiskOp::Removed { number } => {
+            store.mark_removed()?;
             Ok(Input::Written { number })
         }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
@@ -281,6 +308,7 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::machine::command::{Batch, Command, Op, Request};
+    use crate::membership::{Ballot, Promise};
     use crate::node::message::{EntryKind, LogEntry};
     use crate::storage::{Identity, MemoryDisk, MemoryStore};
     use crate::znode::CreateMode;
@@ -304,6 +332,7 @@ mod tests {
             node: founding.members[0].node,
             incarnation: 1,
             address: "127.0.0.1:7400".to_owned(),
+            uid: 1,
         };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         (disk, store)
@@ -339,6 +368,32 @@ mod tests {
         merge(&mut merged, LogWrite { hard_state: None, entries: Vec::new() });
         assert_eq!(merged.entries.len(), 4);
         assert_eq!(merged.hard_state.unwrap().term, 2);
+    }
+
+    #[test]
+    fn identity_and_promise_are_written_in_their_turn() {
+        let (disk, store) = founded();
+        let identity = store.identity().cloned().unwrap();
+        let identity = Identity { address: "elsewhere:1".to_owned(), ..identity };
+        let ballot = Ballot { round: 3, proposer: 1 };
+        let promise = Promise { ballot, pledge: None };
+        let (done, written) = unbounded();
+        let thread = Disk::start(Box::new(store), done).unwrap();
+        thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
+        thread.submit(DiskOp::Promise { number: 2, promise: promise.clone() });
+        thread.submit(DiskOp::Write { number: 3, write: write(1, 4..=4) });
+        thread.submit(DiskOp::Identify { number: 4, identity: identity.clone() });
+        thread.submit(DiskOp::Removed { number: 5 });
+        drop(thread);
+        let numbers = written.iter().map(|input| match input {
+            Input::Written { number } => number,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        let mut store = disk.open();
+        assert_eq!((store.identity(), store.promise()), (Some(&identity), &promise));
+        let error = store.load(&mut |_| Ok(())).unwrap_err();
+        assert!(matches!(error, StorageError::Removed { .. }), "{error}");
     }
 
     /// A large state from a leader was one write for the watchdog, which stopped the node when its

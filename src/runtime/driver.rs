@@ -257,7 +257,7 @@ mod tests {
         let (cluster, incarnation) = (local.cluster, node);
         let mut store = MemoryDisk::new().open();
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
-        let identity = Identity { cluster, node, incarnation, address };
+        let identity = Identity { cluster, node, incarnation, address, uid: node };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = Builder::default();
         let config = NodeConfig {

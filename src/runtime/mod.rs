@@ -87,7 +87,8 @@ mod tests {
         let members = vec![Member::new(1, "a:1")];
         let (hard_state, meta, state) =
             Genesis { cluster: 7, members }.start(crate::version::FIRST);
-        let identity = Identity { cluster: 7, node: 1, incarnation: 5, address: "a:1".to_owned() };
+        let address = "a:1".to_owned();
+        let identity = Identity { cluster: 7, node: 1, incarnation: 5, address, uid: 1 };
         open().found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
 
         let mut machine = Machine::new();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::Genesis;
+use crate::membership::{Genesis, Promise};
 use crate::planted::{Bug, planted};
 use crate::storage::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
@@ -96,6 +96,7 @@ impl SimDisk {
             node: member.node,
             incarnation,
             address: member.address.clone(),
+            uid: member.uid,
         };
         let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
@@ -142,6 +143,25 @@ impl SimStore {
 impl LogStore for SimStore {
     fn identity(&self) -> Option<&Identity> {
         self.store.identity()
+    }
+
+    fn promise(&self) -> &Promise {
+        self.store.promise()
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        self.check("the identity")?;
+        self.store.set_identity(identity)
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        self.check("the promise")?;
+        self.store.keep_promise(promise)
+    }
+
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.check("the mark")?;
+        self.store.mark_removed()
     }
 
     fn found(

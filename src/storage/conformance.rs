@@ -2,10 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::model::{Model, Op, Random, apply, draw, entry, found, hard_state, identity, meta};
-use super::{
-    CheckpointKind, LogAfter, LogStore, LogWrite, MemoryDisk, SledOptions, SledStore, StorageError,
+use super::model::{
+    Model, Op, Random, apply, draw, entry, found, hard_state, identity, meta, promise,
 };
+use super::{
+    CheckpointKind, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk, SledOptions,
+    SledStore, SnapshotMeta, StorageError,
+};
+use crate::membership::Promise;
 
 /// Opens a store; again after it was dropped, it is the same store.
 type Open<'a> = dyn FnMut() -> Box<dyn LogStore> + 'a;
@@ -63,6 +67,91 @@ fn store_is_blank_until_it_is_founded() {
         assert!(found(open().as_mut()).is_err());
         assert_eq!(reopened(open), model);
     });
+}
+
+#[test]
+fn store_without_a_cluster_keeps_its_promises_and_joins_one() {
+    each(|open| {
+        let mut chunks = vec![b"empty".to_vec()].into_iter();
+        let nothing = SnapshotMeta {
+            index: 0,
+            term: 0,
+            zxid: 0,
+            hash: 7,
+            voting: crate::node::message::Voting::default(),
+        };
+        let alone = Identity { cluster: 0, ..identity() };
+        let mut store = open();
+        assert_eq!(*store.promise(), Promise::default());
+        store.found(&alone, HardState::default(), &nothing, &mut chunks).unwrap();
+        drop(store);
+        let mut model = Model {
+            identity: alone.clone(),
+            ..Model::founded(HardState::default(), &nothing, &[b"empty".to_vec()])
+        };
+        assert_eq!(reopened(open), model);
+        let ops = [
+            Op::Promise(promise(1)),
+            Op::Identify(Identity { address: "elsewhere:1".to_owned(), ..alone }),
+            Op::Promise(promise(2)),
+            // As those who found a cluster without a snapshot would write.
+            Op::Append(entries(1, 3, 1)),
+            Op::Identify(Identity { address: "elsewhere:1".to_owned(), ..identity() }),
+            checkpoint(true, &[b"theirs"], 90, LogAfter::Reset(hard_state(4, 0, 90))),
+            Op::Append(entries(91, 95, 4)),
+            Op::Identify(identity()),
+        ];
+        for op in ops {
+            let mut store = open();
+            assert_eq!(Model::of(store.as_mut()).unwrap(), model);
+            let kind = apply(store.as_mut(), &op).unwrap();
+            model.apply(&op, kind);
+            assert_eq!(Model::of(store.as_mut()).unwrap(), model, "live after {op:?}");
+            drop(store);
+            assert_eq!(reopened(open), model, "reopened after {op:?}");
+        }
+    });
+}
+
+#[test]
+fn identity_and_promise_can_be_set_before_the_store_is_loaded() {
+    each(|open| {
+        let mut model = found(open().as_mut()).unwrap();
+        for op in [
+            Op::Promise(promise(2)),
+            Op::Identify(Identity { address: "elsewhere:1".to_owned(), ..identity() }),
+        ] {
+            let kind = apply(open().as_mut(), &op).unwrap();
+            model.apply(&op, kind);
+            assert_eq!(reopened(open), model);
+        }
+    });
+}
+
+#[test]
+fn store_refuses_to_become_another_nodes() {
+    for wrong in [
+        Identity { node: 9, ..identity() },
+        Identity { incarnation: 9, ..identity() },
+        Identity { uid: 9, ..identity() },
+        Identity { cluster: 9, ..identity() },
+        Identity { cluster: 0, ..identity() },
+    ] {
+        each(|open| {
+            let mut store = open();
+            assert!(store.set_identity(&identity()).is_err(), "a blank store");
+            drop(store);
+            assert!(open().keep_promise(&promise(1)).is_err(), "a blank store");
+            let mut store = open();
+            let model = found(store.as_mut()).unwrap();
+            let error = store.set_identity(&wrong).unwrap_err();
+            assert!(matches!(error, StorageError::Io { .. }), "{error}");
+            let error = store.keep_promise(&promise(1)).unwrap_err();
+            assert!(matches!(error, StorageError::Poisoned { .. }), "{error}");
+            drop(store);
+            assert_eq!(reopened(open), model);
+        });
+    }
 }
 
 #[test]

@@ -4,13 +4,19 @@
 //! |---------------|----------------------------------------------------------------|
 //! | `LOCK`        | empty, locked for as long as the store is open                 |
 //! | `IDENTITY`    | a frame with the [`Identity`]; written last when founding      |
+//! | `PROMISE`     | a frame with the [`Promise`]                                   |
 //! | `CURRENT`     | a frame with the number of the generation that counts          |
 //! | `gen-NNNNNN/` | a generation: a sled database and its witness                  |
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
+//! | `REMOVED`     | why the node is no member any more; text                       |
+//! | `anew/`       | a data directory that is made to take this one's place         |
+//! | `ANEW`        | a frame: the above is whole, and is taking this one's place    |
+//! | `before-*/`   | what was here before, named by its incarnation                 |
 //! | `*.tmp`       | a file about to be renamed, or left over from a crash          |
 //!
-//! A frame is little endian: 8 bytes of magic, 4 of format, the body in
-//! postcard, 8 of XXH3 of everything before.
+//! What a frame is, `frame` says. `IDENTITY` of format 1 is read as well: it had
+//! no uid, and no `PROMISE` beside it. Beside one of format 2 there always is
+//! one, so that a promise that was lost is found to be.
 //!
 //! A directory without `IDENTITY` is blank, and a crash while founding leaves
 //! one: but only if it holds nothing that founding does not make.
@@ -21,20 +27,26 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use xxhash_rust::xxh3::xxh3_64;
+use serde::{Deserialize, Serialize};
 
-use super::record::{array, corrupt, encode_body};
+use super::frame::{FRAME_BYTES_MAX, Format, Frame};
+use super::record::{corrupt, encode_body};
+use super::rules::{check_successor, refuse};
 use super::witness::Witness;
 use super::{Identity, StorageError};
+use crate::machine::command::NodeId;
+use crate::membership::Promise;
 
 const LOCK: &str = "LOCK";
-const IDENTITY: &str = "IDENTITY";
-const IDENTITY_MAGIC: &[u8; 8] = b"qrident\n";
-const CURRENT: &str = "CURRENT";
-const CURRENT_MAGIC: &[u8; 8] = b"qrcurrn\n";
+const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", oldest: 1, newest: 2 };
+const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", oldest: 1, newest: 1 };
+const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurrn\n", oldest: 1, newest: 1 };
+const FRAMES: [Format; 4] = [IDENTITY, PROMISE, CURRENT, ANEW];
+const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", oldest: 1, newest: 1 };
 const QUARANTINED: &str = "QUARANTINED";
+const REMOVED: &str = "REMOVED";
+const ANEW_DIRECTORY: &str = "anew";
+const BEFORE: &str = "before-";
 const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
 /// Where file systems put what their repair found; on a volume of its own it is in every root.
@@ -45,21 +57,56 @@ const LOST_AND_FOUND: &str = "lost+found";
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// The format of the frames.
-const FORMAT: u32 = 1;
-/// No frame is near this long; a longer file is not read into memory.
-const FRAME_BYTES_MAX: u64 = 64 << 10;
-
 /// The generation that founding makes.
 pub(super) const FIRST_GENERATION: u64 = 1;
 /// The sequence number of the only record that founding makes.
 pub(super) const FOUNDING_SEQ: u64 = 1;
 
+/// What `IDENTITY` holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    identity: Identity,
+    /// What the chains of the directory's records begin with: the identity as it was first written.
+    origin: Vec<u8>,
+}
+
+/// An identity as format 1 has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct FirstIdentity {
+    cluster: u64,
+    node: NodeId,
+    incarnation: u64,
+    address: String,
+}
+
+impl Owner {
+    fn read(frame: &Frame) -> Result<Owner, StorageError> {
+        if frame.format() > 1 {
+            return frame.decode();
+        }
+        let first: FirstIdentity = frame.decode()?;
+        let origin = encode_body(&first);
+        let FirstIdentity { cluster, node, incarnation, address } = first;
+        let identity = Identity { cluster, node, incarnation, address, uid: node };
+        Ok(Owner { identity, origin })
+    }
+}
+
+/// What `ANEW` holds: how far a directory has taken another one's place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Takeover {
+    /// Where what was here before goes.
+    before: String,
+    /// Whether all of it is there.
+    cleared: bool,
+}
+
 /// A locked data directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    identity: Option<Identity>,
+    owner: Option<Owner>,
+    promise: Promise,
     /// Unlocked when it is closed, after everything else of the store.
     _lock: File,
 }
@@ -67,37 +114,177 @@ pub(super) struct Directory {
 impl Directory {
     /// Makes the directory if need be, locks it and reads whose it is.
     pub(super) fn open(path: &Path) -> Result<Directory, StorageError> {
-        create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
-        // Before the lock file, so that nothing is ever put into a directory of someone else.
-        if !path.join(IDENTITY).exists() {
-            refuse_foreign(path)?;
+        let mut directory = Directory::lock(path)?;
+        if let Some(reason) = directory.removed()? {
+            return Err(StorageError::Removed { reason });
         }
-        let lock = lock(&path.join(LOCK))?;
-        match fs::read(path.join(QUARANTINED)) {
-            Ok(reason) => {
-                let reason = String::from_utf8_lossy(&reason);
-                return corrupt(format!("found damaged before: {}", reason.trim_end()));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io_error("reading QUARANTINED", &error)),
+        if let Some(reason) = directory.quarantined()? {
+            return corrupt(format!("found damaged before: {reason}"));
         }
-        let mut directory = Directory { path: path.to_owned(), identity: None, _lock: lock };
-        let identity =
-            directory.read_frame::<Identity>(IDENTITY, IDENTITY_MAGIC).and_then(|identity| {
-                match identity {
-                    Some(identity) => Ok(Some(identity)),
-                    None => directory.refuse_used().map(|()| None),
-                }
-            });
-        match identity {
-            Ok(identity) => directory.identity = identity,
-            Err(error) => return Err(directory.quarantine_if_corrupt(error)),
+        match directory.read_owner() {
+            Ok(()) => Ok(directory),
+            Err(error) => Err(directory.quarantine_if_corrupt(error)),
+        }
+    }
+
+    /// The same of a directory that may be marked as damaged or as that of a removed member, and
+    /// without marking it. Nothing but `IDENTITY` need be sound.
+    pub(super) fn open_marked(path: &Path) -> Result<Directory, StorageError> {
+        let mut directory = Directory::lock(path)?;
+        if let Some(frame) = directory.read_frame(&IDENTITY)? {
+            directory.owner = Some(Owner::read(&frame)?);
         }
         Ok(directory)
     }
 
+    fn lock(path: &Path) -> Result<Directory, StorageError> {
+        create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
+        // Before the lock file, so that nothing is ever put into a directory of someone else.
+        if ![IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists()) {
+            refuse_foreign(path)?;
+        }
+        let lock = lock(&path.join(LOCK))?;
+        let directory = Directory {
+            path: path.to_owned(),
+            owner: None,
+            promise: Promise::default(),
+            _lock: lock,
+        };
+        if let Some(frame) = directory.read_frame(&ANEW)? {
+            directory.give_place(frame.decode()?)?;
+        }
+        Ok(directory)
+    }
+
+    /// Why the node is no member any more, if it is not.
+    pub(super) fn removed(&self) -> Result<Option<String>, StorageError> {
+        self.read_mark(REMOVED)
+    }
+
+    /// Why the directory was found damaged, if it was.
+    pub(super) fn quarantined(&self) -> Result<Option<String>, StorageError> {
+        self.read_mark(QUARANTINED)
+    }
+
+    fn read_mark(&self, name: &str) -> Result<Option<String>, StorageError> {
+        let mut reason = Vec::new();
+        match File::open(self.path.join(name)) {
+            Ok(file) => file
+                .take(FRAME_BYTES_MAX)
+                .read_to_end(&mut reason)
+                .map_err(|error| io_error(&format!("reading {name}"), &error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error(&format!("opening {name}"), &error)),
+        };
+        Ok(Some(String::from_utf8_lossy(&reason).trim_end().to_owned()))
+    }
+
+    fn write_mark(&self, name: &str, reason: &str) -> Result<(), StorageError> {
+        let mut file = create_file(&self.path.join(name))?;
+        writeln!(file, "{reason}")
+            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_directory(&self.path))
+            .map_err(|error| io_error(&format!("writing {name}"), &error))
+    }
+
+    /// Marks the directory as that of a member that was removed, durably.
+    pub(super) fn mark_removed(&self) -> Result<(), StorageError> {
+        self.write_mark(REMOVED, "the cluster has removed this member")
+    }
+
+    /// Where a data directory is made that is to take this one's place; nothing is there.
+    pub(super) fn make_place(&self) -> Result<PathBuf, StorageError> {
+        let anew = self.path.join(ANEW_DIRECTORY);
+        remove_all(&anew).map_err(|error| io_error("clearing anew", &error))?;
+        Ok(anew)
+    }
+
+    /// Puts the data directory in `anew`, which must be whole and closed, into this one's place,
+    /// and what is here aside. A crash leaves the one or the other, to whoever opens it next.
+    pub(super) fn replace(&mut self) -> Result<(), StorageError> {
+        let incarnation = self.owner()?.identity.incarnation;
+        let takeover = Takeover { before: format!("{BEFORE}{incarnation:016x}"), cleared: false };
+        // From here on it is the new one, however long the moves take.
+        self.write_frame(&ANEW, &takeover)?;
+        self.give_place(takeover)?;
+        self.owner = None;
+        self.read_owner()
+    }
+
+    fn give_place(&self, mut takeover: Takeover) -> Result<(), StorageError> {
+        let io = |error| io_error("beginning the directory anew", &error);
+        let (here, anew) = (&self.path, self.path.join(ANEW_DIRECTORY));
+        let before = here.join(&takeover.before);
+        if !takeover.cleared {
+            create_directory(&before).map_err(io)?;
+            move_entries(here, &before, |name| {
+                let stays = [LOCK, LOST_AND_FOUND, ANEW_DIRECTORY, ANEW.name].contains(&name);
+                !stays && !name.starts_with(BEFORE)
+            })
+            .map_err(io)?;
+            takeover.cleared = true;
+            self.write_frame(&ANEW, &takeover)?;
+        }
+        if anew.exists() {
+            move_entries(&anew, here, |name| name != LOCK).map_err(io)?;
+        }
+        // Of what was before, only the last is kept.
+        for entry in fs::read_dir(here).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name();
+            let older = |name: &str| name.starts_with(BEFORE) && name != takeover.before;
+            if name.to_str().is_some_and(older) {
+                remove_all(&entry.path()).map_err(io)?;
+            }
+        }
+        remove_all(&anew).map_err(io)?;
+        fs::remove_file(here.join(ANEW.name)).map_err(io)?;
+        sync_directory(here).map_err(io)
+    }
+
+    fn read_owner(&mut self) -> Result<(), StorageError> {
+        let promise = self.read_promise()?;
+        let Some(frame) = self.read_frame(&IDENTITY)? else {
+            return self.refuse_used(promise.as_ref());
+        };
+        if promise.is_none() && frame.format() > 1 {
+            return corrupt("PROMISE is missing".to_owned());
+        }
+        self.owner = Some(Owner::read(&frame)?);
+        self.promise = promise.unwrap_or_default();
+        Ok(())
+    }
+
+    fn read_promise(&self) -> Result<Option<Promise>, StorageError> {
+        match self.read_frame(&PROMISE)? {
+            Some(frame) => frame.decode().map(Some),
+            None => Ok(None),
+        }
+    }
+
     pub(super) fn identity(&self) -> Option<&Identity> {
-        self.identity.as_ref()
+        self.owner.as_ref().map(|owner| &owner.identity)
+    }
+
+    pub(super) fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    /// What the chains of the records begin with.
+    pub(super) fn origin(&self) -> Result<&[u8], StorageError> {
+        self.owner().map(|owner| owner.origin.as_slice())
+    }
+
+    /// The same of a directory that this identity is going to take.
+    pub(super) fn origin_of(identity: &Identity) -> Vec<u8> {
+        encode_body(identity)
+    }
+
+    fn owner(&self) -> Result<&Owner, StorageError> {
+        match &self.owner {
+            Some(owner) => Ok(owner),
+            None => refuse("the store is blank".to_owned()),
+        }
     }
 
     /// Where a generation lives.
@@ -107,21 +294,52 @@ impl Directory {
 
     /// The generation that counts.
     pub(super) fn current(&self) -> Result<u64, StorageError> {
-        match self.read_frame::<u64>(CURRENT, CURRENT_MAGIC)? {
-            Some(number) => Ok(number),
+        match self.read_frame(&CURRENT)? {
+            Some(frame) => frame.decode(),
             None => corrupt("CURRENT is missing".to_owned()),
         }
     }
 
     /// Makes a generation the one that counts, durably.
     pub(super) fn switch(&self, generation: u64) -> Result<(), StorageError> {
-        self.write_frame(CURRENT, CURRENT_MAGIC, &generation)
+        self.write_frame(&CURRENT, &generation)
     }
 
     /// Makes the directory the one of `identity`, durably: the last step of founding.
     pub(super) fn take(&mut self, identity: &Identity) -> Result<(), StorageError> {
-        self.write_frame(IDENTITY, IDENTITY_MAGIC, identity)?;
-        self.identity = Some(identity.clone());
+        let promise = Promise::default();
+        self.write_frame(&PROMISE, &promise)?;
+        let origin = Directory::origin_of(identity);
+        self.write_owner(Owner { identity: identity.clone(), origin })?;
+        self.promise = promise;
+        Ok(())
+    }
+
+    /// Replaces the identity, durably.
+    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        let owner = self.owner()?;
+        check_successor(&owner.identity, identity)?;
+        let owner = Owner { identity: identity.clone(), origin: owner.origin.clone() };
+        // What was written in format 1 has no promise beside it.
+        self.write_frame(&PROMISE, &self.promise)?;
+        self.write_owner(owner)
+    }
+
+    /// Replaces the promise, durably.
+    pub(super) fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        let owner = self.owner()?.clone();
+        self.write_frame(&PROMISE, promise)?;
+        self.promise = promise.clone();
+        if self.read_frame(&IDENTITY)?.is_some_and(|frame| frame.format() == 1) {
+            // It does not say yet that there is a promise.
+            self.write_owner(owner)?;
+        }
+        Ok(())
+    }
+
+    fn write_owner(&mut self, owner: Owner) -> Result<(), StorageError> {
+        self.write_frame(&IDENTITY, &owner)?;
+        self.owner = Some(owner);
         Ok(())
     }
 
@@ -132,6 +350,7 @@ impl Directory {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             match generation_number(name) {
+                None if name == ANEW_DIRECTORY => remove_all(&entry.path())?,
                 Some(number) if Some(number) != keep => fs::remove_dir_all(entry.path())?,
                 Some(_) => {}
                 None if is_tmp(name) => fs::remove_file(entry.path())?,
@@ -150,19 +369,17 @@ impl Directory {
     pub(super) fn quarantine_if_corrupt(&self, error: StorageError) -> StorageError {
         if let StorageError::Corrupt { what } = &error {
             // Best effort: a disk that takes no marker either is refused for the damage itself.
-            let _ = create_file(&self.path.join(QUARANTINED)).and_then(|mut file| {
-                writeln!(file, "{what}")
-                    .and_then(|()| file.sync_all())
-                    .and_then(|()| sync_directory(&self.path))
-                    .map_err(|error| io_error("writing QUARANTINED", &error))
-            });
+            let _ = self.write_mark(QUARANTINED, what);
         }
         error
     }
 
     /// Refuses a directory that has no `IDENTITY` but was in use: it was lost, not never written.
-    fn refuse_used(&self) -> Result<(), StorageError> {
+    fn refuse_used(&self, promise: Option<&Promise>) -> Result<(), StorageError> {
         let used = || corrupt("IDENTITY is missing, and the store was in use".to_owned());
+        if promise.is_some_and(|promise| *promise != Promise::default()) {
+            return used();
+        }
         let entries =
             fs::read_dir(&self.path).map_err(|error| io_error("listing the directory", &error))?;
         for entry in entries {
@@ -182,71 +399,31 @@ impl Directory {
         Ok(())
     }
 
-    fn read_frame<T: DeserializeOwned>(
-        &self,
-        name: &str,
-        magic: &[u8; 8],
-    ) -> Result<Option<T>, StorageError> {
+    fn read_frame(&self, file: &Format) -> Result<Option<Frame>, StorageError> {
+        let name = file.name;
         let mut bytes = Vec::new();
         match File::open(self.path.join(name)) {
-            Ok(file) => file
+            Ok(open) => open
                 .take(FRAME_BYTES_MAX)
                 .read_to_end(&mut bytes)
                 .map_err(|error| io_error(&format!("reading {name}"), &error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error(&format!("opening {name}"), &error)),
         };
-        decode_frame(name, magic, &bytes).map(Some)
+        file.unseal(&bytes).map(Some)
     }
 
     /// Replaces a file by a frame, whole or not at all.
-    fn write_frame<T: Serialize>(
-        &self,
-        name: &str,
-        magic: &[u8; 8],
-        body: &T,
-    ) -> Result<(), StorageError> {
+    fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<(), StorageError> {
+        let name = file.name;
         let tmp = self.path.join(format!("{name}{TMP}"));
-        let mut file = create_file(&tmp)?;
-        file.write_all(&encode_frame(magic, &encode_body(body)))
-            .and_then(|()| file.sync_all())
+        let bytes = file.seal(body)?;
+        let mut open = create_file(&tmp)?;
+        open.write_all(&bytes)
+            .and_then(|()| open.sync_all())
             .and_then(|()| fs::rename(&tmp, self.path.join(name)))
             .and_then(|()| sync_directory(&self.path))
             .map_err(|error| io_error(&format!("writing {name}"), &error))
-    }
-}
-
-fn encode_frame(magic: &[u8; 8], body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(body.len() + 20);
-    bytes.extend_from_slice(magic);
-    bytes.extend_from_slice(&FORMAT.to_le_bytes());
-    bytes.extend_from_slice(body);
-    let checksum = xxh3_64(&bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes
-}
-
-fn decode_frame<T: DeserializeOwned>(
-    name: &str,
-    magic: &[u8; 8],
-    bytes: &[u8],
-) -> Result<T, StorageError> {
-    let damaged = || StorageError::Corrupt { what: format!("{name} is damaged") };
-    let (sealed, checksum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
-    if xxh3_64(sealed) != u64::from_le_bytes(*checksum) {
-        return Err(damaged());
-    }
-    let body = sealed.strip_prefix(magic).ok_or_else(damaged)?;
-    let (format, body) = body.split_at_checked(4).ok_or_else(damaged)?;
-    let format = u32::from_le_bytes(array(format).ok_or_else(damaged)?);
-    if format != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("{name} has format {format}, this version reads {FORMAT}"),
-        });
-    }
-    match postcard::take_from_bytes(body) {
-        Ok((value, [])) => Ok(value),
-        Ok(_) | Err(_) => Err(damaged()),
     }
 }
 
@@ -279,7 +456,9 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
         let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, IDENTITY, CURRENT, QUARANTINED, LOST_AND_FOUND].contains(&name)
+            [LOCK, QUARANTINED, REMOVED, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
+                || name.starts_with(BEFORE)
+                || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)
                 || generation_number(name).is_some()
         });
@@ -293,8 +472,28 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
+/// Moves those entries of a directory that are chosen into another one, durably.
+fn move_entries(from: &Path, to: &Path, chosen: impl Fn(&str) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_none_or(&chosen) {
+            fs::rename(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    sync_directory(to)?;
+    sync_directory(from)
+}
+
+/// Removes a directory with all that is in it, if it is there.
+fn remove_all(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 fn is_tmp(name: &str) -> bool {
-    name.strip_suffix(TMP).is_some_and(|name| name == IDENTITY || name == CURRENT)
+    name.strip_suffix(TMP).is_some_and(|name| FRAMES.iter().any(|frame| frame.name == name))
 }
 
 /// The number in the name of a generation's directory.
@@ -367,12 +566,95 @@ pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
     }
 }
 
+/// Writes `ANEW` as a crash leaves it.
+#[cfg(test)]
+pub(super) fn write_takeover(dir: &Path, before: &Path, cleared: bool) {
+    let before = before.file_name().unwrap().to_str().unwrap().to_owned();
+    fs::write(dir.join(ANEW.name), ANEW.seal(&Takeover { before, cleared }).unwrap()).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::{Ballot, Genesis, Member, Pledge};
 
     fn identity() -> Identity {
-        Identity { cluster: 1, node: 2, incarnation: 3, address: "here:1".to_owned() }
+        Identity { cluster: 1, node: 2, incarnation: 3, address: "here:1".to_owned(), uid: 4 }
+    }
+
+    fn promise() -> Promise {
+        let ballot = Ballot { round: 5, proposer: 2 };
+        let member = Member { zone: "a".to_owned(), ..Member::new(2, "here:1") };
+        let genesis = Genesis { cluster: 6, members: vec![member] };
+        Promise { ballot, pledge: Some(Pledge { ballot, genesis }) }
+    }
+
+    /// `IDENTITY` as the first version wrote it.
+    fn first_identity() -> Vec<u8> {
+        let address = "here:1".to_owned();
+        let first = FirstIdentity { cluster: 1, node: 2, incarnation: 3, address };
+        Format { newest: 1, ..IDENTITY }.seal(&first).unwrap()
+    }
+
+    #[test]
+    fn golden_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = Directory::open(dir.path()).unwrap();
+        directory.switch(7).unwrap();
+        directory.take(&identity()).unwrap();
+        directory.keep_promise(&promise()).unwrap();
+        let mut golden = crate::golden::Golden::new("directory");
+        golden.sample("IDENTITY of format 1, which is only read", &first_identity());
+        directory
+            .write_frame(&ANEW, &Takeover { before: "before-3".to_owned(), cleared: true })
+            .unwrap();
+        for frame in FRAMES {
+            let bytes = fs::read(dir.path().join(frame.name)).unwrap();
+            golden.sample(frame.name, &bytes);
+        }
+        golden.check();
+    }
+
+    #[test]
+    fn a_directory_of_the_first_format_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let origin = |directory: &Directory| directory.origin().unwrap().to_vec();
+        let write = || fs::write(dir.path().join(IDENTITY.name), first_identity()).unwrap();
+        let open = || Directory::open(dir.path()).unwrap();
+        write();
+        let first = Identity { uid: 2, ..identity() };
+        let mut directory = open();
+        assert_eq!(directory.identity(), Some(&first));
+        assert_eq!(*directory.promise(), Promise::default());
+        let before = origin(&directory);
+        directory.keep_promise(&promise()).unwrap();
+        drop(directory);
+        // Now there is a promise, and it cannot be lost any more without a word.
+        assert_eq!(*open().promise(), promise());
+        assert_eq!(origin(&open()), before);
+        fs::remove_file(dir.path().join(PROMISE.name)).unwrap();
+        let error = Directory::open(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("PROMISE is missing"), "{error}");
+
+        fs::remove_file(dir.path().join(QUARANTINED)).unwrap();
+        write();
+        let moved = Identity { address: "there:1".to_owned(), ..first.clone() };
+        open().set_identity(&moved).unwrap();
+        assert_eq!(open().identity(), Some(&moved));
+        assert_eq!(*open().promise(), Promise::default());
+        assert_eq!(origin(&open()), before);
+    }
+
+    #[test]
+    fn a_promise_outlives_the_identity_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = Directory::open(dir.path()).unwrap();
+        directory.take(&identity()).unwrap();
+        directory.keep_promise(&promise()).unwrap();
+        drop(directory);
+        fs::remove_file(dir.path().join(IDENTITY.name)).unwrap();
+        let error = Directory::open(dir.path()).unwrap_err();
+        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
     }
 
     #[test]
@@ -410,7 +692,7 @@ mod tests {
         let error = directory.current().unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
         drop(directory);
-        let path = dir.path().join(IDENTITY);
+        let path = dir.path().join(IDENTITY.name);
         let mut bytes = fs::read(&path).unwrap();
         bytes[13] ^= 1;
         fs::write(&path, &bytes).unwrap();
@@ -421,17 +703,5 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();
         assert!(error.to_string().contains("found damaged before"), "{error}");
-    }
-
-    #[test]
-    fn frame_of_another_format_is_a_version() {
-        let mut bytes = encode_frame(CURRENT_MAGIC, &[7]);
-        assert_eq!(decode_frame::<u64>("x", CURRENT_MAGIC, &bytes), Ok(7));
-        bytes[8] = 9;
-        let sealed = bytes.len() - 8;
-        let checksum = xxh3_64(&bytes[..sealed]).to_le_bytes();
-        bytes[sealed..].copy_from_slice(&checksum);
-        let error = decode_frame::<u64>("x", CURRENT_MAGIC, &bytes).unwrap_err();
-        assert!(matches!(error, StorageError::Version { .. }), "{error}");
     }
 }

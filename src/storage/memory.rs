@@ -7,11 +7,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rules::{Bounds, refuse};
+use super::rules::{Bounds, check_successor, refuse};
 use super::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
     SnapshotMeta, StorageError,
 };
+use crate::membership::Promise;
 
 /// A disk of one node; a clone is the same disk.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,8 @@ struct Disk {
 #[derive(Clone, Debug)]
 struct Image {
     identity: Identity,
+    promise: Promise,
+    removed: bool,
     hard_state: HardState,
     checkpoint: SnapshotMeta,
     /// The chunks of the full checkpoint and of each delta after it.
@@ -52,6 +55,10 @@ impl MemoryDisk {
             shared: Arc::clone(&self.shared),
             opened: disk.opened,
             identity: disk.image.as_ref().map(|image| image.identity.clone()),
+            promise: disk
+                .image
+                .as_ref()
+                .map_or_else(Promise::default, |image| image.promise.clone()),
             pending: None,
             failed: None,
         }
@@ -69,8 +76,9 @@ fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 pub(crate) struct MemoryStore {
     shared: Arc<Mutex<Disk>>,
     opened: u64,
-    /// A copy, so that it can be lent without the lock.
+    /// Copies, so that they can be lent without the lock.
     identity: Option<Identity>,
+    promise: Promise,
     /// The checkpoint begun and not yet committed.
     pending: Option<(CheckpointKind, Vec<Vec<u8>>)>,
     failed: Option<String>,
@@ -116,6 +124,35 @@ impl LogStore for MemoryStore {
         self.identity.as_ref()
     }
 
+    fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        self.call(|store, disk| {
+            let image = founded(disk)?;
+            check_successor(&image.identity, identity)?;
+            image.identity = identity.clone();
+            store.identity = Some(identity.clone());
+            Ok(())
+        })
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        self.call(|store, disk| {
+            founded(disk)?.promise = promise.clone();
+            store.promise = promise.clone();
+            Ok(())
+        })
+    }
+
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.call(|_, disk| {
+            founded(disk)?.removed = true;
+            Ok(())
+        })
+    }
+
     fn found(
         &mut self,
         identity: &Identity,
@@ -133,6 +170,8 @@ impl LogStore for MemoryStore {
             let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
             disk.image = Some(Image {
                 identity: identity.clone(),
+                promise: Promise::default(),
+                removed: false,
                 hard_state,
                 checkpoint: meta.clone(),
                 checkpoints: vec![chunks],
@@ -145,7 +184,14 @@ impl LogStore for MemoryStore {
     }
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
-        let image = self.call(|_, disk| founded(disk).cloned())?;
+        let image = self.call(|_, disk| {
+            let image = founded(disk)?;
+            if image.removed {
+                let reason = "its disk is marked so".to_owned();
+                return Err(StorageError::Removed { reason });
+            }
+            Ok(image.clone())
+        })?;
         for chunk in image.checkpoints.iter().flatten() {
             if let Err(reason) = sink(chunk) {
                 return self.call(|_, _| {

@@ -1,9 +1,10 @@
 //! What a node keeps on disk, and the promises that a store must keep.
 //!
-//! A store holds one node's [`Identity`], its Raft log since the last
-//! checkpoint with the hard state, and the checkpoint itself: a full image of
-//! the state machine followed by any number of deltas, each a list of chunks
-//! that only the state machine reads.
+//! A store holds one node's [`Identity`], its [`Promise`] to those that it may
+//! found a cluster with, its Raft log since the last checkpoint with the hard
+//! state, and the checkpoint itself: a full image of the state machine followed
+//! by any number of deltas, each a list of chunks that only the state machine
+//! reads. The store of a node without a cluster has a checkpoint at index 0.
 //!
 //! The contract, which one conformance suite checks for every store:
 //! - When a call returns `Ok`, what it wrote survives a power cut.
@@ -15,7 +16,9 @@
 //!   a failed sync is never tried again on the same data.
 //! - One thread calls it.
 
+mod anew;
 mod directory;
+mod frame;
 mod generation;
 mod log_index;
 mod memory;
@@ -40,21 +43,32 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::NodeId;
+use crate::membership::{Promise, node_id};
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::sled::{SledOptions, SledStore};
 
-/// Who the node of this store is. Written once, before anything else.
+/// Who the node of this store is. Written before anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// The cluster, drawn or derived when it was founded.
+    /// The cluster, drawn when it was founded; 0 as long as the node belongs to none.
     pub(crate) cluster: u64,
     pub(crate) node: NodeId,
     /// Drawn anew for each empty directory: tells a wiped disk from a restart.
     pub(crate) incarnation: u64,
     /// The address that peers reach this node by.
     pub(crate) address: String,
+    /// Drawn for a directory that nothing is left of before it, and kept when one is begun anew.
+    pub(crate) uid: u64,
+}
+
+impl Identity {
+    /// Who the node is once its directory has been begun anew: another member, of the same cluster,
+    /// that can be told to come from this one.
+    pub(crate) fn anew(&self, incarnation: u64) -> Identity {
+        Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
+    }
 }
 
 /// Some entries and the hard state, to be made durable together.
@@ -102,6 +116,22 @@ pub(crate) trait LogStore: Send {
     /// Who this store belongs to; `None` if it is blank.
     fn identity(&self) -> Option<&Identity>;
 
+    /// What the node has promised while it had no cluster; the default if nothing, or if the store
+    /// is blank.
+    #[allow(dead_code, reason = "until clusters are founded by it")]
+    fn promise(&self) -> &Promise;
+
+    /// Replaces the identity. A node's id, incarnation and uid never change, and a cluster once set
+    /// does not either. It may be called before the store is loaded, but not on a blank one.
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError>;
+
+    /// Replaces the promise. It may be called before the store is loaded, but not on a blank one.
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError>;
+
+    /// Marks the store as that of a member that was removed: it opens and loads never again, and all
+    /// that is left to do with it is to begin it anew. Not on a blank one.
+    fn mark_removed(&mut self) -> Result<(), StorageError>;
+
     /// Turns a blank store into the store of `identity`, with this as its first, full checkpoint,
     /// an empty log and `hard_state`.
     fn found(
@@ -140,6 +170,8 @@ pub(crate) enum StorageError {
     Io { what: String, reason: String },
     #[error("no space left on the disk: {what}")]
     NoSpace { what: String },
+    #[error("this member was removed from its cluster: {reason}")]
+    Removed { reason: String },
     #[error("damaged: {what}")]
     Corrupt { what: String },
     #[error("a store of another version: {what}")]
@@ -155,6 +187,9 @@ impl StorageError {
         match self {
             StorageError::InUse => Error::DataDirInUse { dir },
             StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },
+            StorageError::Removed { .. } => {
+                Error::DataDirMismatch { dir, reason: self.to_string() }
+            }
             StorageError::Version { what } => Error::DataDirMismatch { dir, reason: what },
             other => Error::DataDirUnusable { dir, reason: other.to_string() },
         }

@@ -3,10 +3,12 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::rules::refuse;
 use super::{
     Boot, CheckpointKind, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
     SnapshotMeta, StorageError,
 };
+use crate::membership::{Ballot, Genesis, Member, Pledge, Promise};
 use crate::node::message::{EntryKind, Voting};
 
 /// One change to a store, as its caller sees it.
@@ -21,6 +23,8 @@ pub(super) enum Op {
         meta: SnapshotMeta,
         log: LogAfter,
     },
+    Identify(Identity),
+    Promise(Promise),
     /// A checkpoint that is begun and given up.
     Abandon {
         full: bool,
@@ -31,6 +35,8 @@ pub(super) enum Op {
 /// The contents of a store.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Model {
+    pub(super) identity: Identity,
+    pub(super) promise: Promise,
     pub(super) boot: Boot,
     pub(super) chunks: Vec<Vec<u8>>,
 }
@@ -39,6 +45,7 @@ pub(super) struct Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Boot { hard_state, checkpoint, entries } = &self.boot;
+        write!(f, "{:?} {:?} ", self.identity, self.promise)?;
         write!(f, "{hard_state:?} checkpoint {checkpoint:?} entries")?;
         for entry in entries {
             let hash = xxh3_64(&entry.data) as u16;
@@ -55,6 +62,8 @@ impl std::fmt::Debug for Model {
 impl Model {
     pub(super) fn founded(hard_state: HardState, meta: &SnapshotMeta, chunks: &[Vec<u8>]) -> Model {
         Model {
+            identity: identity(),
+            promise: Promise::default(),
             boot: Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() },
             chunks: chunks.to_vec(),
         }
@@ -62,12 +71,16 @@ impl Model {
 
     /// Loads a store.
     pub(super) fn of(store: &mut dyn LogStore) -> Result<Model, StorageError> {
+        let Some(identity) = store.identity().cloned() else {
+            return refuse("the store is blank".to_owned());
+        };
+        let promise = store.promise().clone();
         let mut chunks = Vec::new();
         let boot = store.load(&mut |chunk| {
             chunks.push(chunk.to_vec());
             Ok(())
         })?;
-        Ok(Model { boot, chunks })
+        Ok(Model { identity, promise, boot, chunks })
     }
 
     pub(super) fn last(&self) -> u64 {
@@ -94,6 +107,8 @@ impl Model {
     pub(super) fn apply(&mut self, op: &Op, kind: CheckpointKind) {
         match op {
             Op::Append(write) => self.append(write),
+            Op::Identify(identity) => self.identity = identity.clone(),
+            Op::Promise(promise) => self.promise = promise.clone(),
             Op::Abandon { .. } => {}
             Op::Checkpoint { chunks, between, meta, log, .. } => {
                 if let Some(write) = between {
@@ -120,6 +135,8 @@ impl Model {
 pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind, StorageError> {
     match op {
         Op::Append(write) => store.append(write).map(|()| CheckpointKind::Delta),
+        Op::Identify(identity) => store.set_identity(identity).map(|()| CheckpointKind::Delta),
+        Op::Promise(promise) => store.keep_promise(promise).map(|()| CheckpointKind::Delta),
         Op::Abandon { full, chunks } => {
             let kind = store.begin_checkpoint(*full)?;
             for chunk in chunks {
@@ -178,7 +195,15 @@ impl Random {
 }
 
 pub(super) fn identity() -> Identity {
-    Identity { cluster: 11, node: 2, incarnation: 33, address: "10.0.0.2:7000".to_owned() }
+    let address = "10.0.0.2:7000".to_owned();
+    Identity { cluster: 11, node: 2, incarnation: 33, address, uid: 44 }
+}
+
+pub(super) fn promise(round: u64) -> Promise {
+    let ballot = Ballot { round, proposer: 3 };
+    let members = (1..=round % 4).map(|node| Member::new(node, format!("10.0.0.{node}:7000")));
+    let genesis = Genesis { cluster: round, members: members.collect() };
+    Promise { ballot, pledge: round.is_multiple_of(2).then_some(Pledge { ballot, genesis }) }
 }
 
 pub(super) fn meta(index: u64) -> SnapshotMeta {
@@ -209,6 +234,15 @@ pub(super) fn found(store: &mut dyn LogStore) -> Result<Model, StorageError> {
 
 /// Draws the next operation that the model's contents allow.
 pub(super) fn draw(random: &mut Random, model: &Model, checkpoint_percent: u64) -> Op {
+    if random.chance(5) {
+        return match random.below(2) {
+            0 => Op::Identify(Identity {
+                address: format!("10.0.0.{}:7000", random.below(99)),
+                ..model.identity.clone()
+            }),
+            _ => Op::Promise(promise(random.below(1000))),
+        };
+    }
     if !random.chance(checkpoint_percent) {
         return Op::Append(draw_write(random, model));
     }

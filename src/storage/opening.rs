@@ -124,6 +124,7 @@ mod tests {
             node: founding.members[0].node,
             incarnation: 1,
             address: "127.0.0.1:7400".to_owned(),
+            uid: 1,
         };
         let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);

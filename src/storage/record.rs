@@ -344,8 +344,9 @@ fn seal(key: &Key, value: &[u8]) -> u64 {
 
 /// The chain that the records of one generation of one store begin with, so that a file which
 /// strayed in from another store or another generation does not fit.
-pub(super) fn first_chain(identity: &super::Identity, generation: u64) -> u64 {
-    let mut bytes = encode_body(identity);
+/// `origin` is the directory's, see there.
+pub(super) fn first_chain(origin: &[u8], generation: u64) -> u64 {
+    let mut bytes = origin.to_vec();
     bytes.extend_from_slice(&generation.to_le_bytes());
     xxh3_64(&bytes)
 }

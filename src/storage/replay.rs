@@ -14,7 +14,7 @@ use super::log_index::{LogIndex, Span};
 use super::record::{Kind, LogBody, Manifest, Record, corrupt, first_chain, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
-use super::{Boot, ChunkSink, HardState, Identity, LogEntry, SnapshotMeta, StorageError};
+use super::{Boot, ChunkSink, HardState, LogEntry, SnapshotMeta, StorageError};
 
 /// What a generation holds, verified, and what is needed to go on writing it.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ pub(super) struct Replay {
 /// Reads a generation back and hands its chunks on.
 pub(super) fn replay(
     generation: &Generation,
-    identity: &Identity,
+    origin: &[u8],
     witness: &Testimony,
     sink: &mut ChunkSink<'_>,
 ) -> Result<Replay, StorageError> {
-    let first_chain = first_chain(identity, generation.number());
+    let first_chain = first_chain(origin, generation.number());
     if witness.first_chain != first_chain {
         return corrupt("the witness is of another store or generation".to_owned());
     }

@@ -4,7 +4,7 @@
 //! open refuses. It is better refused while the log on disk is still sound.
 //! The rules are in one place so that every store refuses the same.
 
-use super::{HardState, LogAfter, LogWrite, SnapshotMeta, StorageError};
+use super::{HardState, Identity, LogAfter, LogWrite, SnapshotMeta, StorageError};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,18 @@ impl Bounds {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether one identity may be replaced by the other, or why not.
+pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<(), StorageError> {
+    let who = |identity: &Identity| (identity.node, identity.incarnation, identity.uid);
+    if who(old) != who(new) {
+        return refuse(format!("an identity of {:?} for one of {:?}", who(new), who(old)));
+    }
+    if old.cluster != 0 && old.cluster != new.cluster {
+        return refuse(format!("cluster {} for cluster {}", new.cluster, old.cluster));
+    }
+    Ok(())
 }
 
 /// The error for a call that the contract does not allow.

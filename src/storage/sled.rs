@@ -31,6 +31,7 @@ use super::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite,
     SnapshotMeta, StorageError,
 };
+use crate::membership::Promise;
 
 /// What of the store can be set.
 #[derive(Clone, Copy, Debug)]
@@ -361,6 +362,25 @@ impl LogStore for SledStore {
         self.directory.identity()
     }
 
+    fn promise(&self) -> &Promise {
+        self.directory.promise()
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        self.call(|store| store.directory.set_identity(identity))
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        self.call(|store| store.directory.keep_promise(promise))
+    }
+
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.call(|store| {
+            store.directory.origin()?;
+            store.directory.mark_removed()
+        })
+    }
+
     fn found(
         &mut self,
         identity: &Identity,
@@ -376,7 +396,7 @@ impl LogStore for SledStore {
             let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
             let io = |error| super::directory::io_error("clearing the directory", &error);
             store.directory.remove_leftovers(None).map_err(io)?;
-            let first_chain = first_chain(identity, FIRST_GENERATION);
+            let first_chain = first_chain(&Directory::origin_of(identity), FIRST_GENERATION);
             let mut generation = store.create_generation(FIRST_GENERATION)?;
             let mut pending = Pending::new(None, FIRST_CHECKPOINT, first_chain);
             for chunk in chunks {
@@ -397,11 +417,9 @@ impl LogStore for SledStore {
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
         self.call(|store| {
-            let Some(identity) = store.directory.identity() else {
-                return refuse("the store is blank".to_owned());
-            };
+            let origin = store.directory.origin()?;
             let first_chain = first_chain(
-                identity,
+                origin,
                 match &store.state {
                     State::Opened(generation, _) => generation.number(),
                     State::Live(live) => live.generation.number(),
@@ -409,8 +427,8 @@ impl LogStore for SledStore {
                 },
             );
             let replayed = match &store.state {
-                State::Opened(generation, last) => replay(generation, identity, last, sink)?,
-                State::Live(live) => replay(&live.generation, identity, &live.testimony(), sink)?,
+                State::Opened(generation, last) => replay(generation, origin, last, sink)?,
+                State::Live(live) => replay(&live.generation, origin, &live.testimony(), sink)?,
                 State::Blank => return refuse("the store is blank".to_owned()),
             };
             let generation = match std::mem::replace(&mut store.state, State::Blank) {
@@ -484,10 +502,7 @@ impl LogStore for SledStore {
                 return Ok(CheckpointKind::Delta);
             }
             let number = live.generation.number() + 1;
-            let Some(identity) = store.directory.identity() else {
-                return refuse("the store is blank".to_owned());
-            };
-            let first_chain = first_chain(identity, number);
+            let first_chain = first_chain(store.directory.origin()?, number);
             let target = Some(store.create_generation(number)?);
             store.pending = Some(Pending::new(target, FIRST_CHECKPOINT, first_chain));
             Ok(CheckpointKind::Full)
@@ -533,10 +548,7 @@ impl LogStore for SledStore {
                 return old.commit_delta(&pending, meta, from);
             };
             let number = target.number();
-            let Some(identity) = store.directory.identity() else {
-                return refuse("the store is blank".to_owned());
-            };
-            let first_chain = first_chain(identity, number);
+            let first_chain = first_chain(store.directory.origin()?, number);
             let mut live = pending.start(target, first_chain, meta, hard_state, from)?;
             let old = store.live()?;
             if matches!(log, LogAfter::From(_)) {

@@ -64,6 +64,7 @@ impl Seats {
                 node: member.node,
                 incarnation: member.node,
                 address: member.address.clone(),
+                uid: member.uid,
             };
             let (hard_state, meta, state) = founding.start(seats.settings.version);
             disk.open()

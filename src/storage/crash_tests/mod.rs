@@ -271,7 +271,7 @@ fn work(dir: &Path) {
     }
 }
 
-fn copy_directory(from: &Path, to: &Path) {
+pub(super) fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -1,0 +1,267 @@
+//! A fresh store in the place of one that is of no use any more.
+//!
+//! The fresh one is made on the side and closed, so that it is whole before
+//! anything is moved; then one write says that it counts, and what was there is
+//! put aside. See `directory` for the steps.
+
+#![allow(dead_code, reason = "until members are removed")]
+
+use std::path::Path;
+
+use super::directory::Directory;
+use super::rules::refuse;
+use super::{HardState, Identity, LogStore, SledOptions, SledStore, SnapshotMeta, StorageError};
+
+/// A store that is about to take the place of the one in a directory, which is locked meanwhile.
+/// Dropped before its end, nothing has happened.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    directory: Directory,
+    before: Identity,
+    store: SledStore,
+}
+
+impl Replacement {
+    /// Makes a blank store for the place of the one in `dir`, whatever is wrong with that one, if
+    /// only it can be told whose it is.
+    pub(crate) fn begin(dir: &Path, options: SledOptions) -> Result<Replacement, StorageError> {
+        Replacement::of(Directory::open_marked(dir)?, options)
+    }
+
+    fn of(directory: Directory, options: SledOptions) -> Result<Replacement, StorageError> {
+        let Some(before) = directory.identity().cloned() else {
+            return refuse("the store is blank".to_owned());
+        };
+        let store = SledStore::open(&directory.make_place()?, options)?;
+        Ok(Replacement { directory, before, store })
+    }
+
+    /// Whose the directory was.
+    pub(crate) fn before(&self) -> &Identity {
+        &self.before
+    }
+
+    /// The store to be, for its founding.
+    pub(crate) fn store(&mut self) -> &mut SledStore {
+        &mut self.store
+    }
+
+    /// Puts it in place, durably. What was there before is in `before-<incarnation>` from now on,
+    /// and replaces what was there.
+    pub(crate) fn finish(self) -> Result<(), StorageError> {
+        let Replacement { mut directory, store, .. } = self;
+        if store.identity().is_none() {
+            return refuse("a blank store in the place of another one".to_owned());
+        }
+        drop(store);
+        directory.replace()
+    }
+}
+
+impl SledStore {
+    /// Begins the directory of a member that was removed, or whose disk was found damaged, anew:
+    /// under a new id, as the rest of `start` says. It is open, not blank, and not loaded then.
+    ///
+    /// The cluster, the uid and the address stay what they were.
+    pub(crate) fn begin_anew(
+        dir: &Path,
+        options: SledOptions,
+        incarnation: u64,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<SledStore, StorageError> {
+        let directory = Directory::open_marked(dir)?;
+        if directory.removed()?.is_none() && directory.quarantined()?.is_none() {
+            return refuse("to begin anew, and the directory may be sound".to_owned());
+        }
+        let mut replacement = Replacement::of(directory, options)?;
+        let identity = replacement.before().anew(incarnation);
+        replacement.store().found(&identity, hard_state, meta, chunks)?;
+        replacement.finish()?;
+        SledStore::open(dir, options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::super::model::{Model, apply, entry, found, identity, promise};
+    use super::super::{LogWrite, model};
+    use super::*;
+    use crate::node::message::Voting;
+
+    fn nothing() -> SnapshotMeta {
+        SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }
+    }
+
+    fn open(dir: &Path) -> Result<SledStore, StorageError> {
+        SledStore::open(dir, SledOptions::default())
+    }
+
+    fn begin_anew(dir: &Path, incarnation: u64) -> Result<SledStore, StorageError> {
+        let (options, chunks) = (SledOptions::default(), vec![b"empty".to_vec()]);
+        let (hard_state, mut chunks) = (HardState::default(), chunks.into_iter());
+        SledStore::begin_anew(dir, options, incarnation, hard_state, &nothing(), &mut chunks)
+    }
+
+    /// A member with a log and a promise, as it is before it is removed.
+    fn member(dir: &Path) -> Model {
+        let mut store = open(dir).unwrap();
+        let mut model = found(&mut store).unwrap();
+        let entries = vec![entry(1, 1, b"one"), entry(2, 1, b"two")];
+        for op in [
+            model::Op::Append(LogWrite { hard_state: None, entries }),
+            model::Op::Promise(promise(2)),
+        ] {
+            let kind = apply(&mut store, &op).unwrap();
+            model.apply(&op, kind);
+        }
+        model
+    }
+
+    /// What a directory that was begun anew holds.
+    fn anew(incarnation: u64) -> Model {
+        let founded = Model::founded(HardState::default(), &nothing(), &[b"empty".to_vec()]);
+        Model { identity: identity().anew(incarnation), ..founded }
+    }
+
+    fn befores(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let names = entries.map(|name| name.to_str().unwrap().to_owned());
+        names.filter(|name| name.starts_with("before-")).collect()
+    }
+
+    #[test]
+    fn a_removed_member_begins_anew_and_keeps_what_was_before() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = work.path().join("data");
+        let model = member(&dir);
+        let error = begin_anew(&dir, 5).unwrap_err();
+        assert!(error.to_string().contains("may be sound"), "{error}");
+        let mut store = open(&dir).unwrap();
+        assert_eq!(Model::of(&mut store).unwrap(), model);
+        store.mark_removed().unwrap();
+        drop(store);
+        for _ in 0..2 {
+            let error = open(&dir).unwrap_err();
+            assert!(matches!(error, StorageError::Removed { .. }), "{error}");
+        }
+        assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));
+        let again = anew(5);
+        assert_ne!(again.identity.node, identity().node);
+        assert_eq!((again.identity.uid, again.identity.cluster), (44, 11));
+        assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), again);
+        // What was there is whole, and is there once.
+        assert_eq!(befores(&dir), [format!("before-{:016x}", identity().incarnation)]);
+        let before = dir.join(&befores(&dir)[0]);
+        assert!(matches!(open(&before), Err(StorageError::Removed { .. })));
+        fs::remove_file(before.join("REMOVED")).unwrap();
+        assert_eq!(Model::of(&mut open(&before).unwrap()).unwrap(), model);
+
+        open(&dir).unwrap().mark_removed().unwrap();
+        let third = identity().anew(6);
+        assert_eq!(begin_anew(&dir, 6).unwrap().identity(), Some(&third));
+        assert_eq!(befores(&dir), [format!("before-{:016x}", 5)]);
+    }
+
+    #[test]
+    fn a_damaged_directory_begins_anew_if_it_says_whose_it_is() {
+        let work = tempfile::tempdir().unwrap();
+        let dir = work.path().join("data");
+        member(&dir);
+        fs::remove_file(dir.join("CURRENT")).unwrap();
+        fs::write(dir.join("PROMISE"), b"nonsense").unwrap();
+        assert!(matches!(open(&dir), Err(StorageError::Corrupt { .. })));
+        assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));
+
+        let other = work.path().join("other");
+        member(&other);
+        fs::write(other.join("IDENTITY"), b"nonsense").unwrap();
+        assert!(matches!(open(&other), Err(StorageError::Corrupt { .. })));
+        assert!(matches!(begin_anew(&other, 5), Err(StorageError::Corrupt { .. })));
+        assert!(befores(&other).is_empty());
+    }
+
+    /// Every state that a crash in the middle of the moves can leave, in both of the orders in which
+    /// the entries of a directory may be moved.
+    #[test]
+    fn a_crash_while_beginning_anew_leaves_the_one_or_the_other() {
+        let work = tempfile::tempdir().unwrap();
+        let removed = work.path().join("removed");
+        member(&removed);
+        open(&removed).unwrap().mark_removed().unwrap();
+        let copy = |number: &mut u32| -> PathBuf {
+            *number += 1;
+            let to = work.path().join(format!("case-{number}"));
+            super::super::crash_tests::copy_directory(&removed, &to);
+            to
+        };
+        let make = |dir: &Path| {
+            let mut replacement = Replacement::begin(dir, SledOptions::default()).unwrap();
+            let identity = replacement.before().anew(5);
+            let mut chunks = vec![b"empty".to_vec()].into_iter();
+            let store = replacement.store();
+            store.found(&identity, HardState::default(), &nothing(), &mut chunks).unwrap();
+        };
+        let names = |dir: &Path, reverse: bool| {
+            let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<_> = entries
+                .filter(|name| !["LOCK", "anew", "ANEW"].contains(&name.to_str().unwrap()))
+                .collect();
+            names.sort();
+            if reverse {
+                names.reverse();
+            }
+            names
+        };
+        let mut number = 0;
+        // Before it counts.
+        let dir = copy(&mut number);
+        make(&dir);
+        assert!(matches!(open(&dir), Err(StorageError::Removed { .. })));
+        assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));
+        for reverse in [false, true] {
+            for cleared in [false, true] {
+                for moved in 0..20 {
+                    let dir = copy(&mut number);
+                    make(&dir);
+                    let before = dir.join("before-0000000000000021");
+                    let mark = |cleared| {
+                        super::super::directory::write_takeover(&dir, &before, cleared);
+                    };
+                    mark(false);
+                    let all = names(&dir, reverse);
+                    let (from, to) = if cleared {
+                        fs::create_dir(&before).unwrap();
+                        for name in &all {
+                            fs::rename(dir.join(name), before.join(name)).unwrap();
+                        }
+                        mark(true);
+                        (dir.join("anew"), dir.clone())
+                    } else {
+                        if moved > 0 {
+                            fs::create_dir(&before).unwrap();
+                        }
+                        (dir.clone(), before.clone())
+                    };
+                    let mut left = names(&from, reverse);
+                    left.retain(|name| !name.to_str().unwrap().starts_with("before-"));
+                    let end = moved > left.len();
+                    for name in left.into_iter().take(moved) {
+                        fs::rename(from.join(&name), to.join(&name)).unwrap();
+                    }
+                    let mut store = open(&dir).unwrap();
+                    assert_eq!(Model::of(&mut store).unwrap(), anew(5), "{cleared} {moved}");
+                    assert_eq!(names(&before, reverse), all, "{cleared} {moved}");
+                    assert!(!dir.join("ANEW").exists() && !dir.join("anew").exists());
+                    if end {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -23,7 +23,8 @@ use crate::znode::{SessionId, Zxid};
 /// ```no_run
 /// use quorate::Coordinator;
 ///
-/// let coordinator = Coordinator::join(["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"])?;
+/// // On one host. On several, `builder` names the cluster's `Secret` or certificates, too.
+/// let coordinator = Coordinator::join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
 /// let session = coordinator.session();
 /// # Ok::<(), quorate::Error>(())
 /// ```

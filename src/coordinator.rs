@@ -128,7 +128,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
-    /// [`Error::UnresolvedPeer`], [`Error::NotAPeer`] when none of it is this process. For the data
+    /// [`Error::UnresolvedPeer`], [`Error::NotSecured`] when one is not on this host's loopback,
+    /// [`Error::NotAPeer`] when none of it is this process. For the data
     /// directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
     /// [`Error::Corrupt`]. [`Error::System`].
     pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
@@ -246,8 +247,8 @@ impl Coordinator {
     /// most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] if a peer belongs to another cluster, or one of the two is too old for
-    /// the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
+    /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or authority,
+    /// or one of the two is too old for the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
     /// answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let mut synced = self.session().nonblocking().sync();

@@ -324,7 +324,8 @@ pub enum Error {
     PeerRefused {
         /// The peer.
         peer: String,
-        /// Why: it belongs to another cluster, or one of the two is too old for the other.
+        /// Why: it belongs to another cluster, has another secret or authority, or one of the two is
+        /// too old for the other.
         reason: String,
     },
     /// None of the peers is this process.

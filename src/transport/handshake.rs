@@ -290,6 +290,11 @@ mod tests {
         golden.sample("refusal", &Answer::Refused(refusal).encode(1, Vec::new()));
         golden.sample("hello, version 2", &Hello { version: 2, ..HELLO }.encode(Vec::new()));
         golden.sample("welcome, version 2", &Answer::Welcome.encode(2, Vec::new()));
+        let keys = Refusal::new(RefusalCode::Security, "other keys".to_owned());
+        golden.sample("refusal, other keys", &Answer::Refused(keys).encode(2, Vec::new()));
+        let identity = Refusal::new(RefusalCode::Identity, "another's".to_owned());
+        golden.sample("refusal, another's id", &Answer::Refused(identity).encode(2, Vec::new()));
+        golden.sample("preface of a secret", &crate::transport::secure::SECRET_PREFACE);
         golden.check();
     }
 

@@ -21,6 +21,8 @@ mod tls;
 
 use std::io;
 
+#[cfg(test)]
+pub(crate) use self::secret::PREFACE as SECRET_PREFACE;
 pub(crate) use self::subjects::Subjects;
 use super::frame::FrameReader;
 use super::handshake::{Answer, HANDSHAKE_BYTES_MAX};

@@ -23,7 +23,7 @@ use super::{Fault, Side};
 use crate::security::Secret;
 
 /// What comes first. The last byte is the form of all the rest.
-pub(super) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', FORM];
+pub(crate) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', FORM];
 const FORM: u8 = 1;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";

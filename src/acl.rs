@@ -125,6 +125,7 @@ impl fmt::Debug for Permissions {
 /// | `digest` | `user:base64(SHA-1(user:password))` | who knows the password: ZooKeeper's scheme, see [`Id::digest`] |
 /// | `argon2` | `user:base64(Argon2id(password))` | the same with a salted hash that is slow to try out: see [`Id::argon2`] |
 /// | `ip` | an address, or `address/bits` | sessions of the instances at such an address, IPv4 or IPv6 |
+/// | `x509` | the subject of a certificate, as `CN=app-0,O=Example` | sessions of the instances that have such a certificate: see [`Tls`](crate::Security) |
 /// | `super` | | who may do everything: see [`Builder::super_user`](crate::Builder::super_user) |
 /// | others | as their [`AuthProvider`](crate::AuthProvider) has it | whom it vouches for |
 ///
@@ -195,6 +196,7 @@ impl Id {
             "" | "super" => false,
             "auth" => true,
             "world" => self.id == "anyone",
+            "x509" => !self.id.is_empty(),
             "ip" => self.id.parse::<Network>().is_ok(),
             "digest" | "argon2" => {
                 let hash = self.id.split_once(':').map(|(_, hash)| hash);

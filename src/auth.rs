@@ -109,8 +109,9 @@ fn argon2(user: &str, password: &[u8]) -> Id {
 pub(crate) struct Schemes {
     providers: BTreeMap<String, Arc<dyn AuthProvider>>,
     super_users: Vec<Id>,
-    /// What every session of this instance is known as: its address.
-    pub(crate) own: Vec<Id>,
+    /// What every session of this instance is known as: its address, and the subject of its
+    /// certificate.
+    own: Vec<Id>,
 }
 
 impl fmt::Debug for Schemes {
@@ -121,7 +122,8 @@ impl fmt::Debug for Schemes {
 
 impl Schemes {
     /// Those that there are anyway, and that no provider can take the place of.
-    const BUILT_IN: [&'static str; 6] = ["world", "auth", "digest", "argon2", "ip", "super"];
+    const BUILT_IN: [&'static str; 7] =
+        ["world", "auth", "digest", "argon2", "ip", "x509", "super"];
 
     pub(crate) fn add(&mut self, provider: impl AuthProvider) {
         self.providers.insert(provider.scheme().to_owned(), Arc::new(provider));
@@ -129,6 +131,18 @@ impl Schemes {
 
     pub(crate) fn add_super_user(&mut self, id: Id) {
         self.super_users.push(id);
+    }
+
+    /// Says what every session of this instance is known as. Call it after the super users are known.
+    pub(crate) fn set_own(&mut self, ids: impl IntoIterator<Item = Id>) {
+        self.own = ids.into_iter().collect();
+        if self.own.iter().any(|id| self.super_users.contains(id)) {
+            self.own.push(Id::superuser());
+        }
+    }
+
+    pub(crate) fn own(&self) -> &[Id] {
+        &self.own
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
@@ -155,7 +169,14 @@ impl Schemes {
                 let (user, password) = user(credentials).map_err(failed)?;
                 vec![argon2(user, password)]
             }
-            "ip" => self.own.iter().filter(|id| id.scheme == "ip").cloned().collect(),
+            "ip" => self.own_of("ip").collect(),
+            "x509" => {
+                let ids: Vec<Id> = self.own_of("x509").collect();
+                if ids.is_empty() {
+                    return Err(failed("this instance has no certificate with a subject".into()));
+                }
+                ids
+            }
             _ => {
                 let Some(provider) = self.providers.get(scheme) else {
                     return Err(failed("this instance has no provider for it".to_owned()));
@@ -171,6 +192,10 @@ impl Schemes {
             ids.push(Id::superuser());
         }
         Ok(ids)
+    }
+
+    fn own_of(&self, scheme: &str) -> impl Iterator<Item = Id> {
+        self.own.iter().filter(move |id| id.scheme == scheme).cloned()
     }
 
     /// Whether this instance knows all whom an ACL names.
@@ -244,6 +269,7 @@ mod tests {
             ("argon2", b""),
             ("world", b"anyone"),
             ("super", b""),
+            ("x509", b"CN=app-0"),
             ("none", b""),
             ("", b""),
         ] {

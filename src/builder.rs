@@ -15,6 +15,7 @@ use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::{boot, driver, entropy};
+use crate::security::Security;
 use crate::storage::{Identity, LogStore, SledOptions, SledStore};
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::version::VERSION;
@@ -25,9 +26,10 @@ use crate::version::VERSION;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use quorate::Coordinator;
+/// use quorate::{Coordinator, Tls};
 ///
 /// let coordinator = Coordinator::builder()
+///     .security(Tls::from_pem_files("ca.pem", "node.pem", "node.key")?)
 ///     .listen("0.0.0.0:7400")
 ///     .advertise("app-0.app:7400")
 ///     .data_dir("/var/lib/app/quorate")
@@ -46,6 +48,7 @@ pub struct Builder {
     pub(crate) heartbeat: Duration,
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
+    pub(crate) security: Security,
     /// What the instance can do: less than this build only in a cluster in memory.
     pub(crate) version: u16,
 }
@@ -62,6 +65,7 @@ impl Default for Builder {
             heartbeat: Duration::from_millis(50),
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
+            security: Security::default(),
             version: VERSION,
         }
     }
@@ -164,6 +168,18 @@ impl Builder {
         self
     }
 
+    /// What keeps strangers out of what the members say to each other: a [`Secret`], certificates
+    /// ([`Tls`]), or nothing ([`Security::Insecure`]). By default nothing, and therefore on the
+    /// loopback only. All members need the same kind.
+    ///
+    /// [`Secret`]: crate::Secret
+    /// [`Tls`]: crate::Tls
+    #[must_use]
+    pub fn security(mut self, security: impl Into<Security>) -> Builder {
+        self.security = security.into();
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let invalid = |setting, reason: &str| {
             Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
@@ -197,8 +213,13 @@ impl Builder {
     ) -> Result<Coordinator> {
         self.validate()?;
         let peers = Peers::parse(peers)?;
+        self.check_secured(peers.outside_loopback())?;
         let (address, listener) = self.bind(&peers)?;
-        self.schemes.own = own_address(&listener, &address).into_iter().collect();
+        let listened = listener.local_addr().ok();
+        let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
+        self.check_secured(outside.map(|address| address.to_string()))?;
+        let own = own_address(&listener, &address).into_iter();
+        self.schemes.set_own(own.chain(own_subject(&self.security)));
         let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
 
@@ -250,6 +271,14 @@ impl Builder {
         })
     }
 
+    /// That nothing which this address can be reached from is left open by mistake.
+    fn check_secured(&self, outside: Option<String>) -> Result<()> {
+        match (&self.security, outside) {
+            (Security::Loopback, Some(address)) => Err(Error::NotSecured { address }),
+            _ => Ok(()),
+        }
+    }
+
     fn bind(&self, peers: &Peers) -> Result<(String, TcpListener)> {
         let Some(address) = self.advertise.clone().or_else(|| {
             // A list of one leaves no choice, whatever address is listened on.
@@ -297,6 +326,27 @@ fn own_address(listener: &TcpListener, advertised: &str) -> Option<Id> {
         Some(resolved.ip())
     })?;
     Some(Id::new("ip", ip.to_canonical().to_string()))
+}
+
+/// What this instance's sessions are known as by scheme `x509`.
+#[cfg(feature = "tls")]
+fn own_subject(security: &Security) -> Option<Id> {
+    let Security::Tls(tls) = security else {
+        return None;
+    };
+    let id = Id::new("x509", tls.keys().subject.clone());
+    match id.check() {
+        Ok(()) => Some(id),
+        Err(reason) => {
+            tracing::warn!(reason, "this instance's sessions have no id of scheme x509");
+            None
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn own_subject(_security: &Security) -> Option<Id> {
+    None
 }
 
 fn default_dir(address: &str) -> PathBuf {

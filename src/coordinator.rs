@@ -23,7 +23,8 @@ use crate::znode::{SessionId, Zxid};
 /// ```no_run
 /// use quorate::Coordinator;
 ///
-/// let coordinator = Coordinator::join(["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"])?;
+/// // On one host. On several, `builder` names the cluster's `Secret` or certificates, too.
+/// let coordinator = Coordinator::join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
 /// let session = coordinator.session();
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -127,7 +128,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
-    /// [`Error::UnresolvedPeer`], [`Error::NotAPeer`] when none of it is this process. For the data
+    /// [`Error::UnresolvedPeer`], [`Error::NotSecured`] when one is not on this host's loopback,
+    /// [`Error::NotAPeer`] when none of it is this process. For the data
     /// directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
     /// [`Error::Corrupt`]. [`Error::System`].
     pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
@@ -245,8 +247,8 @@ impl Coordinator {
     /// most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] if a peer belongs to another cluster, or one of the two is too old for
-    /// the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
+    /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or authority,
+    /// or one of the two is too old for the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
     /// answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let mut synced = self.session().nonblocking().sync();

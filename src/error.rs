@@ -324,7 +324,8 @@ pub enum Error {
     PeerRefused {
         /// The peer.
         peer: String,
-        /// Why: it belongs to another cluster, or one of the two is too old for the other.
+        /// Why: it belongs to another cluster, has another secret or authority, or one of the two is
+        /// too old for the other.
         reason: String,
     },
     /// None of the peers is this process.
@@ -337,6 +338,16 @@ pub enum Error {
         peers: Vec<String>,
         /// What was tried, when something was.
         detail: String,
+    },
+    /// Others could reach the members, and nothing would keep them out.
+    #[error(
+        "{address} is not on the loopback, and what is said there would be neither secret nor proven: \
+         name a Secret or certificates with Builder::security, or Security::Insecure if the network \
+         is private by other means"
+    )]
+    NotSecured {
+        /// The peer, or the address that is listened on.
+        address: String,
     },
     /// The address to listen on cannot be bound.
     #[error("cannot listen on {address}: {reason}")]

@@ -5,7 +5,8 @@
 //! ```
 //! use quorate::{CreateMode, testing::Cluster};
 //!
-//! // In an application: Coordinator::join(["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"])?
+//! // In an application: Coordinator::join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?
+//! // (on several hosts with a `Secret` or `Tls` of the cluster, by `Coordinator::builder`).
 //! // In its unit tests, and here: a cluster in memory.
 //! let cluster = Cluster::new(3);
 //! let session = cluster.node(0).session();
@@ -24,6 +25,7 @@
 //! - [`Coordinator`] is this instance's membership: join, status, close.
 //! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
 //!   blocking.
+//! - [`Security`] keeps strangers out of what the members say to each other.
 //! - [`Acl`] says who may do what with a znode; [`Session::add_auth`] makes a session somebody.
 //! - [`Quota`] limits how much there may be below a path.
 //! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
@@ -43,8 +45,9 @@
 //!
 //! # Caveats
 //!
-//! Members trust each other and their network: what they say is neither authenticated nor encrypted
-//! yet. The members are those of the list that founded the cluster. A panic inside the engine stops
+//! Members trust each other: whoever has the cluster's [`Secret`] or a certificate of its authority
+//! ([`Tls`]) is one, and can read and change everything. Without either, members are on one host. The
+//! members are those of the list that founded the cluster. A panic inside the engine stops
 //! the node, not the process, unless the process is built to abort on panics.
 
 #![deny(missing_docs)]
@@ -78,6 +81,7 @@ mod quota;
 pub mod recipes;
 mod root;
 mod runtime;
+mod security;
 mod session;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
@@ -103,6 +107,9 @@ pub use nonblocking::NonBlocking;
 pub use pending::Pending;
 pub use quota::{Quota, Usage};
 pub use recipes::{Lock, LockGuard, LockLost};
+#[cfg(feature = "tls")]
+pub use security::Tls;
+pub use security::{Secret, Security};
 pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
 pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
@@ -117,6 +124,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/security.md")]
 #[doc = include_str!("../docs/one-write.md")]
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]

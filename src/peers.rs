@@ -81,6 +81,16 @@ impl Peers {
         Ok(())
     }
 
+    /// The first that is on another host. A name that does not resolve may be anywhere, and is not
+    /// connected to from a node without keys when it does and is not here: see `transport`.
+    pub(crate) fn outside_loopback(&self) -> Option<String> {
+        let is_outside = |peer: &&Peer| match &peer.resolved {
+            Ok(found) => found.iter().any(|address| !address.ip().to_canonical().is_loopback()),
+            Err(_) => false,
+        };
+        self.peers.iter().find(is_outside).map(|peer| peer.address.clone())
+    }
+
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
         self.peers.iter().map(|peer| peer.address.as_str())
     }

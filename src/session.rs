@@ -153,9 +153,9 @@ impl Session {
         if pending.has_failed() {
             // Refused at once: nobody will ever open it.
             session.set_state(SessionState::Expired);
-        } else if !shared.schemes.own.is_empty() {
+        } else if !shared.schemes.own().is_empty() {
             // Known as these from the start, whatever its user says.
-            let ids = shared.schemes.own.clone();
+            let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
             let introduce = ClientRequest::Introduce { session: id, ids };
             shared.tell(Some(Asker::Holder(Arc::clone(&session))), introduce);

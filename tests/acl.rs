@@ -2,6 +2,12 @@
 //!
 //! The numbers are those of the rows on ACLs in `tests/semantics`.
 
+#[cfg(feature = "tls")]
+#[path = "port/authority.rs"]
+mod authority;
+
+#[cfg(feature = "tls")]
+use quorate::Coordinator;
 use quorate::testing::Cluster;
 use quorate::{
     ACL_ENTRIES_MAX, Acl, AuthProvider, Condition, CreateMode, Error, EventKind, Id, OpResult,
@@ -485,4 +491,56 @@ fn lists_and_sessions_are_bounded() {
     let refused = session.add_auth("digest", "u:64");
     assert!(matches!(refused, Err(Error::AuthFailed { .. })), "{refused:?}");
     assert_eq!(session.state(), SessionState::AuthFailed);
+}
+
+/// Row F37: an instance's sessions are known by its certificate, and `auth` stands for that.
+#[cfg(feature = "tls")]
+#[test]
+fn certificates_are_known_without_asking() {
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    let authority = authority::Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let peers = listeners.map(|listener| listener.local_addr().unwrap().to_string());
+    let of = |name: &str| Id::new("x509", format!("CN={name}"));
+    let start = |place: usize, name: &str| {
+        Coordinator::builder()
+            .security(authority.tls(name))
+            .advertise(&peers[place])
+            .data_dir(dir.path().join(name))
+            .super_user(of("root"))
+            .join(&peers)
+            .unwrap()
+    };
+    let (one, two) = (start(0, "app-0"), start(1, "root"));
+    one.wait_ready(Duration::from_secs(30)).unwrap();
+    two.wait_ready(Duration::from_secs(30)).unwrap();
+    // There are lists once all members have told that they can have them.
+    while one.status().version < 2 || two.status().version < 2 {
+        std::thread::yield_now();
+    }
+    let (app, root) = (one.session(), two.session());
+    app.create_with_acl("/own", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
+    assert_eq!(app.who_am_i().unwrap(), [Id::new("ip", "127.0.0.1"), of("app-0")]);
+    assert_eq!(app.acl("/own").unwrap().0, [Acl::new(Permissions::ALL, of("app-0"))]);
+    let other = [Acl::new(Permissions::ALL, of("app-1"))];
+    app.create_with_acl("/other", b"", CreateMode::Persistent, &other).unwrap();
+    no_auth(app.get("/other"), "/other", Permissions::READ);
+    // A part of a subject is another subject.
+    let part = [Acl::new(Permissions::ALL, of("app"))];
+    app.create_with_acl("/part", b"", CreateMode::Persistent, &part).unwrap();
+    no_auth(app.get("/part"), "/part", Permissions::READ);
+    // A write, before which it is known who writes.
+    root.set("/part", b"").unwrap();
+    for path in ["/own", "/other", "/part"] {
+        root.get(path).unwrap();
+    }
+    let nobody = [Acl::new(Permissions::ALL, Id::new("x509", ""))];
+    let invalid = app.create_with_acl("/n", b"", CreateMode::Persistent, &nobody);
+    assert!(matches!(invalid, Err(Error::InvalidAcl { .. })), "{invalid:?}");
+    // What the certificate says needs no proof of the caller's, and nothing else can be said.
+    app.add_auth("x509", "CN=app-1").unwrap();
+    assert_eq!(app.who_am_i().unwrap().len(), 2);
 }

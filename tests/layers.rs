@@ -21,7 +21,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("storage", &["storage", "node", "machine", "error", "znode"]),
-    ("transport", &["transport", "node", "machine", "version"]),
+    ("security", &["security", "error"]),
+    ("transport", &["transport", "node", "machine", "security", "version"]),
     ("sync", &["session"]),
 ];
 

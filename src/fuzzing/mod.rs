@@ -150,6 +150,60 @@ fn take_payload(payload: &[u8]) {
     let _ = PeerMessage::decode(payload);
 }
 
+/// What comes in on a connection with keys, in pieces of any size, from one that has none or has the
+/// same: the listening and the connecting end take it in turns.
+pub fn secure(bytes: &[u8]) {
+    use crate::transport::secure::{Session, Side};
+    #[cfg(feature = "tls")]
+    let _ = crate::security::x509::subject(bytes);
+    let secret = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+    let security = crate::security::Secret::new(secret).expect("32 random bytes").into();
+    for introduced in [false, true] {
+        for side in [Side::Listens, Side::Connects] {
+            let (mut plain, mut out) = (Vec::new(), Vec::new());
+            let session = Session::start(&security, side, &mut out).expect("the system's entropy");
+            let mut session = session.expect("a secret asks for keys");
+            if introduced && !introduce(&mut session, side, &security, &mut plain, &mut out) {
+                continue;
+            }
+            for piece in parts(bytes) {
+                if session.receive(piece, &mut plain, &mut out).is_err() {
+                    break;
+                }
+                let _ = session.send(b"answer", &mut out);
+            }
+            assert!(plain.is_empty(), "nobody who has no keys is heard");
+        }
+    }
+}
+
+/// Brings a session to where both ends have keys.
+fn introduce(
+    session: &mut crate::transport::secure::Session,
+    side: crate::transport::secure::Side,
+    security: &crate::security::Security,
+    plain: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> bool {
+    use crate::transport::secure::{Session, Side};
+    let (other_side, mut answer) = match side {
+        Side::Listens => (Side::Connects, Vec::new()),
+        Side::Connects => (Side::Listens, Vec::new()),
+    };
+    let Ok(Some(mut other)) = Session::start(security, other_side, &mut answer) else {
+        return false;
+    };
+    for _ in 0..2 {
+        let said = std::mem::take(out);
+        let told = other.receive(&said, plain, &mut answer);
+        let heard = session.receive(&std::mem::take(&mut answer), plain, out);
+        if told.is_err() || heard.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
 /// What is read back from disk.
 pub fn records(bytes: &[u8]) {
     let parts: Vec<&[u8]> = parts(bytes).collect();

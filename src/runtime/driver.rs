@@ -53,11 +53,11 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
-    let transport =
-        TcpTransport::start(listener, local, remote, TransportOptions::default(), move |event| {
-            events.send(event).is_ok()
-        })
-        .map_err(system("the network thread"))?;
+    let options = TransportOptions { security: settings.security, ..TransportOptions::default() };
+    let transport = TcpTransport::start(listener, local, remote, options, move |event| {
+        events.send(event).is_ok()
+    })
+    .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
     let disk = Disk::start(store, done).map_err(system("the disk thread"))?;
     let limits = Limits {

@@ -100,7 +100,7 @@ impl Seats {
             tick: self.settings.tick,
         };
         let mut schemes = self.settings.schemes.clone();
-        schemes.own = vec![Id::new("ip", address(node).to_string())];
+        schemes.set_own([Id::new("ip", address(node).to_string())]);
         let members = self.members.clone();
         let (host, shared) = Host::new(booted, self.clock.clone(), limits, members, schemes);
         let calls = host.calls();

@@ -21,9 +21,11 @@
 //! with the lower of both. One that is older than the oldest that a node can talk to is refused by
 //! name, and so is a node that is too old for its peer; a newer one is as good as any.
 //!
-//! A hello is believed, not proven: what keeps strangers out is the network or
-//! TLS below. What it keeps out are mistakes: another cluster on a reused
-//! address, a node under another's address, two versions that do not fit.
+//! A hello is believed, not proven: what keeps strangers out lies below
+//! (`secure`), and of a certificate's subject, where there is one, it is checked
+//! that it stays with the node's id. What a hello keeps out are mistakes: another
+//! cluster on a reused address, a node under another's address, two versions
+//! that do not fit.
 //!
 //! Not here: timeouts and connections (`tcp`).
 
@@ -92,6 +94,10 @@ pub(crate) enum RefusalCode {
     OwnId,
     /// The peer is not a member that this node knows, or not yet.
     UnknownPeer,
+    /// The node that listens has other keys, or none, or demands some.
+    Security,
+    /// The peer's certificate is that of another node.
+    Identity,
     /// A later version's reason.
     Other(u8),
 }
@@ -105,6 +111,8 @@ impl RefusalCode {
             | RefusalCode::Cluster
             | RefusalCode::NotAddressed
             | RefusalCode::OwnId
+            | RefusalCode::Security
+            | RefusalCode::Identity
             | RefusalCode::Other(_) => true,
             RefusalCode::Malformed | RefusalCode::UnknownPeer => false,
         }
@@ -118,6 +126,8 @@ impl RefusalCode {
             RefusalCode::NotAddressed => 4,
             RefusalCode::OwnId => 5,
             RefusalCode::UnknownPeer => 6,
+            RefusalCode::Security => 7,
+            RefusalCode::Identity => 8,
             RefusalCode::Other(byte) => byte,
         }
     }
@@ -130,13 +140,15 @@ impl RefusalCode {
             4 => RefusalCode::NotAddressed,
             5 => RefusalCode::OwnId,
             6 => RefusalCode::UnknownPeer,
+            7 => RefusalCode::Security,
+            8 => RefusalCode::Identity,
             other => RefusalCode::Other(other),
         }
     }
 }
 
 impl Refusal {
-    fn new(code: RefusalCode, text: String) -> Refusal {
+    pub(crate) fn new(code: RefusalCode, text: String) -> Refusal {
         Refusal { code, text }
     }
 }
@@ -278,6 +290,11 @@ mod tests {
         golden.sample("refusal", &Answer::Refused(refusal).encode(1, Vec::new()));
         golden.sample("hello, version 2", &Hello { version: 2, ..HELLO }.encode(Vec::new()));
         golden.sample("welcome, version 2", &Answer::Welcome.encode(2, Vec::new()));
+        let keys = Refusal::new(RefusalCode::Security, "other keys".to_owned());
+        golden.sample("refusal, other keys", &Answer::Refused(keys).encode(2, Vec::new()));
+        let identity = Refusal::new(RefusalCode::Identity, "another's".to_owned());
+        golden.sample("refusal, another's id", &Answer::Refused(identity).encode(2, Vec::new()));
+        golden.sample("preface of a secret", &crate::transport::secure::SECRET_PREFACE);
         golden.check();
     }
 

@@ -7,12 +7,14 @@
 
 pub(crate) mod frame;
 pub(crate) mod handshake;
+pub(crate) mod secure;
 pub(crate) mod tcp;
 
 use std::time::Duration;
 
 use crate::machine::command::NodeId;
 use crate::node::message::PeerMessage;
+use crate::security::Security;
 
 /// Who a node is, towards its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,10 +49,20 @@ pub(crate) enum TransportEvent {
 /// The limits and intervals of a transport.
 #[derive(Clone, Debug)]
 pub(crate) struct TransportOptions {
+    /// What keeps strangers out.
+    pub(crate) security: Security,
+    /// How often files of certificates are read again.
+    #[cfg(feature = "tls")]
+    pub(crate) reload_interval: Duration,
     /// The most bytes waiting to be written to one peer; what comes on top is dropped.
     pub(crate) queue_bytes_max: usize,
     /// The most incoming connections at a time, those not yet introduced included.
     pub(crate) connections_max: usize,
+    /// The most of them from one address that are not yet introduced.
+    pub(crate) strangers_per_address_max: usize,
+    /// The most that is read from one peer, on average over a second; each message counts as
+    /// [`tcp`] says. What is above waits in the peer's socket, and then at the peer.
+    pub(crate) received_per_second_max: u64,
     /// How long a connection may take to introduce itself.
     pub(crate) handshake_timeout: Duration,
     /// How long a connection may take to be made.
@@ -66,8 +78,13 @@ pub(crate) struct TransportOptions {
 impl Default for TransportOptions {
     fn default() -> TransportOptions {
         TransportOptions {
+            security: Security::default(),
+            #[cfg(feature = "tls")]
+            reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,
             connections_max: 256,
+            strangers_per_address_max: 64,
+            received_per_second_max: 256 << 20,
             handshake_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
             retry_min: Duration::from_millis(50),

@@ -30,18 +30,21 @@
 //! Invariants:
 //! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
 //!   handed over and not yet encoded by the same number, for all peers
-//!   together; what a connection has sent by 4 KiB and one read before it is
-//!   welcomed and one message and one read after; the connections by
-//!   `connections_max`.
+//!   together; what a connection has sent by 32 KiB before it is welcomed
+//!   (4 KiB and one read, without keys) and one message and one read after; the
+//!   connections by `connections_max`, and those not welcomed, for each address,
+//!   by `strangers_per_address_max`.
+//! - A peer is read from at most `received_per_second_max`, in bytes, with 512
+//!   for each message on top. More than that it has to keep to itself.
 //! - Nothing from the network panics, and nothing that one connection does
 //!   ends more than that connection.
 //! - Messages for a peer that is not connected are dropped at once: they would
 //!   be stale when they arrived, and Raft sends again what still matters.
 //! - With nothing to do, the thread sleeps without waking.
 //!
-//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), the loop
-//! (`driver`), the connections we make (`outgoing`, `peer`, `link`, `queue`) and
-//! get (`incoming`).
+//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`,
+//! `crate::security`), the loop (`driver`), the connections we make (`outgoing`,
+//! `peer`, `link`, `queue`) and get (`incoming`).
 
 mod driver;
 mod incoming;
@@ -49,6 +52,10 @@ mod link;
 mod outgoing;
 mod peer;
 mod queue;
+mod rate;
+#[cfg(feature = "tls")]
+mod renewal;
+mod stream;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 mod tests;
@@ -75,9 +82,19 @@ const WAKER: Token = Token(1);
 
 /// What the network thread is asked to do.
 enum Command {
-    Send { messages: Vec<(NodeId, PeerMessage)>, weight: usize },
+    Send {
+        messages: Vec<(NodeId, PeerMessage)>,
+        weight: usize,
+    },
     Peers(Vec<RemotePeer>),
-    Resolved { node: NodeId, attempt: Token, addresses: Result<Vec<SocketAddr>, String> },
+    /// What the files of certificates hold, if that has changed, or why that cannot be used.
+    #[cfg(feature = "tls")]
+    Certificates(Result<Option<crate::security::Loaded>, String>),
+    Resolved {
+        node: NodeId,
+        attempt: Token,
+        addresses: Result<Vec<SocketAddr>, String>,
+    },
 }
 
 /// What the network thread and the others see of each other, beside the channel.

@@ -16,8 +16,11 @@ use mio::{Events, Poll, Registry, Token};
 
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
+#[cfg(feature = "tls")]
+use super::renewal::Renewal;
 use super::{Command, LISTENER, Shared, WAKER};
 use crate::machine::command::NodeId;
+use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 
 /// The most taken from a socket at once.
@@ -44,6 +47,8 @@ pub(super) struct Context {
     pub(super) scratch: Box<[u8]>,
     /// Whose the connections are that were made from here.
     pub(super) dialled: BTreeMap<Token, NodeId>,
+    /// Which certificate each peer has.
+    pub(super) subjects: Subjects,
     /// Cleared when nobody listens any longer.
     pub(super) is_heard: bool,
     sink: Sink,
@@ -78,8 +83,13 @@ pub(super) enum Timer {
     Peer(NodeId),
     /// An incoming connection must have introduced itself.
     Introduction(Token),
+    /// This connection has sent so much that it has to wait.
+    Resume(Token),
     /// The listener is asked again, after an error.
     Accept,
+    /// The certificates are read again.
+    #[cfg(feature = "tls")]
+    Certificates,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +141,8 @@ pub(super) struct Driver {
     context: Context,
     outgoing: Outgoing,
     incoming: Incoming,
+    #[cfg(feature = "tls")]
+    renewal: Renewal,
 }
 
 /// The clock that the deadlines of connections go by.
@@ -164,6 +176,7 @@ impl Driver {
             now: clock(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
+            subjects: Subjects::default(),
             is_heard: true,
             sink,
             next_token: WAKER.0,
@@ -172,6 +185,8 @@ impl Driver {
             poll,
             commands_rx,
             outgoing: Outgoing::default(),
+            #[cfg(feature = "tls")]
+            renewal: Renewal::start(&mut context),
             incoming: Incoming::new(&mut context, socket)?,
             context,
         };
@@ -251,6 +266,8 @@ impl Driver {
                     self.context.shared.handed_bytes.fetch_sub(weight, AcqRel);
                 }
                 Command::Peers(peers) => self.set_peers(peers),
+                #[cfg(feature = "tls")]
+                Command::Certificates(read) => self.renewal.renew(&mut self.context, read),
                 Command::Resolved { node, attempt, addresses } => {
                     self.outgoing.resolved(&mut self.context, node, attempt, addresses);
                 }
@@ -261,6 +278,7 @@ impl Driver {
     fn set_peers(&mut self, peers: Vec<RemotePeer>) {
         let own = self.context.local.node;
         let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
+        self.context.subjects.retain(|node| peers.iter().any(|peer| peer.node == node));
         self.incoming.set_peers(&mut self.context, peers.iter().map(|peer| peer.node));
         self.outgoing.set_peers(&mut self.context, peers);
     }
@@ -272,7 +290,10 @@ impl Driver {
             match timer {
                 Timer::Peer(node) => self.outgoing.timer(&mut self.context, node),
                 Timer::Introduction(token) => self.incoming.overdue(&mut self.context, token),
+                Timer::Resume(token) => self.incoming.resume(token),
                 Timer::Accept => self.incoming.listener_ready(),
+                #[cfg(feature = "tls")]
+                Timer::Certificates => self.renewal.look(&mut self.context),
             }
         }
     }

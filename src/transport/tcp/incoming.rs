@@ -9,20 +9,23 @@
 //! a stranger has a timer, a peer has none.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Interest, Token};
 
 use super::driver::{Context, Timer, Warnings};
+use super::rate::Rate;
+use super::stream::Stream;
 use super::{Counters, LISTENER};
 use crate::machine::command::NodeId;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::TransportEvent;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
-use crate::transport::handshake::{self, Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal};
+use crate::transport::handshake::{self, Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
+use crate::transport::secure::{Fault, Side};
 use crate::version::OLDEST;
 
 /// The most reads from one connection before the others have their turn.
@@ -33,6 +36,12 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 /// The pause after an error of the listener, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a message costs beside its bytes, in bytes: it has to be decoded, and the node has to look
+/// at it.
+const MESSAGE_COST: usize = 512;
+
+const TOOK_NO_ANSWERS: &str = "requests, and took no answers";
 
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -56,11 +65,12 @@ pub(super) struct Incoming {
 
 #[derive(Debug)]
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     token: Token,
     address: SocketAddr,
     reader: FrameReader,
     from: From,
+    rate: Rate,
     is_readable: bool,
 }
 
@@ -76,6 +86,8 @@ enum Turn {
     Drained,
     /// There may be more.
     More,
+    /// There may be more, but it has to wait until then.
+    Paused(Instant),
     /// It was a stranger and is a peer now, and there may be more.
     Introduced(Hello),
 }
@@ -87,6 +99,8 @@ enum Closed {
     Failed(io::Error),
     /// It has sent what no peer would.
     Junk(String),
+    /// It has not shown that it is one of the cluster.
+    Unproven(Fault),
     Refused(Refusal),
 }
 
@@ -170,7 +184,22 @@ impl Incoming {
         }
     }
 
-    fn admit(&mut self, context: &mut Context, mut stream: TcpStream, address: SocketAddr) {
+    /// The oldest stranger of this address, if there are too many.
+    fn crowd(&self, context: &Context, address: IpAddr) -> Option<Token> {
+        let mut crowd = self.strangers.iter().filter(|token| {
+            self.connections.get(token).is_some_and(|one| one.address.ip() == address)
+        });
+        let oldest = crowd.next().copied();
+        let others_max = context.options.strangers_per_address_max.saturating_sub(1);
+        oldest.filter(|_| crowd.count() >= others_max)
+    }
+
+    fn admit(
+        &mut self,
+        context: &mut Context,
+        mut socket: mio::net::TcpStream,
+        address: SocketAddr,
+    ) {
         let connections_max = context.options.connections_max.max(self.known.len() + 1);
         if self.connections.len() >= connections_max {
             Counters::add(&context.shared.counters.connections_refused, 1);
@@ -182,15 +211,32 @@ impl Incoming {
                 None => return,
             }
         }
+        if let Some(oldest) = self.crowd(context, address.ip()) {
+            Counters::add(&context.shared.counters.connections_refused, 1);
+            if let Some(suppressed) = self.failures.permit(context.now) {
+                let max = context.options.strangers_per_address_max;
+                tracing::warn!(%address, max, suppressed, "too many strangers of one address");
+            }
+            self.remove(context, oldest);
+        }
         let token = context.token();
         // Without it our few bytes would still arrive, so a failure is none of the connection.
-        let _ = stream.set_nodelay(true);
-        if let Err(error) = context.registry.register(&mut stream, token, Interest::READABLE) {
+        let _ = socket.set_nodelay(true);
+        if let Err(error) = context.registry.register(&mut socket, token, Interest::READABLE) {
             if let Some(suppressed) = self.failures.permit(context.now) {
                 tracing::warn!(%error, suppressed, "cannot watch a connection");
             }
             return;
         }
+        let stream = match Stream::new(socket, &context.options.security, Side::Listens) {
+            Ok(stream) => stream,
+            Err(error) => {
+                if let Some(suppressed) = self.failures.permit(context.now) {
+                    tracing::warn!(%error, suppressed, "cannot make a connection secure");
+                }
+                return;
+            }
+        };
         let until = context.now + context.options.handshake_timeout;
         context.timers.insert(until, Timer::Introduction(token));
         self.strangers.insert(token);
@@ -202,9 +248,17 @@ impl Incoming {
                 address,
                 reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
                 from: From::Stranger { until },
+                rate: Rate::new(context.now),
                 is_readable: false,
             },
         );
+    }
+
+    /// A connection has waited as long as it had to.
+    pub(super) fn resume(&mut self, token: Token) {
+        if self.connections.contains_key(&token) {
+            self.readable.push_back(token);
+        }
     }
 
     /// A stranger has had its time.
@@ -225,6 +279,8 @@ impl Incoming {
             match connection.turn(context, &self.known) {
                 Ok(Turn::Drained) => connection.is_readable = false,
                 Ok(Turn::More) => self.readable.push_back(token),
+                // It stays readable, and so out of the list until it is resumed.
+                Ok(Turn::Paused(until)) => context.timers.insert(until, Timer::Resume(token)),
                 Ok(Turn::Introduced(hello)) => {
                     self.readable.push_back(token);
                     self.introduce(context, token, &hello);
@@ -273,6 +329,12 @@ impl Incoming {
                     tracing::warn!(%address, peer, suppressed, "connection closed: it sent {why}");
                 }
             }
+            Closed::Unproven(fault) => {
+                Counters::add(&context.shared.counters.connections_refused, 1);
+                if let Some(suppressed) = self.refusals.permit(context.now) {
+                    tracing::warn!(%address, peer, reason = %fault, suppressed, "connection refused");
+                }
+            }
             Closed::Refused(refusal) => {
                 Counters::add(&context.shared.counters.connections_refused, 1);
                 if let Some(suppressed) = self.refusals.permit(context.now) {
@@ -300,7 +362,7 @@ impl Incoming {
             }
         }
         // It is closed next, which deregisters it in any case.
-        let _ = context.registry.deregister(&mut connection.stream);
+        let _ = context.registry.deregister(&mut connection.stream.socket);
     }
 }
 
@@ -324,22 +386,30 @@ impl Connection {
             }
             let room = match self.from {
                 From::Stranger { .. } => HEADER_BYTES + HANDSHAKE_BYTES_MAX,
-                From::Peer { .. } => context.scratch.len(),
+                From::Peer { .. } => {
+                    if let Some(until) = self.rate.pause(context.now) {
+                        return Ok(Turn::Paused(until));
+                    }
+                    context.scratch.len()
+                }
             };
-            match self.stream.read(&mut context.scratch[..room]) {
+            match self.stream.read(&mut context.scratch[..room], &mut self.reader) {
                 Ok(0) if self.reader.is_midway() => {
                     return Err(Closed::Junk("a part of a frame".to_owned()));
                 }
                 Ok(0) => return Err(Closed::End),
                 Ok(bytes) => {
                     Counters::add(&context.shared.counters.bytes_received, bytes);
-                    self.reader.push(&context.scratch[..bytes]);
+                    self.rate.count(bytes, context.now, &context.options);
+                    if self.stream.has_pending() {
+                        return Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned()));
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Turn::Drained);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Closed::Failed(error)),
+                Err(error) => return Err(self.failed(error)),
             }
         }
         Ok(Turn::More)
@@ -358,10 +428,16 @@ impl Connection {
         let own = context.local.version;
         let checked = Hello::decode(frame, OLDEST..=own).and_then(|hello| {
             handshake::check(&context.local, &hello, |node| known.contains(&node))?;
+            let subject = self.stream.subject();
+            context
+                .subjects
+                .check(hello.from, subject)
+                .map_err(|reason| Refusal::new(RefusalCode::Identity, reason))?;
             Ok(hello)
         });
         match checked {
             Ok(hello) => {
+                self.stream.trust();
                 self.answer(own, &Answer::Welcome)?;
                 context.timers.remove(until, Timer::Introduction(self.token));
                 self.from = From::Peer { node: hello.from, incarnation: hello.incarnation };
@@ -393,11 +469,27 @@ impl Connection {
             context.emit(TransportEvent::Received { from, message });
         }
         Counters::add(&context.shared.counters.messages_received, received);
+        self.rate.count(received * MESSAGE_COST, context.now, &context.options);
         if asked {
             // One for many is enough: only that there is one matters.
             self.write_frame(|buffer| buffer)?;
         }
         Ok(())
+    }
+
+    /// Why a read failed. A stranger that cannot know why is told.
+    fn failed(&mut self, error: io::Error) -> Closed {
+        let Some(fault) = Fault::of(&error) else {
+            return Closed::Failed(error);
+        };
+        if fault.needs_plain_answer() {
+            let refusal = Refusal::new(RefusalCode::Security, fault.to_string());
+            let mut frame = Vec::new();
+            append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(OLDEST, buffer));
+            // Whether it arrives or not, the connection ends.
+            let _ = self.stream.socket.write(&frame);
+        }
+        Closed::Unproven(fault.clone())
     }
 
     fn answer(&mut self, own: u16, answer: &Answer) -> Result<(), Closed> {
@@ -410,8 +502,8 @@ impl Connection {
         let mut frame = Vec::new();
         append_frame(&mut frame, write);
         match self.stream.write(&frame) {
-            Ok(bytes) if bytes == frame.len() => Ok(()),
-            Ok(_) => Err(Closed::Junk("requests, and took no answers".to_owned())),
+            Ok(bytes) if bytes == frame.len() && !self.stream.has_pending() => Ok(()),
+            Ok(_) => Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned())),
             Err(error) => Err(Closed::Failed(error)),
         }
     }

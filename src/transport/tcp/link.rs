@@ -4,21 +4,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use mio::net::TcpStream;
 use mio::{Interest, Token};
 
 use super::Counters;
 use super::driver::Context;
 use super::queue::WriteQueue;
+use super::stream::Stream;
 use crate::transport::frame::FrameReader;
 use crate::transport::handshake::HANDSHAKE_BYTES_MAX;
+use crate::transport::secure::Side;
 
 /// The most writes to one connection before the others have their turn.
 const WRITES_PER_TURN: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) token: Token,
     pub(super) phase: Phase,
     /// Where else to connect to, if this address does not answer.
@@ -47,9 +48,10 @@ impl Connection {
         address: SocketAddr,
         rest: std::vec::IntoIter<SocketAddr>,
     ) -> io::Result<Connection> {
-        let mut stream = TcpStream::connect(address)?;
+        let mut socket = mio::net::TcpStream::connect(address)?;
         let token = context.token();
-        context.registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        context.registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
+        let stream = Stream::new(socket, &context.options.security, Side::Connects)?;
         Ok(Connection {
             stream,
             token,
@@ -66,13 +68,13 @@ impl Connection {
 
     /// Whether it is made; an error if it never will be.
     pub(super) fn is_connected(&self) -> io::Result<bool> {
-        if let Some(error) = self.stream.take_error()? {
+        if let Some(error) = self.stream.socket.take_error()? {
             return Err(error);
         }
-        match self.stream.peer_addr() {
+        match self.stream.socket.peer_addr() {
             // Where nobody listens on a port of the ephemeral range, a socket can come to be
             // connected to itself. It would also keep the peer from listening there again.
-            Ok(address) if address == self.stream.local_addr()? => {
+            Ok(address) if address == self.stream.socket.local_addr()? => {
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
             Ok(_) => Ok(true),
@@ -84,11 +86,12 @@ impl Connection {
     /// Writes until the queue is empty or the socket full, but not for ever; whether anything was.
     pub(super) fn write(&mut self, context: &mut Context) -> io::Result<bool> {
         let mut written = 0;
+        let flushed = self.writable && self.stream.flush_pending()?;
         for _ in 0..WRITES_PER_TURN {
             if !self.writable || self.queue.is_empty() {
                 break;
             }
-            match self.queue.write_to(&self.stream) {
+            match self.queue.write_to(&mut self.stream) {
                 Ok(0) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Ok(bytes) => written += bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
@@ -96,7 +99,9 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        if written > 0 {
+        // The socket did not take all: it says when it takes more.
+        self.writable &= !self.stream.has_pending();
+        if written > 0 || flushed {
             self.progress_at = context.now;
             Counters::add(&context.shared.counters.bytes_sent, written);
         }
@@ -105,7 +110,8 @@ impl Connection {
 
     /// When the peer counts as dead if nothing changes until then.
     pub(super) fn dead_at(&self, context: &Context) -> Option<Instant> {
-        let blocked_since = (!self.queue.is_empty()).then_some(self.progress_at);
+        let blocked = !self.queue.is_empty() || self.stream.has_pending();
+        let blocked_since = blocked.then_some(self.progress_at);
         let waiting_since = [blocked_since, self.pinged_at].into_iter().flatten().min();
         waiting_since.map(|since| since + context.options.stall_timeout)
     }

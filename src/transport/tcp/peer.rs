@@ -10,7 +10,7 @@
 //! is not up queues no messages; a peer is reported unreachable once for each
 //! reason in a row, not for each try.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,9 @@ use super::link::{Connection, Phase};
 use super::queue::Rejected;
 use super::{Command, Counters, WAKER};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+use crate::security::Security;
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
+use crate::transport::secure::Fault;
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::version::OLDEST;
 
@@ -82,7 +84,8 @@ impl Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        Failure::passing(describe(&error))
+        let permanent = Fault::of(&error).is_some_and(Fault::is_permanent);
+        Failure { reason: describe(&error), permanent }
     }
 }
 
@@ -180,6 +183,12 @@ impl Peer {
         let mut reason = reason.to_owned();
         while let Some(address) = addresses.next() {
             let rest = addresses.clone();
+            if matches!(context.options.security, Security::Loopback)
+                && !address.ip().to_canonical().is_loopback()
+            {
+                reason = format!("{address} is not on the loopback, and this node has no keys");
+                continue;
+            }
             match Connection::begin(context, address, rest) {
                 Ok(connection) => {
                     context.dialled.insert(connection.token, self.remote.node);
@@ -227,7 +236,7 @@ impl Peer {
         let Link::Open(connection) = &mut self.link else {
             return Ok(());
         };
-        connection.stream.set_nodelay(true)?;
+        connection.stream.socket.set_nodelay(true)?;
         connection.phase = Phase::Greeting;
         connection.writable = true;
         let hello = Hello {
@@ -252,14 +261,14 @@ impl Peer {
         };
         let mut welcomed = None;
         for _ in 0..READS_MAX {
-            let bytes = match connection.stream.read(&mut context.scratch) {
+            match connection.stream.read(&mut context.scratch, &mut connection.reader) {
                 Ok(0) => {
                     return Err(Failure::passing(match connection.phase {
                         Phase::Up { .. } => "the peer closed the connection",
                         _ => "the peer closed the connection instead of answering",
                     }));
                 }
-                Ok(bytes) => bytes,
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if let Some(version) = welcomed {
                         self.welcome(context, version);
@@ -268,8 +277,7 @@ impl Peer {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
-            };
-            connection.reader.push(&context.scratch[..bytes]);
+            }
             while let Some(frame) = connection
                 .reader
                 .next_frame()
@@ -283,6 +291,12 @@ impl Peer {
                         }
                         None => return Err(Failure::passing("the peer is not a quorate node")),
                     }
+                    let subject = connection.stream.subject();
+                    context
+                        .subjects
+                        .check(self.remote.node, subject)
+                        .map_err(|reason| Failure { reason, permanent: true })?;
+                    connection.stream.trust();
                     connection.phase = Phase::Up { since: context.now };
                     connection.reader.set_limit(0);
                 } else {
@@ -350,7 +364,10 @@ impl Peer {
 
     pub(super) fn has_more_to_write(&self) -> bool {
         match &self.link {
-            Link::Open(connection) => connection.writable && !connection.queue.is_empty(),
+            Link::Open(connection) => {
+                let waits = !connection.queue.is_empty() || connection.stream.has_pending();
+                connection.writable && waits
+            }
             Link::Waiting | Link::Resolving => false,
         }
     }
@@ -456,7 +473,7 @@ impl Peer {
         if let Link::Open(mut connection) = std::mem::replace(&mut self.link, Link::Waiting) {
             context.dialled.remove(&connection.token);
             // It is closed next, which deregisters it in any case.
-            let _ = context.registry.deregister(&mut connection.stream);
+            let _ = context.registry.deregister(&mut connection.stream.socket);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod delivery;
 mod dialling;
+mod keys;
 mod listening;
 
 use std::io::{Read, Write};
@@ -107,6 +108,17 @@ impl Node {
             if let TransportEvent::Unreachable { peer, reason, permanent } = self.event() {
                 return (peer, reason, permanent);
             }
+        }
+    }
+
+    /// Until the network thread has gone round so often.
+    #[cfg(feature = "tls")]
+    fn await_turns(&self, count: u64) {
+        let turns = &self.transport.shared.turns;
+        let (wanted, end) = (turns.load(Relaxed) + count, Instant::now() + PATIENCE);
+        while turns.load(Relaxed) < wanted {
+            assert!(Instant::now() < end, "{:?}", self.transport);
+            std::thread::yield_now();
         }
     }
 

@@ -1,0 +1,220 @@
+//! How a member makes sure that who comes to its port is one of its cluster, and that nobody else
+//! listens: what the user says of it, and the keys that come of that.
+//!
+//! Not here: the bytes on a connection (`transport::secure`).
+
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "tls")]
+pub(crate) mod x509;
+
+use std::fmt;
+use std::sync::Arc;
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
+#[cfg(feature = "tls")]
+pub(crate) use self::tls::{Keys, Loaded, describe};
+use crate::error::{Error, Result};
+
+/// What keeps others out of what the members of a cluster say to each other.
+///
+/// All members need the same kind. Which of them protects from what is told in
+/// [docs/security.md](https://docs.rs/crate/quorate/latest/source/docs/security.md).
+///
+/// ```no_run
+/// use quorate::{Coordinator, Secret};
+///
+/// let secret = std::env::var("CLUSTER_SECRET").expect("the deployment sets it");
+/// let coordinator = Coordinator::builder()
+///     .security(Secret::new(&secret)?)
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Security {
+    /// Nothing, and therefore members on this host only: addresses other than those of the loopback
+    /// are refused with [`Error::NotSecured`]. The default.
+    #[default]
+    Loopback,
+    /// Nothing, on any network: whoever reaches the port can be a member, and read and change
+    /// everything. For networks that are kept private by other means.
+    Insecure,
+    /// A secret that all members know. They prove it without sending it, and all that they say is
+    /// encrypted.
+    Secret(Secret),
+    /// Certificates of the cluster's own authority, one for each member or one for all.
+    #[cfg(feature = "tls")]
+    Tls(Tls),
+}
+
+impl From<Secret> for Security {
+    fn from(secret: Secret) -> Security {
+        Security::Secret(secret)
+    }
+}
+
+#[cfg(feature = "tls")]
+impl From<Tls> for Security {
+    fn from(tls: Tls) -> Security {
+        Security::Tls(tls)
+    }
+}
+
+/// The fewest characters of a phrase, and the fewest different ones of any secret.
+const PHRASE_CHARS_MIN: usize = 20;
+const DIFFERENT_CHARS_MIN: usize = 8;
+
+/// What a phrase is stretched with. There is no place for a salt that is the cluster's own before
+/// its members can talk to each other.
+const SALT: &[u8] = b"quorate cluster secret";
+
+/// A secret that all members of a cluster know, for [`Security::Secret`].
+///
+/// Best are 32 random bytes, in hexadecimal or base64 (`openssl rand -hex 32`): they are the key
+/// itself. Any other text is a phrase, of at least 20 characters, 8 of them different, and made into
+/// a key by Argon2id (19 MiB, some 20 ms). Whoever records traffic can try out phrases at that
+/// price, so a phrase should be of six random words or more, and not of the kind that people
+/// make up.
+///
+/// ```
+/// use quorate::Secret;
+///
+/// // While the secret is being changed, both are accepted, and the first is used to connect.
+/// let secret = Secret::new("8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350")?
+///     .or("violin-carbon-otter-meadow-quartz-lantern")?;
+/// assert_eq!(format!("{secret:?}"), "Secret(2)");
+/// assert!(Secret::new("password").is_err());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Secret {
+    /// The first is used to connect.
+    keys: Arc<[[u8; 32]]>,
+}
+
+/// Shows only how many secrets are accepted.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({})", self.keys.len())
+    }
+}
+
+impl Secret {
+    /// The secret of this text, without the white space around it. Takes some 20 ms for a phrase.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it could be guessed.
+    pub fn new(text: &str) -> Result<Secret> {
+        Ok(Secret { keys: [key(text)?].into() })
+    }
+
+    /// Accepts this one as well: for the time of a change, in which some members have the one and
+    /// some the other. To connect, the first is used.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if it could be guessed, or there are two already.
+    pub fn or(self, text: &str) -> Result<Secret> {
+        match *self.keys {
+            [first] => Ok(Secret { keys: [first, key(text)?].into() }),
+            _ => Err(invalid("no more than two can be accepted at a time")),
+        }
+    }
+
+    /// All that are accepted; the first is used to connect.
+    pub(crate) fn keys(&self) -> &[[u8; 32]] {
+        &self.keys
+    }
+}
+
+fn invalid(reason: &str) -> Error {
+    Error::InvalidSetting { setting: "secret", reason: reason.to_owned() }
+}
+
+fn key(text: &str) -> Result<[u8; 32]> {
+    let text = text.trim();
+    let mut different: Vec<char> = text.chars().collect();
+    let length = different.len();
+    different.sort_unstable();
+    different.dedup();
+    if length < PHRASE_CHARS_MIN || different.len() < DIFFERENT_CHARS_MIN {
+        return Err(invalid(
+            "it could be guessed: use 32 random bytes (openssl rand -hex 32), or a phrase of at \
+             least 20 characters, 8 of them different",
+        ));
+    }
+    if let Some(key) = from_hex(text).or_else(|| from_base64(text)) {
+        return Ok(key);
+    }
+    let mut key = [0; 32];
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::DEFAULT)
+        .hash_password_into(text.as_bytes(), SALT, &mut key)
+        .map_err(|error| invalid(&error.to_string()))?;
+    Ok(key)
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| Some(u8::try_from(digit.to_digit(16)?).ok()? & 15)).collect();
+    let (pairs, []) = digits.as_ref()?.as_chunks::<2>() else {
+        return None;
+    };
+    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+    bytes.try_into().ok()
+}
+
+fn from_base64(text: &str) -> Option<[u8; 32]> {
+    let engines = [&STANDARD, &STANDARD_NO_PAD, &URL_SAFE, &URL_SAFE_NO_PAD];
+    engines.iter().find_map(|engine| engine.decode(text).ok()?.try_into().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_bytes_are_the_key_in_whatever_form() {
+        let key: [u8; 32] = std::array::from_fn(|at| (at * 37 + 129) as u8);
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let forms = [
+            hex.clone(),
+            hex.to_uppercase(),
+            format!("  {hex}\n"),
+            STANDARD.encode(key),
+            STANDARD_NO_PAD.encode(key),
+            URL_SAFE.encode(key),
+        ];
+        for form in forms {
+            assert_eq!(Secret::new(&form).unwrap().keys(), [key], "{form}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_guessed_is_refused() {
+        for text in ["", "password", "correct horse", &"ab".repeat(32), &"0".repeat(64)] {
+            match Secret::new(text) {
+                Err(Error::InvalidSetting { setting: "secret", reason }) => {
+                    assert!(reason.contains("openssl rand"), "{reason}");
+                }
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+        let phrase = "violin carbon otter meadow";
+        let secret = Secret::new(phrase).unwrap();
+        assert_eq!(secret.keys(), Secret::new(phrase).unwrap().keys());
+        assert_ne!(secret.keys(), Secret::new("violin carbon otter meadox").unwrap().keys());
+        assert!(secret.or(phrase).unwrap().or(phrase).is_err());
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let text = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+        let security = Security::from(Secret::new(text).unwrap());
+        assert_eq!(format!("{security:?}"), "Secret(Secret(1))");
+    }
+}

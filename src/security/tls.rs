@@ -1,0 +1,346 @@
+//! Certificates and keys, from PEM to what connections are made with.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+
+use super::x509;
+use crate::error::{Error, Result};
+
+/// Says what is spoken inside, so that a connection meant for another service that has the same
+/// authority is not taken for one of ours.
+const PROTOCOL: &[u8] = b"quorate";
+
+/// The most a file of certificates or a key may be.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// The certificates of this member and of the cluster's authority, for
+/// [`Security::Tls`](crate::Security::Tls).
+///
+/// Both ends of each connection show a certificate, and accept one that the cluster's authority has
+/// signed. Names in certificates are not compared with addresses: whom the authority gives a
+/// certificate to is a member, wherever it runs. So the authority should be the cluster's own, and
+/// never a public one. A node id stays with the subject of the certificate that it was first seen
+/// with.
+///
+/// TLS 1.3 only, without session resumption. Certificates may have keys of the kinds ECDSA P-256 and
+/// P-384, Ed25519 and RSA; if they list extended key usages, both `serverAuth` and `clientAuth`
+/// must be among them.
+///
+/// ```no_run
+/// use quorate::{Coordinator, Tls};
+///
+/// let coordinator = Coordinator::builder()
+///     .security(Tls::from_pem_files("ca.pem", "node.pem", "node.key")?)
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tls {
+    /// The files of authority, certificate and key, if they came from files.
+    files: Option<Arc<[PathBuf; 3]>>,
+    loaded: Loaded,
+}
+
+/// Shows the subject of the certificate, and where it came from.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("subject", &self.loaded.keys.subject)
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// From PEM files: the certificates of the cluster's authority, one or more; the certificate of
+    /// this member, with those between it and the authority behind it, if any; and its key. Blocks
+    /// while it reads them.
+    ///
+    /// The files are read again every ten seconds. When they have changed, new connections are made
+    /// with what is in them, and those there are stay. What cannot be used (half-written files, a key
+    /// that does not fit) is logged, and the former is kept.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] says which file cannot be read or used, and why: also if the
+    /// certificate is not one of this authority, or has expired.
+    pub fn from_pem_files(
+        authority: impl AsRef<Path>,
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Tls> {
+        let files = [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(Path::to_owned);
+        let pem = read(&files).map_err(invalid)?;
+        let loaded = Loaded::new(pem, Some(UnixTime::now())).map_err(|reason| {
+            let [authority, certificate, key] = files.each_ref().map(|file| file.display());
+            invalid(format!("{reason} (files {authority}, {certificate} and {key})"))
+        })?;
+        Ok(Tls { files: Some(Arc::new(files)), loaded })
+    }
+
+    /// The same from the content of such files, which stays as it is until the next start.
+    ///
+    /// # Errors
+    /// As for [`Tls::from_pem_files`].
+    pub fn from_pem(
+        authority: impl AsRef<[u8]>,
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Tls> {
+        let pem = [authority.as_ref(), certificate.as_ref(), key.as_ref()].map(<[u8]>::to_vec);
+        let loaded = Loaded::new(pem, Some(UnixTime::now())).map_err(invalid)?;
+        Ok(Tls { files: None, loaded })
+    }
+
+    /// Without a look at whether anybody would accept the certificate.
+    #[cfg(test)]
+    pub(crate) fn unverified(authority: &str, certificate: &str, key: &str) -> Tls {
+        let pem = [authority, certificate, key].map(|pem| pem.as_bytes().to_vec());
+        Tls { files: None, loaded: Loaded::new(pem, None).unwrap() }
+    }
+
+    /// Whether there are files to be read again.
+    pub(crate) fn is_from_files(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// What is in the files now; `None` if that has not changed.
+    pub(crate) fn read_again(&self) -> std::result::Result<Option<Loaded>, String> {
+        let Some(files) = &self.files else {
+            return Ok(None);
+        };
+        let pem = read(files)?;
+        if pem == *self.loaded.pem {
+            return Ok(None);
+        }
+        Loaded::new(pem, Some(UnixTime::now())).map(Some)
+    }
+
+    pub(crate) fn renew(&mut self, loaded: Loaded) {
+        self.loaded = loaded;
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.loaded.keys
+    }
+}
+
+fn invalid(reason: String) -> Error {
+    Error::InvalidSetting { setting: "tls", reason }
+}
+
+fn read(files: &[PathBuf; 3]) -> std::result::Result<[Vec<u8>; 3], String> {
+    let read = |file: &PathBuf| {
+        let told = |reason: &dyn fmt::Display| format!("cannot read {}: {reason}", file.display());
+        let bytes = std::fs::metadata(file).map_err(|error| told(&error))?.len();
+        if bytes > PEM_BYTES_MAX {
+            return Err(told(&"it is longer than any certificate"));
+        }
+        std::fs::read(file).map_err(|error| told(&error))
+    };
+    Ok([read(&files[0])?, read(&files[1])?, read(&files[2])?])
+}
+
+/// What was in the files, and what came of it.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pem: Arc<[Vec<u8>; 3]>,
+    keys: Keys,
+}
+
+/// What connections are made with.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
+    /// Of the member's own certificate.
+    pub(crate) subject: String,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded").field("subject", &self.keys.subject).finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    /// With a time, also finds out whether the others will accept the certificate then.
+    fn new(pem: [Vec<u8>; 3], now: Option<UnixTime>) -> std::result::Result<Loaded, String> {
+        let provider = Arc::new(ring::default_provider());
+        let certificates = |pem: &[u8], what: &str| {
+            let list: std::result::Result<Vec<CertificateDer<'static>>, _> =
+                CertificateDer::pem_slice_iter(pem).collect();
+            match list {
+                Ok(list) if list.is_empty() => Err(format!("no certificate in that of {what}")),
+                Ok(list) => Ok(list),
+                Err(error) => Err(format!("the certificate of {what}: {error}")),
+            }
+        };
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&pem[0], "the authority")? {
+            roots
+                .add(authority)
+                .map_err(|error| format!("the certificate of the authority: {error}"))?;
+        }
+        let roots = Arc::new(roots);
+        let chain = certificates(&pem[1], "this member")?;
+        let key = PrivateKeyDer::from_pem_slice(&pem[2])
+            .map_err(|error| format!("the key of this member: {error}"))?;
+        let subject = chain.first().and_then(|own| x509::subject(own));
+        let subject = subject.ok_or("the certificate of this member has no subject")?;
+        if let Some(now) = now {
+            verify(&roots, &provider, &chain, now)?;
+        }
+        Keys::new(provider, roots, chain, key, subject)
+            .map(|keys| Loaded { pem: Arc::new(pem), keys })
+            .map_err(|error| format!("the certificate and key of this member: {error}"))
+    }
+}
+
+/// That this chain will be accepted, as a member that connects and as one that listens.
+fn verify(
+    roots: &Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+    chain: &[CertificateDer<'static>],
+    now: UnixTime,
+) -> std::result::Result<(), String> {
+    let refused = |error| format!("the certificate of this member: {}", describe(&error));
+    let (own, between) = chain.split_first().ok_or("no certificate of this member")?;
+    let algorithms = provider.signature_verification_algorithms;
+    Verifier { roots: Arc::clone(roots), algorithms }.check(own, between, now).map_err(refused)?;
+    client_verifier(roots, provider)
+        .map_err(refused)?
+        .verify_client_cert(own, between, now)
+        .map_err(refused)?;
+    Ok(())
+}
+
+/// What went wrong, for whoever set the cluster up.
+pub(crate) fn describe(error: &rustls::Error) -> String {
+    use rustls::CertificateError::{
+        BadSignature, Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,
+    };
+    use rustls::Error::{AlertReceived, InvalidCertificate};
+    match error {
+        AlertReceived(alert) => {
+            format!("the other end ended it with {alert:?}, and its log says more")
+        }
+        InvalidCertificate(UnknownIssuer | BadSignature) => {
+            "the certificate is not one of this cluster's authority".to_owned()
+        }
+        InvalidCertificate(
+            reason @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
+        ) => format!("{reason}; is the clock of this node right?"),
+        InvalidCertificate(reason) => format!("the certificate is not accepted: {reason}"),
+        other => other.to_string(),
+    }
+}
+
+fn client_verifier(
+    roots: &Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+) -> std::result::Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, rustls::Error> {
+    WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider))
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))
+}
+
+impl Keys {
+    fn new(
+        provider: Arc<CryptoProvider>,
+        roots: Arc<RootCertStore>,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        subject: String,
+    ) -> std::result::Result<Keys, rustls::Error> {
+        let clients = client_verifier(&roots, &provider)?;
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        server.alpn_protocols = vec![PROTOCOL.to_vec()];
+        server.send_tls13_tickets = 0;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        let algorithms = provider.signature_verification_algorithms;
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier { roots, algorithms }))
+            .with_client_auth_cert(chain, key)?;
+        client.alpn_protocols = vec![PROTOCOL.to_vec()];
+        client.resumption = Resumption::disabled();
+        client.enable_sni = false;
+        Ok(Keys { client: Arc::new(client), server: Arc::new(server), subject })
+    }
+}
+
+/// Accepts the certificates of the cluster's authority, whatever names are in them.
+#[derive(Debug)]
+struct Verifier {
+    roots: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> std::result::Result<(), rustls::Error> {
+        let certificate = ParsedCertificate::try_from(certificate)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            between,
+            now,
+            algorithms,
+        )
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        self.check(certificate, between, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,226 @@
+//! The name of whom a certificate was made for, as text.
+//!
+//! Certificates are verified before they come here (by `rustls`, against the cluster's authority),
+//! except a node's own. All the same, no bytes make this panic or take more memory than a few
+//! times their length.
+
+/// What a certificate may nest and repeat here is less than this.
+const PARTS_MAX: usize = 64;
+
+/// The tags of DER that a name is made of.
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const VERSION: u8 = 0xa0;
+
+/// The subject of a DER certificate as RFC 2253 writes it, most specific part first, such as
+/// `CN=app-0,O=Example`; `None` if the bytes are no certificate. Empty if the subject is.
+///
+/// Source: ZooKeeper, `X509AuthenticationProvider.getClientId`, for Java's
+/// `X500Principal.getName()`: attributes that RFC 2253 has no name for are written by number, with
+/// their value as `#` and hexadecimal DER.
+pub(crate) fn subject(certificate: &[u8]) -> Option<String> {
+    let (certificate, _) = expect(certificate, SEQUENCE)?;
+    let (mut fields, _) = expect(certificate, SEQUENCE)?;
+    if let Some((_, rest)) = expect(fields, VERSION) {
+        fields = rest;
+    }
+    // Serial number, algorithm, issuer, validity.
+    for _ in 0..4 {
+        fields = element(fields)?.rest;
+    }
+    let (mut name, _) = expect(fields, SEQUENCE)?;
+    let mut parts = Vec::new();
+    while !name.is_empty() {
+        let (set, rest) = expect(name, SET)?;
+        parts.push(relative_name(set)?);
+        if parts.len() > PARTS_MAX {
+            return None;
+        }
+        name = rest;
+    }
+    parts.reverse();
+    Some(parts.join(","))
+}
+
+struct Element<'a> {
+    tag: u8,
+    content: &'a [u8],
+    /// With tag and length.
+    whole: &'a [u8],
+    rest: &'a [u8],
+}
+
+fn element(bytes: &[u8]) -> Option<Element<'_>> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, mut rest) = rest.split_first()?;
+    let length = match first {
+        0..=0x7f => usize::from(first),
+        0x81..=0x83 => {
+            let (length, after) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            rest = after;
+            length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte))
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some(Element { tag, content, whole: &bytes[..bytes.len() - rest.len()], rest })
+}
+
+/// The content of the element of this tag that comes first, and what follows it.
+fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    element(bytes)
+        .filter(|element| element.tag == tag)
+        .map(|element| (element.content, element.rest))
+}
+
+fn relative_name(mut set: &[u8]) -> Option<String> {
+    let mut attributes = Vec::new();
+    while !set.is_empty() {
+        let (attribute, rest) = expect(set, SEQUENCE)?;
+        let (kind, value) = expect(attribute, OBJECT_IDENTIFIER)?;
+        attributes.push(format_attribute(kind, &element(value)?)?);
+        if attributes.len() > PARTS_MAX {
+            return None;
+        }
+        set = rest;
+    }
+    Some(attributes.join("+"))
+}
+
+fn format_attribute(kind: &[u8], value: &Element<'_>) -> Option<String> {
+    let keyword = match kind {
+        [0x55, 4, 3] => Some("CN"),
+        [0x55, 4, 6] => Some("C"),
+        [0x55, 4, 7] => Some("L"),
+        [0x55, 4, 8] => Some("ST"),
+        [0x55, 4, 9] => Some("STREET"),
+        [0x55, 4, 10] => Some("O"),
+        [0x55, 4, 11] => Some("OU"),
+        [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x19] => Some("DC"),
+        [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x01] => Some("UID"),
+        _ => None,
+    };
+    match (keyword, text(value)) {
+        (Some(keyword), Some(text)) => Some(format!("{keyword}={}", escaped(&text))),
+        (keyword, _) => {
+            let kind = keyword.map_or_else(|| numbers(kind), |keyword| Some(keyword.to_owned()))?;
+            let hex: String = value.whole.iter().map(|byte| format!("{byte:02x}")).collect();
+            Some(format!("{kind}=#{hex}"))
+        }
+    }
+}
+
+/// A value that is a text: UTF-8, printable, IA5, or Latin-1 as T61 is used.
+fn text(value: &Element<'_>) -> Option<String> {
+    match value.tag {
+        0x0c | 0x12 | 0x13 | 0x16 => String::from_utf8(value.content.to_vec()).ok(),
+        0x14 => Some(value.content.iter().map(|byte| char::from(*byte)).collect()),
+        0x1e => {
+            let (units, []) = value.content.as_chunks::<2>() else {
+                return None;
+            };
+            let units: Vec<u16> = units.iter().map(|unit| u16::from_be_bytes(*unit)).collect();
+            String::from_utf16(&units).ok()
+        }
+        _ => None,
+    }
+}
+
+/// An object identifier in dotted form.
+fn numbers(kind: &[u8]) -> Option<String> {
+    let mut numbers: Vec<u64> = Vec::new();
+    let mut number: u64 = 0;
+    for byte in kind {
+        number = number.checked_mul(128)? + u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            if numbers.is_empty() {
+                let first = (number / 40).min(2);
+                numbers.push(first);
+                number -= first * 40;
+            }
+            numbers.push(number);
+            number = 0;
+        }
+    }
+    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    Some(numbers.join("."))
+}
+
+/// A value as RFC 2253 has it. Control characters, too, so that no log is forged by a name.
+fn escaped(value: &str) -> String {
+    let mut escaped = String::new();
+    let last = value.chars().count().saturating_sub(1);
+    for (at, char) in value.chars().enumerate() {
+        match char {
+            ',' | '+' | '"' | '\\' | '<' | '>' | ';' => escaped.extend(['\\', char]),
+            '#' if at == 0 => escaped.push_str("\\#"),
+            ' ' if at == 0 || at == last => escaped.push_str("\\ "),
+            char if char.is_control() => {
+                let mut bytes = [0; 4];
+                for byte in char.encode_utf8(&mut bytes).bytes() {
+                    escaped.push_str(&format!("\\{byte:02X}"));
+                }
+            }
+            char => escaped.push(char),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, DnType, DnValue, KeyPair};
+
+    use super::*;
+
+    fn made(parts: Vec<(DnType, DnValue)>) -> Vec<u8> {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in parts {
+            params.distinguished_name.push(kind, value);
+        }
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    fn utf8(text: &str) -> DnValue {
+        DnValue::Utf8String(text.to_owned())
+    }
+
+    /// F37: as ZooKeeper's `X509AuthenticationProvider` writes them.
+    #[test]
+    fn subjects_are_written_as_java_writes_them() {
+        let subject = |parts| subject(&made(parts)).unwrap();
+        let node = vec![
+            (DnType::CountryName, DnValue::PrintableString("DE".try_into().unwrap())),
+            (DnType::OrganizationName, utf8("Example, Inc.")),
+            (DnType::CommonName, utf8("app-0")),
+        ];
+        assert_eq!(subject(node), "CN=app-0,O=Example\\, Inc.,C=DE");
+        assert_eq!(subject(Vec::new()), "");
+        assert_eq!(subject(vec![(DnType::CommonName, utf8(" #a\n "))]), "CN=\\ #a\\0A\\ ");
+        assert_eq!(subject(vec![(DnType::CommonName, utf8("#\u{fc}"))]), "CN=\\#\u{fc}");
+        let mail = vec![(DnType::CustomDnType(vec![1, 2, 840, 113549, 1, 9, 1]), utf8("a"))];
+        assert_eq!(subject(mail), "1.2.840.113549.1.9.1=#0c0161");
+    }
+
+    #[test]
+    fn a_cut_certificate_has_no_subject() {
+        let whole = made(vec![(DnType::CommonName, utf8("app-0"))]);
+        for end in 0..whole.len() {
+            assert_eq!(subject(&whole[..end]), None, "{end}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(harm in prop::collection::vec((0..200_usize, any::<u8>()), 0..8)) {
+            let mut bytes = made(vec![(DnType::CommonName, utf8("app-0"))]);
+            for (at, byte) in harm {
+                bytes[at] = byte;
+            }
+            let _ = subject(&bytes);
+        }
+    }
+}

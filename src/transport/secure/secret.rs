@@ -1,0 +1,243 @@
+//! A connection between two that know the same secret: Noise, pattern NNpsk0.
+//!
+//! ```text
+//! connects                                 listens
+//!   preface, 8 bytes | message  -------->             proves the secret
+//!                    <--------  preface | message     proves it, too, and is fresh
+//!   message*         <------->  message*              each proves that it is of this connection
+//!
+//! message: length, u16 LE | that many bytes, the last 16 of them a tag
+//! ```
+//!
+//! The first message could be a recording of an earlier one. Whoever replays it cannot read the
+//! answer, and so cannot send what comes next: nothing is done for it before that, and the greeting
+//! of a node is never in the first message. Both ends' keys are made anew for each connection: who
+//! learns the secret later cannot read what was recorded before.
+
+use std::fmt;
+
+use snow::params::NoiseParams;
+use snow::{HandshakeState, TransportState};
+
+use super::{Fault, Side};
+use crate::security::Secret;
+
+/// What comes first. The last byte is the form of all the rest.
+pub(crate) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', FORM];
+const FORM: u8 = 1;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+const TAG_BYTES: usize = 16;
+
+/// A key and a tag.
+const HANDSHAKE_MESSAGE_BYTES: usize = 32 + TAG_BYTES;
+
+/// The most of the plain in one message.
+const PLAIN_BYTES_MAX: usize = 32 << 10;
+
+/// The longest message of one who has not introduced itself: its hello.
+const STRANGER_MESSAGE_BYTES_MAX: usize = 8 << 10;
+
+pub(super) struct SecretSession {
+    secret: Secret,
+    side: Side,
+    state: State,
+    /// What has arrived and is not whole.
+    input: Vec<u8>,
+    /// What is to be said once there are keys.
+    early: Vec<u8>,
+}
+
+enum State {
+    /// Nothing was heard of the other end. Whoever connects has sent its message.
+    Preface(Option<Box<HandshakeState>>),
+    /// The preface was.
+    Handshake(Option<Box<HandshakeState>>),
+    Ready(Box<TransportState>),
+    Failed,
+}
+
+/// Without keys.
+impl fmt::Debug for SecretSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretSession").field("side", &self.side).finish_non_exhaustive()
+    }
+}
+
+fn internal(error: snow::Error) -> Fault {
+    Fault::Internal(error.to_string())
+}
+
+fn handshake(key: &[u8; 32], side: Side) -> Result<HandshakeState, snow::Error> {
+    let params: NoiseParams = PATTERN.parse()?;
+    let builder = snow::Builder::new(params).prologue(&PREFACE)?.psk(0, key)?;
+    match side {
+        Side::Connects => builder.build_initiator(),
+        Side::Listens => builder.build_responder(),
+    }
+}
+
+/// Appends a message of the handshake, which says nothing but what it is.
+fn say(state: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let mut message = [0; HANDSHAKE_MESSAGE_BYTES];
+    let bytes = state.write_message(&[], &mut message).map_err(internal)?;
+    out.extend_from_slice(&PREFACE);
+    out.extend_from_slice(&length(bytes));
+    out.extend_from_slice(&message[..bytes]);
+    Ok(())
+}
+
+fn length(bytes: usize) -> [u8; 2] {
+    u16::try_from(bytes).expect("no message is longer than 32 KiB and its tag").to_le_bytes()
+}
+
+impl SecretSession {
+    pub(super) fn start(
+        secret: Secret,
+        side: Side,
+        out: &mut Vec<u8>,
+    ) -> Result<SecretSession, Fault> {
+        let state = match side {
+            Side::Listens => None,
+            Side::Connects => {
+                let mut state = handshake(&secret.keys()[0], side).map_err(internal)?;
+                say(&mut state, out)?;
+                Some(Box::new(state))
+            }
+        };
+        let (input, early) = (Vec::new(), Vec::new());
+        Ok(SecretSession { secret, side, state: State::Preface(state), input, early })
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        trusted: bool,
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(bytes);
+        let mut rest = &input[..];
+        while let Some(after) = self.step(rest, trusted, plain, out)? {
+            rest = after;
+        }
+        let taken = input.len() - rest.len();
+        input.drain(..taken);
+        self.input = if input.is_empty() { Vec::new() } else { input };
+        Ok(())
+    }
+
+    /// Takes the next part of `input`, and returns what follows it; `None` if it is not whole.
+    fn step<'a>(
+        &mut self,
+        input: &'a [u8],
+        trusted: bool,
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<&'a [u8]>, Fault> {
+        let state = std::mem::replace(&mut self.state, State::Failed);
+        if let State::Preface(handshake) = state {
+            let Some((preface, rest)) = input.split_at_checked(PREFACE.len()) else {
+                self.state = State::Preface(handshake);
+                return Ok(None);
+            };
+            if preface != PREFACE {
+                let known = preface[..7] == PREFACE[..7];
+                return Err(if known { Fault::UnknownForm(preface[7]) } else { Fault::Damaged });
+            }
+            self.state = State::Handshake(handshake);
+            return Ok(Some(rest));
+        }
+        let limit = match state {
+            State::Handshake(_) => HANDSHAKE_MESSAGE_BYTES,
+            _ if trusted => PLAIN_BYTES_MAX + TAG_BYTES,
+            _ => STRANGER_MESSAGE_BYTES_MAX,
+        };
+        let Some((message, rest)) = split_message(input, limit)? else {
+            self.state = state;
+            return Ok(None);
+        };
+        self.state = match state {
+            State::Preface(_) | State::Failed => return Err(Fault::Damaged),
+            State::Handshake(handshake) => State::Ready(self.agree(handshake, message, out)?),
+            State::Ready(mut keys) => {
+                let start = plain.len();
+                plain.resize(start + message.len(), 0);
+                let read = keys.read_message(message, &mut plain[start..]);
+                plain.truncate(start + *read.as_ref().unwrap_or(&0));
+                read.map_err(|_| Fault::Damaged)?;
+                State::Ready(keys)
+            }
+        };
+        Ok(Some(rest))
+    }
+
+    /// The other end has said its part of the handshake.
+    fn agree(
+        &mut self,
+        handshake: Option<Box<HandshakeState>>,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Box<TransportState>, Fault> {
+        let mut nothing = [0; HANDSHAKE_MESSAGE_BYTES];
+        let state = match handshake {
+            Some(mut state) => {
+                state.read_message(message, &mut nothing).map_err(|_| Fault::WrongSecret)?;
+                *state
+            }
+            None => {
+                let mut known = None;
+                for key in self.secret.keys() {
+                    let mut state = self::handshake(key, self.side).map_err(internal)?;
+                    if state.read_message(message, &mut nothing).is_ok() {
+                        known = Some(state);
+                        break;
+                    }
+                }
+                let mut state = known.ok_or(Fault::WrongSecret)?;
+                say(&mut state, out)?;
+                state
+            }
+        };
+        let mut keys = Box::new(state.into_transport_mode().map_err(internal)?);
+        for part in std::mem::take(&mut self.early).chunks(PLAIN_BYTES_MAX) {
+            seal(&mut keys, part, out)?;
+        }
+        Ok(keys)
+    }
+
+    pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+        let part = &plain[..plain.len().min(PLAIN_BYTES_MAX)];
+        match &mut self.state {
+            State::Ready(keys) => seal(keys, part, out)?,
+            State::Preface(_) | State::Handshake(_) => self.early.extend_from_slice(part),
+            State::Failed => return Err(Fault::Damaged),
+        }
+        Ok(part.len())
+    }
+}
+
+fn seal(keys: &mut TransportState, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    let bytes = plain.len() + TAG_BYTES;
+    out.extend_from_slice(&length(bytes));
+    let start = out.len();
+    out.resize(start + bytes, 0);
+    keys.write_message(plain, &mut out[start..]).map_err(internal)?;
+    Ok(())
+}
+
+type Split<'a> = Option<(&'a [u8], &'a [u8])>;
+
+/// The first message, and what follows it; `None` if it is not whole.
+fn split_message(input: &[u8], limit: usize) -> Result<Split<'_>, Fault> {
+    let Some((length, rest)) = input.split_at_checked(2) else {
+        return Ok(None);
+    };
+    let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
+    if length > limit {
+        return Err(Fault::Damaged);
+    }
+    Ok(rest.split_at_checked(length))
+}

@@ -1,0 +1,59 @@
+//! Who has which certificate.
+
+use std::collections::BTreeMap;
+
+use crate::machine::command::NodeId;
+
+/// The subject of the certificate that each node id was first seen with, since this process began.
+///
+/// Any member has a certificate of the authority, so a certificate alone would let a member take
+/// another's id. The id is not in the certificate, since it comes of a data directory, and
+/// certificates are made before there is one; and the key is not what stays, since it is renewed.
+/// What stays is whom the certificate was made for. Where all have the same certificate, or
+/// certificates without a subject, each is as good as the other.
+#[derive(Debug, Default)]
+pub(crate) struct Subjects(BTreeMap<NodeId, String>);
+
+impl Subjects {
+    /// Whether it is `node` that has shown this subject; the first to come is believed.
+    pub(crate) fn check(&mut self, node: NodeId, subject: Option<String>) -> Result<(), String> {
+        let Some(subject) = subject.filter(|subject| !subject.is_empty()) else {
+            return Ok(());
+        };
+        let known = self.0.entry(node).or_insert_with(|| subject.clone());
+        if *known == subject {
+            return Ok(());
+        }
+        Err(format!(
+            "this is a certificate of {subject}, and node {node} has one of {known}; if that was \
+             renewed under another name, restart this node"
+        ))
+    }
+
+    /// Forgets who is no member.
+    pub(crate) fn retain(&mut self, is_member: impl Fn(NodeId) -> bool) {
+        self.0.retain(|node, _| is_member(*node));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_subject_of_a_node_stays() {
+        let mut subjects = Subjects::default();
+        let mut check = |node, subject: &str| subjects.check(node, Some(subject.to_owned()));
+        check(1, "CN=a").unwrap();
+        check(2, "CN=a").unwrap();
+        check(3, "").unwrap();
+        check(3, "CN=c").unwrap();
+        let refused = check(1, "CN=b").unwrap_err();
+        assert!(refused.contains("CN=a") && refused.contains("CN=b"), "{refused}");
+        check(1, "CN=a").unwrap();
+        subjects.retain(|node| node != 1);
+        subjects.check(1, Some("CN=b".to_owned())).unwrap();
+        assert!(subjects.check(2, Some("CN=b".to_owned())).is_err());
+        subjects.check(2, None).unwrap();
+    }
+}

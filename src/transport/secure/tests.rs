@@ -1,0 +1,223 @@
+//! Two sessions, and what lies between them in the hands of the test.
+
+use super::*;
+use crate::security::Secret;
+
+const ONE: &str = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+const OTHER: &str = "1c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9351";
+
+fn secret(text: &str) -> Security {
+    Secret::new(text).unwrap().into()
+}
+
+struct End {
+    session: Session,
+    /// What it has to send.
+    out: Vec<u8>,
+    /// What it has heard.
+    plain: Vec<u8>,
+}
+
+impl End {
+    fn new(security: &Security, side: Side) -> End {
+        let mut out = Vec::new();
+        let session = Session::start(security, side, &mut out).unwrap().unwrap();
+        End { session, out, plain: Vec::new() }
+    }
+
+    fn say(&mut self, mut plain: &[u8]) {
+        while !plain.is_empty() {
+            let taken = self.session.send(plain, &mut self.out).unwrap();
+            assert!(taken > 0);
+            plain = &plain[taken..];
+        }
+    }
+
+    fn hear(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.session.receive(bytes, &mut self.plain, &mut self.out)
+    }
+}
+
+fn pair(client: &Security, server: &Security) -> (End, End) {
+    (End::new(client, Side::Connects), End::new(server, Side::Listens))
+}
+
+/// Carries what each says to the other, in parts of this size, until nobody says anything.
+fn carry(client: &mut End, server: &mut End, part: usize) -> Result<(), Fault> {
+    while !client.out.is_empty() || !server.out.is_empty() {
+        for bytes in std::mem::take(&mut client.out).chunks(part) {
+            server.hear(bytes)?;
+        }
+        for bytes in std::mem::take(&mut server.out).chunks(part) {
+            client.hear(bytes)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn whoever_knows_the_secret_is_heard_however_it_arrives() {
+    for part in [1, 7, 1000, 1 << 20] {
+        let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+        client.say(b"hello");
+        carry(&mut client, &mut server, part).unwrap();
+        assert_eq!(server.plain, b"hello");
+        server.say(b"welcome");
+        server.session.trust();
+        client.session.trust();
+        let long: Vec<u8> = (0..300_000_u32).map(|at| at as u8).collect();
+        client.say(&long);
+        carry(&mut client, &mut server, part).unwrap();
+        assert_eq!(client.plain, b"welcome");
+        assert_eq!(&server.plain[5..], long);
+    }
+}
+
+#[test]
+fn nothing_that_is_said_can_be_read_or_found_twice() {
+    let recorded = || {
+        let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+        client.say(b"hello");
+        let mut wire = client.out.clone();
+        server.hear(&std::mem::take(&mut client.out)).unwrap();
+        client.hear(&std::mem::take(&mut server.out)).unwrap();
+        wire.extend_from_slice(&client.out);
+        wire
+    };
+    let (one, two) = (recorded(), recorded());
+    for wire in [&one, &two] {
+        assert!(!wire.windows(5).any(|part| part == b"hello"));
+        let key = secret_key(ONE);
+        assert!(!wire.windows(8).any(|part| part == &key[..8]));
+    }
+    // The same secret, and nothing in common but the preface and a length.
+    assert_ne!(one[10..], two[10..]);
+}
+
+fn secret_key(text: &str) -> [u8; 32] {
+    Secret::new(text).unwrap().keys()[0]
+}
+
+#[test]
+fn a_recording_is_not_heard() {
+    let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+    client.say(b"hello");
+    let first = std::mem::take(&mut client.out);
+    server.hear(&first).unwrap();
+    client.hear(&std::mem::take(&mut server.out)).unwrap();
+    let second = std::mem::take(&mut client.out);
+    server.hear(&second).unwrap();
+    assert_eq!(server.plain, b"hello");
+    // All that was sent, sent again.
+    let mut later = End::new(&secret(ONE), Side::Listens);
+    later.hear(&first).unwrap();
+    assert_eq!(later.hear(&second), Err(Fault::Damaged));
+    assert_eq!(later.plain, b"");
+    // A message of this connection, sent again.
+    assert_eq!(server.hear(&second), Err(Fault::Damaged));
+    assert_eq!(server.plain, b"hello");
+}
+
+#[test]
+fn another_secret_is_refused_before_anything_is_said() {
+    let (mut client, mut server) = pair(&secret(OTHER), &secret(ONE));
+    client.say(b"hello");
+    assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
+    assert!(server.plain.is_empty() && server.out.is_empty());
+    assert!(Fault::WrongSecret.needs_plain_answer() && Fault::WrongSecret.is_permanent());
+    // And a listener that does not know it cannot pretend to.
+    let (mut client, _) = pair(&secret(OTHER), &secret(ONE));
+    let (mut other, mut server) = pair(&secret(ONE), &secret(ONE));
+    server.hear(&std::mem::take(&mut other.out)).unwrap();
+    assert_eq!(client.hear(&std::mem::take(&mut server.out)), Err(Fault::WrongSecret));
+}
+
+#[test]
+fn two_secrets_are_accepted_during_a_change() {
+    let both = |first, second| Security::from(Secret::new(first).unwrap().or(second).unwrap());
+    // In the order of a change: everybody accepts both, everybody uses the new one, the old one goes.
+    let stages = [secret(ONE), both(ONE, OTHER), both(OTHER, ONE), secret(OTHER)];
+    for (client, server) in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)] {
+        let (mut client, mut server) = pair(&stages[client], &stages[server]);
+        client.say(b"hello");
+        carry(&mut client, &mut server, 100).unwrap();
+        assert_eq!(server.plain, b"hello");
+    }
+    let (mut client, mut server) = pair(&stages[0], &stages[3]);
+    assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
+}
+
+#[test]
+fn a_changed_byte_ends_the_connection() {
+    let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+    carry(&mut client, &mut server, 100).unwrap();
+    client.say(b"some message");
+    let whole = std::mem::take(&mut client.out);
+    // Of the length, only what makes it longer than a stranger's may be shows at once.
+    for at in 2..whole.len() {
+        let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+        carry(&mut client, &mut server, 100).unwrap();
+        client.say(b"some message");
+        client.out[at] ^= 1;
+        assert_eq!(server.hear(&client.out), Err(Fault::Damaged), "byte {at}");
+        assert!(server.plain.is_empty());
+        assert_eq!(server.hear(b"more"), Err(Fault::Damaged));
+    }
+}
+
+#[test]
+fn a_later_form_is_told_from_junk() {
+    let mut server = End::new(&secret(ONE), Side::Listens);
+    assert_eq!(server.hear(b"qrnoise\x02and what not"), Err(Fault::UnknownForm(2)));
+    let mut server = End::new(&secret(ONE), Side::Listens);
+    assert_eq!(server.hear(b"qrnopqrs"), Err(Fault::Damaged));
+    let mut server = End::new(&secret(ONE), Side::Listens);
+    let theirs = Speech::Foreign;
+    assert_eq!(server.hear(b"GET /"), Err(Fault::Mismatch { ours: Speech::Secret, theirs }));
+}
+
+#[test]
+fn a_stranger_is_given_little() {
+    let mut server = End::new(&secret(ONE), Side::Listens);
+    let mut sent = 0;
+    // The longest message that is waited for, a byte at a time, and never whole.
+    let (mut client, _) = pair(&secret(ONE), &secret(ONE));
+    client.say(b"hello");
+    server.hear(&std::mem::take(&mut client.out)).unwrap();
+    let refused = loop {
+        let part = if sent == 0 { vec![0xff, 0x1f] } else { vec![7; 100] };
+        sent += part.len();
+        if let Err(fault) = server.hear(&part) {
+            break fault;
+        }
+        assert!(sent <= 8 << 10, "{sent}");
+    };
+    assert_eq!(refused, Fault::Damaged);
+    // Many small ones that are right are too much as well.
+    let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
+    let refused = loop {
+        client.say(&[0; 1000]);
+        if let Err(fault) = carry(&mut client, &mut server, 1000) {
+            break fault;
+        }
+        assert!(server.plain.len() <= STRANGER_BYTES_MAX);
+    };
+    assert_eq!(refused, Fault::TooMuch);
+}
+
+#[test]
+fn plain_answers_are_shown_as_what_they_are() {
+    use crate::transport::frame::append_frame;
+    use crate::transport::handshake::{Refusal, RefusalCode};
+    let mut frame = Vec::new();
+    let refusal = Refusal::new(RefusalCode::Security, "no keys here".to_owned());
+    append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(1, buffer));
+    for part in [1, 1000] {
+        let mut client = End::new(&secret(ONE), Side::Connects);
+        let told = frame.chunks(part).find_map(|bytes| client.hear(bytes).err());
+        assert_eq!(told, Some(Fault::Refused("no keys here".to_owned())));
+    }
+    let mut client = End::new(&secret(ONE), Side::Connects);
+    let told = client.hear(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(matches!(told, Err(Fault::Refused(_))), "{told:?}");
+}

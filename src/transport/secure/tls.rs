@@ -1,0 +1,86 @@
+//! A connection between two that have certificates of the same authority.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Connection, ServerConnection};
+
+use super::{Fault, Side};
+use crate::security::{Keys, describe, x509};
+
+/// The most of the plain taken at once: so much and a little more waits for the socket.
+const PLAIN_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct TlsSession {
+    connection: Connection,
+}
+
+fn fault(error: impl std::fmt::Display) -> Fault {
+    Fault::Tls(format!("TLS: {error}"))
+}
+
+impl TlsSession {
+    pub(super) fn start(keys: &Keys, side: Side, out: &mut Vec<u8>) -> Result<TlsSession, Fault> {
+        let connection = match side {
+            Side::Connects => {
+                // It is not sent, and not compared with anything.
+                let name = ServerName::try_from("quorate").map_err(fault)?;
+                let client = ClientConnection::new(Arc::clone(&keys.client), name);
+                Connection::Client(client.map_err(fault)?)
+            }
+            Side::Listens => {
+                let server = ServerConnection::new(Arc::clone(&keys.server));
+                Connection::Server(server.map_err(fault)?)
+            }
+        };
+        let mut session = TlsSession { connection };
+        session.flush(out)?;
+        Ok(session)
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        mut bytes: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            // Nothing after the other end's farewell counts.
+            if self.connection.read_tls(&mut bytes).map_err(fault)? == 0 {
+                break;
+            }
+            let processed = self.connection.process_new_packets();
+            // Also what is wrong is told, to the other end.
+            self.flush(out)?;
+            let processed = processed.map_err(|error| fault(describe(&error)))?;
+            let ready = processed.plaintext_bytes_to_read();
+            let start = plain.len();
+            plain.resize(start + ready, 0);
+            self.connection.reader().read_exact(&mut plain[start..]).map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+        let part = &plain[..plain.len().min(PLAIN_BYTES_MAX)];
+        let taken = self.connection.writer().write(part).map_err(fault)?;
+        self.flush(out)?;
+        if taken == 0 && !part.is_empty() {
+            return Err(fault("no room for what is said before the handshake is over"));
+        }
+        Ok(taken)
+    }
+
+    pub(super) fn subject(&self) -> Option<String> {
+        x509::subject(self.connection.peer_certificates()?.first()?)
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+        while self.connection.wants_write() {
+            self.connection.write_tls(out).map_err(fault)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The port to the other members: who is let in, who is kept out and why, and what a stranger costs.
+//!
+//! Members of one process, with sockets and disks of their own. What each wrong byte leads to is
+//! tested beside the code, in `src/transport`.
+
+#![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
+
+#[cfg(feature = "tls")]
+mod authority;
+mod open;
+#[cfg(feature = "tls")]
+mod tls;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use quorate::{Builder, Coordinator, Error, Secret, Security};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Long enough for any handshake, and for one that failed to be reported.
+const GLANCE: Duration = Duration::from_secs(3);
+
+const ONE: &str = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+const OTHER: &str = "violin-carbon-otter-meadow-quartz-lantern";
+
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|one| one.local_addr().unwrap().to_string()).collect()
+}
+
+struct Members {
+    list: Vec<String>,
+    dir: tempfile::TempDir,
+}
+
+impl Members {
+    fn new(count: usize) -> Members {
+        Members { list: addresses(count), dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn builder(&self, place: usize) -> Builder {
+        Coordinator::builder()
+            .advertise(&self.list[place])
+            .data_dir(self.dir.path().join(place.to_string()))
+    }
+
+    fn start(&self, place: usize, security: impl Into<Security>) -> Coordinator {
+        self.builder(place).security(security).join(&self.list).unwrap()
+    }
+}
+
+fn refused(member: &Coordinator) -> String {
+    match member.wait_ready(GLANCE) {
+        Err(Error::PeerRefused { reason, .. }) => reason,
+        other => panic!("{other:?}: {}", member.status()),
+    }
+}
+
+fn secret(text: &str) -> Secret {
+    Secret::new(text).unwrap()
+}

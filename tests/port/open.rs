@@ -1,0 +1,74 @@
+//! Without keys, and with a secret.
+
+use quorate::CreateMode;
+
+use super::*;
+
+#[test]
+fn what_is_not_on_the_loopback_needs_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let not_secured = |builder: Builder, list: &[&str]| match builder.join(list) {
+        Err(Error::NotSecured { address }) => address,
+        other => panic!("{other:?}"),
+    };
+    let builder = || Coordinator::builder().data_dir(dir.path().join("data"));
+    // A documentation address (RFC 5737): nobody's.
+    let list = ["127.0.0.1:7400", "192.0.2.1:7400"];
+    assert_eq!(not_secured(builder(), &list), "192.0.2.1:7400");
+    assert_eq!(not_secured(builder(), &["[2001:db8::1]:7400"]), "[2001:db8::1]:7400");
+    let free = addresses(1).remove(0);
+    let port = free.rsplit_once(':').unwrap().1;
+    let everywhere = builder().advertise(&free).listen(format!("0.0.0.0:{port}"));
+    assert_eq!(not_secured(everywhere.clone(), &[&free]), format!("0.0.0.0:{port}"));
+    let told = everywhere.clone().join([&free]).unwrap_err().to_string();
+    for way in ["Secret", "certificates", "Security::Insecure", "Builder::security"] {
+        assert!(told.contains(way), "{told}");
+    }
+    assert!(!dir.path().join("data").exists(), "nothing was begun");
+    // Said plainly, or with a secret, it is as good as any.
+    for security in [Security::Insecure, secret(ONE).into()] {
+        let member = everywhere.clone().security(security).join([&free]).unwrap();
+        member.wait_ready(PATIENCE).unwrap();
+        member.close();
+    }
+    // And the loopback needs no word, whatever it is called.
+    Coordinator::builder()
+        .data_dir(dir.path().join("named"))
+        .join([format!("localhost:{port}")])
+        .unwrap()
+        .wait_ready(PATIENCE)
+        .unwrap();
+}
+
+#[test]
+fn a_secret_is_changed_while_the_cluster_runs() {
+    let members = Members::new(3);
+    let changed = [secret(ONE).or(OTHER).unwrap(), secret(OTHER).or(ONE).unwrap(), secret(OTHER)];
+    let mut running: Vec<Coordinator> =
+        (0..3).map(|place| members.start(place, secret(ONE))).collect();
+    running.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+    running[0].session().create("/kept", b"", CreateMode::Persistent).unwrap();
+    for secret in changed {
+        for place in 0..3 {
+            let former = running.remove(place);
+            former.close();
+            drop(former);
+            running.insert(place, members.start(place, secret.clone()));
+            running[place].wait_ready(PATIENCE).unwrap();
+            assert!(running[place].session().exists("/kept").unwrap().is_some());
+        }
+    }
+}
+
+#[test]
+fn who_has_another_secret_or_none_is_told_so() {
+    let members = Members::new(2);
+    let _one = members.start(0, secret(ONE));
+    let two = members.start(1, secret(OTHER));
+    let reason = refused(&two);
+    assert!(reason.contains("the shared secret of the two nodes is not the same"), "{reason}");
+    drop(two);
+    let reason = refused(&members.start(1, Security::Loopback));
+    assert!(reason.contains("give all members the same security"), "{reason}");
+    members.start(1, secret(ONE)).wait_ready(PATIENCE).unwrap();
+}

@@ -1,0 +1,84 @@
+//! What strangers can make a node keep. One test, since it counts what the whole process allocates.
+
+#![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
+
+#[cfg(feature = "tls")]
+#[path = "port/authority.rs"]
+mod authority;
+
+use std::alloc::System;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use quorate::{Coordinator, Secret, Security};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Counts what this process has allocated.
+#[global_allocator]
+static ALLOCATED: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
+
+/// As `docs/security.md` has it.
+const STRANGER_BYTES_MAX: usize = 64 << 10;
+const SECRET: &str = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+const STRANGERS_MAX: usize = 64;
+
+/// The most that is allocated while a member is visited by 200 of these.
+fn cost(security: Security, says: &[u8]) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let builder = Coordinator::builder().data_dir(dir.path().join("data")).security(security);
+    let member = builder.join([&free]).unwrap();
+    member.wait_ready(PATIENCE).unwrap();
+    let before = ALLOCATED.allocated();
+    let mut most = before;
+    let mut crowd: Vec<TcpStream> = Vec::with_capacity(200);
+    for _ in 0..200 {
+        let mut stranger = TcpStream::connect(&free).unwrap();
+        // It may be hung up on meanwhile.
+        let _ = stranger.write_all(says);
+        crowd.push(stranger);
+        most = most.max(ALLOCATED.allocated());
+    }
+    // The first has had to go, and so all are taken in.
+    crowd[199 - STRANGERS_MAX].set_read_timeout(Some(PATIENCE)).unwrap();
+    let gone = loop {
+        match crowd[199 - STRANGERS_MAX].read(&mut [0; 4096]) {
+            Ok(0) => break true,
+            Ok(_) => {}
+            Err(error) => break error.kind() == ErrorKind::ConnectionReset,
+        }
+    };
+    assert!(gone, "more than {STRANGERS_MAX} of one address");
+    // For a while after the last has come: each turn of the node takes a part of what they sent.
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
+        most = most.max(ALLOCATED.allocated());
+        std::thread::yield_now();
+    }
+    most - before
+}
+
+#[test]
+fn strangers_cost_little() {
+    // A part of a hello; a handshake, and part of a message; a record of a handshake that would be
+    // as long as they can be, in parts.
+    let hello = [&4000_u32.to_le_bytes()[..], &[0; 3900]].concat();
+    let message = [b"qrnoise\x01\x30\0".as_slice(), &[7; 47]].concat();
+    let record = [&[0x16, 3, 1, 0x10, 0, 1, 0, 0xff, 0xff][..], &[0; 0x1000 - 4]].concat();
+    let all = STRANGERS_MAX * STRANGER_BYTES_MAX;
+    let plain = cost(Security::Loopback, &hello);
+    assert!(plain > STRANGERS_MAX * 3900, "they were not kept: {plain}");
+    assert!(plain < all, "{plain}");
+    let secret = cost(Secret::new(SECRET).unwrap().into(), &message);
+    assert!(secret < all, "{secret}");
+    #[cfg(feature = "tls")]
+    {
+        let tls = cost(authority::Authority::new().tls("app-0").into(), &record.repeat(7));
+        assert!(tls > STRANGERS_MAX * (20 << 10), "they were not kept: {tls}");
+        assert!(tls < all, "{tls}");
+        println!("plain {plain}, secret {secret}, tls {tls}");
+    }
+    let _ = record;
+}

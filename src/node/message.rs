@@ -144,6 +144,11 @@ pub(crate) struct Voting {
 }
 
 impl PeerMessage {
+    /// Whether only nodes of one cluster may say this to each other.
+    pub(crate) fn is_of_cluster(&self) -> bool {
+        true
+    }
+
     /// Appends the encoded message to `buffer`.
     pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
         postcard::to_extend(self, buffer)

@@ -44,7 +44,7 @@ fn instance(peers: &str) -> Outcome<()> {
         Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
     coordinator.wait_ready(Duration::from_secs(30))?;
     let session = coordinator.session();
-    let me = coordinator.address().to_owned();
+    let me = coordinator.address();
     let name = me.rsplit(':').next().unwrap_or("?").to_owned();
 
     // Who is here: an ephemeral znode for each instance, gone when its process is.

@@ -5,14 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use crate::availability::Availability;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
-use crate::node::Node;
+use crate::node::{Node, REMOVED};
 use crate::runtime::host::Shared;
 use crate::session::Session;
 use crate::testing;
 use crate::watch::WatchInfo;
 use crate::znode::{SessionId, Zxid};
+
+/// A replica is not ready that is known to be older than this.
+const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
@@ -263,7 +269,7 @@ impl Coordinator {
     }
 
     /// The address that the peers know this instance by.
-    pub fn address(&self) -> &str {
+    pub fn address(&self) -> String {
         self.shared().address(self.shared().node).unwrap_or_default()
     }
 
@@ -292,7 +298,7 @@ impl Coordinator {
         let sessions = shared.look(look).unwrap_or_default().into_iter();
         let told = sessions.map(|(id, owner, timeout_ms, ephemerals)| SessionInfo {
             id,
-            owner: shared.address(owner).map(str::to_owned),
+            owner: shared.address(owner),
             timeout: Duration::from_millis(u64::from(timeout_ms)),
             ephemerals,
         });
@@ -321,12 +327,15 @@ impl Coordinator {
         let shared = self.shared();
         let status = shared.status();
         let now = shared.clock.now();
-        let members = shared.members.iter().map(|member| {
+        let members = shared.members.load_full();
+        let members = members.iter().map(|member| {
             let problem = status.peers.iter().find(|(peer, _)| *peer == member.node);
             let told = status.versions.iter().find(|(peer, _)| *peer == member.node);
             let is_self = member.node == shared.node;
             MemberStatus {
                 address: member.address.clone(),
+                zone: member.zone.clone(),
+                votes: status.availability.voters.contains(&member.node),
                 is_self,
                 version: told
                     .map(|(_, version)| *version)
@@ -336,8 +345,8 @@ impl Coordinator {
             }
         });
         Status {
-            address: self.address().to_owned(),
-            leader: status.leader.and_then(|leader| shared.address(leader)).map(str::to_owned),
+            address: self.address(),
+            leader: status.leader.and_then(|leader| shared.address(leader)),
             is_leader: status.is_leader,
             term: status.term,
             zxid: status.zxid,
@@ -348,6 +357,109 @@ impl Coordinator {
             version: status.version,
             members: members.collect(),
             stopped: shared.stopped().map(str::to_owned),
+        }
+    }
+
+    /// How much the cluster can still lose, as this instance sees it. Does not block.
+    pub fn availability(&self) -> Availability {
+        self.shared().availability()
+    }
+
+    /// The same as a channel: how it is now, and then each change. Of changes that are not read
+    /// in time the oldest and the latest are kept. It closes when the coordinator does.
+    ///
+    /// ```
+    /// use quorate::{Availability, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let coordinator = cluster.node(0);
+    /// coordinator.session().sync()?;
+    /// let changes = coordinator.availability_changes();
+    /// assert_eq!(changes.recv().unwrap(), Availability::Healthy { spare: 1 });
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn availability_changes(&self) -> Receiver<Availability> {
+        let shared = self.shared();
+        shared.availability.add(&shared.availability())
+    }
+
+    /// Whether this instance can serve now: its replica is a member's, has been level with the
+    /// cluster within the last few seconds, and there is a leader. Does not block.
+    ///
+    /// For a readiness probe. An instance that is not ready need not be restarted, and a cluster
+    /// that starts must not wait for its instances to be ready one after the other: see
+    /// [`Availability`].
+    pub fn is_ready(&self) -> bool {
+        let shared = self.shared();
+        let status = shared.status();
+        let now = shared.clock.now();
+        let fresh = status.fresh_at.is_some_and(|at| now.saturating_sub(at) < READY_WITHIN);
+        shared.stopped().is_none() && status.leader.is_some() && fresh
+    }
+
+    /// Whether the cluster could go on without this instance, as far as it knows now: there is a
+    /// leader, and the other voters that are heard of are a majority. Does not block.
+    ///
+    /// For whoever stops instances one after the other. A cluster of one or two is never safe to
+    /// stop.
+    ///
+    /// ```
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// cluster.node(0).session().sync()?;
+    /// assert!(cluster.node(0).safe_to_stop());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn safe_to_stop(&self) -> bool {
+        let shared = self.shared();
+        let seen = shared.status().availability;
+        let others = seen.voters.iter().filter(|voter| **voter != shared.node);
+        let alive = others.filter(|voter| !seen.silent.contains(voter)).count();
+        shared.stopped().is_none() && seen.has_leader && alive >= seen.quorum
+    }
+
+    /// Leaves the cluster for good: hands the vote to another instance if one can take it, is
+    /// removed, and stops. For a restart, [`Coordinator::close`] is right: it stays a member.
+    ///
+    /// Blocks for `timeout` at most. The data directory is marked; joining with it again makes a new
+    /// member of this instance.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: most voters must be there, also without this one, so the last instance of
+    /// a cluster cannot leave it. It goes on trying as long as it runs.
+    pub fn leave(&self, timeout: Duration) -> Result<()> {
+        let shared = self.shared();
+        let changes = self.availability_changes();
+        let until = shared.clock.now() + timeout;
+        shared.leave();
+        loop {
+            match shared.stopped() {
+                Some(reason) if reason == REMOVED => {
+                    self.close();
+                    return Ok(());
+                }
+                Some(reason) => return Err(Error::Stopped { reason: reason.to_owned() }),
+                None => {}
+            }
+            let left = until.saturating_sub(shared.clock.now());
+            if left.is_zero() {
+                return Err(Error::Timeout {
+                    operation: "leaving the cluster".to_owned(),
+                    waited: timeout,
+                    reason: shared.waiting_for(),
+                });
+            }
+            // The node's end is the end of the channel, or a change that it tells.
+            match changes.recv_timeout(left) {
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let reason = shared.stopped().unwrap_or("it was closed").to_owned();
+                    if reason != REMOVED {
+                        return Err(Error::Stopped { reason });
+                    }
+                }
+            }
         }
     }
 
@@ -415,6 +527,10 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its address.
     pub address: String,
+    /// The zone that it is in, as it was told; empty: none.
+    pub zone: String,
+    /// Whether it votes. The others have a replica and no vote.
+    pub votes: bool,
     /// Whether it is the one that says so.
     pub is_self: bool,
     /// The highest version that it can do, as it has told this instance when they were last

@@ -54,6 +54,7 @@
 
 mod acl;
 mod auth;
+mod availability;
 mod builder;
 mod calls;
 mod coordinator;
@@ -98,6 +99,7 @@ mod znode;
 
 pub use acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use auth::AuthProvider;
+pub use availability::Availability;
 pub use builder::Builder;
 pub use coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
 pub use error::{Error, Result};

@@ -374,7 +374,10 @@ impl Node {
             learners: voting.learners.clone(),
             silent: silent.into_iter().filter(|node| voting.voters.contains(node)).collect(),
             quorum: voters / 2 + 1,
-            has_leader: self.raw.raft.leader_id != 0 && self.stopped.is_none(),
+            // For as long as an election takes, the former one counts.
+            has_leader: self.stopped.is_none()
+                && voters > 0
+                && self.now.mono.saturating_sub(self.led_at) < self.patience(),
         }
     }
 }

@@ -88,6 +88,7 @@ use local::LocalSessions;
 use log::{MemLog, Position};
 pub(crate) use members::Keeping;
 use membership::Membership;
+pub(crate) use membership::REMOVED;
 use message::{HardState, SnapshotMeta};
 use reap::Reaper;
 use rounds::{Confirmations, Rounds};
@@ -190,6 +191,8 @@ pub(crate) struct Node {
     election_timeout: usize,
     timeout_grounds: (u64, StateRole, NodeId),
     leaderless_ticks: usize,
+    /// When there last was a leader.
+    led_at: Time,
     leadership: Leadership,
 
     // What waits for the disk.
@@ -506,6 +509,9 @@ impl Node {
     fn drive(&mut self) -> Result<(), String> {
         loop {
             self.observe_leader();
+            if self.leadership.leader != 0 {
+                self.led_at = self.now.mono;
+            }
             self.send_requests();
             self.raise_version();
             self.propose();

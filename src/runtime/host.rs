@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
 use crate::auth::Schemes;
+use crate::availability::Availability;
 use crate::error::{Error, Result};
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Reply};
@@ -24,6 +26,7 @@ use crate::node::io::{
 };
 use crate::node::message::PeerMessage;
 use crate::pending::{Pending, Slot};
+use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
 use crate::runtime::expect;
 use crate::runtime::session::SessionShared;
@@ -45,6 +48,8 @@ pub(crate) enum Call {
     Timer(Timer),
     /// Somebody looks at the node's tables.
     Look(Box<dyn FnOnce(&Node) + Send>),
+    /// The node is to be a member no more.
+    Leave,
     /// The coordinator is to stop, in good order. What it holds is dropped when it has.
     Close(Sender<()>),
 }
@@ -87,7 +92,9 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
-    pub(crate) members: Vec<Member>,
+    /// The members as this replica knows them.
+    pub(crate) members: ArcSwap<Vec<Member>>,
+    pub(crate) availability: Readers,
     pub(crate) schemes: Schemes,
 }
 
@@ -212,16 +219,31 @@ impl Shared {
         })
     }
 
-    pub(crate) fn address(&self, node: NodeId) -> Option<&str> {
-        let member = self.members.iter().find(|member| member.node == node)?;
-        Some(&member.address)
+    pub(crate) fn address(&self, node: NodeId) -> Option<String> {
+        let members = self.members.load();
+        let member = members.iter().find(|member| member.node == node)?;
+        Some(member.address.clone())
+    }
+
+    /// How much the cluster can still lose.
+    pub(crate) fn availability(&self) -> Availability {
+        if let Some(reason) = self.stopped() {
+            return Availability::NoQuorum { reason: format!("the node has stopped: {reason}") };
+        }
+        let address = |node| self.address(node).unwrap_or_else(|| "a peer".to_owned());
+        Availability::of(&self.status().availability, address, || self.waiting_for())
+    }
+
+    /// Wants the node to be a member no more. The channel closes when it has stopped.
+    pub(crate) fn leave(&self) {
+        let _ = self.calls.send(Call::Leave);
     }
 
     /// The peer that refuses this node, if one does.
     pub(crate) fn refusal(&self) -> Option<Error> {
         self.status().peers.into_iter().find_map(|(peer, problem)| {
             let reason = problem.filter(|problem| problem.refused)?.reason;
-            let peer = self.address(peer)?.to_owned();
+            let peer = self.address(peer)?;
             Some(Error::PeerRefused { peer, reason })
         })
     }
@@ -236,7 +258,7 @@ impl Shared {
             .peers
             .iter()
             .filter_map(|(peer, problem)| {
-                let address = self.address(*peer).unwrap_or("a peer");
+                let address = self.address(*peer).unwrap_or_else(|| "a peer".to_owned());
                 problem.as_ref().map(|problem| format!("{address}: {}", problem.reason))
             })
             .collect();
@@ -260,6 +282,8 @@ impl Shared {
 pub(crate) struct Work {
     pub(crate) messages: Vec<(NodeId, PeerMessage)>,
     pub(crate) disk: Vec<DiskOp>,
+    /// The members, when they have changed: whom to be connected with.
+    pub(crate) members: Option<Arc<Vec<Member>>>,
     pub(crate) wake_at: Time,
 }
 
@@ -305,7 +329,8 @@ impl Host {
             clock,
             limits,
             node: node.id(),
-            members,
+            members: ArcSwap::from_pointee(members),
+            availability: Readers::default(),
             schemes,
         });
         let host = Host {
@@ -354,6 +379,10 @@ impl Host {
             }
             Call::Look(look) => {
                 look(&self.node);
+                true
+            }
+            Call::Leave => {
+                self.inputs.push(Input::Leave);
                 true
             }
             Call::Timer(timer) => {
@@ -509,10 +538,14 @@ impl Host {
                 slot.complete(answer);
             }
         }
+        let members = effects.members.map(Arc::new);
+        if let Some(members) = &members {
+            self.shared.members.store(Arc::clone(members));
+        }
         self.publish_status(now.mono, effects.stopped.is_some());
         self.timers.ring(now.mono);
         let wake_at = self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at));
-        Work { messages: effects.messages, disk: effects.disk, wake_at }
+        Work { messages: effects.messages, disk: effects.disk, members, wake_at }
     }
 
     /// The session, if this is the holder that it has here.
@@ -550,6 +583,7 @@ impl Host {
         self.status_at = now;
         let status = self.node.status();
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        self.shared.availability.tell(&self.shared.availability());
     }
 
     /// Answers everybody for the last time.
@@ -572,6 +606,7 @@ impl Host {
             slot.complete(Err(error.clone()));
         }
         self.timers.clear();
+        self.shared.availability.end();
         // A call may still come in between; its sender sees the channel closed at the latest
         // when this host is dropped.
         while let Ok(call) = self.calls.try_recv() {

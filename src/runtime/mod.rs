@@ -1,6 +1,7 @@
 //! Everything that is not deterministic: threads, clocks, random numbers, and
 //! the start of a node from its disk.
 
+pub(crate) mod availability;
 pub(crate) mod clock;
 pub(crate) mod disk;
 pub(crate) mod driver;

@@ -246,6 +246,8 @@ impl Builder {
             seed: entropy::number()?,
             log: LogLimits::default(),
             keeping: Keeping::default(),
+            peers: Vec::new(),
+            majority_after: None,
             zone: String::new(),
         };
         let node = boot(&mut store, config, now).map_err(in_dir)?;

@@ -106,12 +106,19 @@ pub enum Bug {
     VoterRemovedBelowQuorum,
     JoinsAsVoter,
     LivingReplaced,
+    ClusterForgotten,
+    TwoFounders,
+    PledgeUnsynced,
+    PromiseForgotten,
+    UnreachedAbsent,
+    OwnPromiseIgnored,
+    VetoIgnored,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
-    /// All of them.
-    pub const ALL: [Bug; 94] = [
+    /// All that the simulator finds.
+    pub const ALL: [Bug; 95] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -206,6 +213,17 @@ impl Bug {
         Bug::VoterRemovedBelowQuorum,
         Bug::JoinsAsVoter,
         Bug::LivingReplaced,
+        Bug::ClusterForgotten,
+    ];
+
+    /// Those of how a cluster is founded, which the exploration of that finds.
+    pub const OF_FORMATION: [Bug; 6] = [
+        Bug::TwoFounders,
+        Bug::PledgeUnsynced,
+        Bug::PromiseForgotten,
+        Bug::UnreachedAbsent,
+        Bug::OwnPromiseIgnored,
+        Bug::VetoIgnored,
     ];
 
     /// What goes wrong with it.
@@ -327,6 +345,13 @@ impl Bug {
             Bug::VoterRemovedBelowQuorum => "a change is made after which no majority is alive",
             Bug::JoinsAsVoter => "a new member votes before it has anything of the log",
             Bug::LivingReplaced => "the place of a member that is alive is taken",
+            Bug::ClusterForgotten => "a node that has a cluster has none after a restart",
+            Bug::TwoFounders => "each node founds a cluster with those that it sees, unasked",
+            Bug::PledgeUnsynced => "a promise or a pledge is told before it is durable",
+            Bug::PromiseForgotten => "a restarted node does not know what it has promised",
+            Bug::UnreachedAbsent => "a listed peer that is not reached is counted as none",
+            Bug::OwnPromiseIgnored => "a genesis is started from though a later one was pledged",
+            Bug::VetoIgnored => "a cluster is founded though a peer has one already",
         }
     }
 }

@@ -536,6 +536,8 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
         log,
         keeping,
         zone,
+        peers: Vec::new(),
+        majority_after: None,
     };
     let node = boot(&mut store, config, now).expect("what was durable is sound");
     (store, node)

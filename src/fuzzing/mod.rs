@@ -116,12 +116,25 @@ fn fresh_node() -> Node {
     let (heartbeat, tick) = (Time::from_millis(50), Time::from_secs(2));
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
     let version = VERSION;
+    let (peers, majority_after) = (Vec::new(), None);
     let (keeping, zone) = (crate::node::Keeping::default(), String::new());
-    let config =
-        NodeConfig { heartbeat, tick, container_period, version, seed: 1, log, keeping, zone };
+    let config = NodeConfig {
+        heartbeat,
+        tick,
+        container_period,
+        version,
+        seed: 1,
+        log,
+        keeping,
+        zone,
+        peers,
+        majority_after,
+    };
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
-    let me = crate::membership::Member::new(1, "a:1");
-    let origin = crate::node::Origin { me, cluster: 1 };
+    let address = "a:1".to_owned();
+    let identity =
+        crate::storage::Identity { cluster: 1, node: 1, incarnation: 1, address, uid: 1 };
+    let origin = crate::node::Origin { identity, promise: Default::default() };
     Node::new(config, origin, boot, machine, now).expect("this boot is sound")
 }
 

@@ -155,7 +155,7 @@ impl Machine {
         Machine::from_state(state)
     }
 
-    fn from_state(state: State) -> Machine {
+    pub(crate) fn from_state(state: State) -> Machine {
         Machine { state, dirty: Dirty::default() }
     }
 

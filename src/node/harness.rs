@@ -162,6 +162,8 @@ pub(crate) struct Cluster {
     pub(crate) stopped: BTreeMap<NodeId, String>,
     /// Of those that are not where they were founded.
     addresses: BTreeMap<NodeId, String>,
+    /// The list that all that start are given.
+    pub(crate) peers: Vec<String>,
     /// The highest version of anything that was sent or written: what its reader must be able to do.
     pub(crate) newest: u16,
     /// Requests on their way to a leader.
@@ -200,6 +202,7 @@ impl Cluster {
             leases: BTreeMap::new(),
             stopped: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            peers: Vec::new(),
             newest: 0,
             forwarded: Vec::new(),
             trace: Vec::new(),
@@ -207,6 +210,14 @@ impl Cluster {
         for id in 1..=nodes {
             cluster.start(id);
         }
+        cluster
+    }
+
+    /// Processes with empty disks, all of which are given all of them as peers, and none of which
+    /// has started.
+    pub(crate) fn blank(nodes: u64) -> Cluster {
+        let mut cluster = Cluster::founded(0, VERSION);
+        cluster.peers = (1..=nodes).map(|id| member(id).address).collect();
         cluster
     }
 
@@ -270,11 +281,19 @@ impl Cluster {
             seed,
             log: LogLimits::default(),
             keeping: super::Keeping::default(),
+            peers: self.peers.clone(),
+            majority_after: None,
             zone: String::new(),
         };
         let mut me = member(id);
+        let cluster = u64::from(self.peers.is_empty());
         me.address = self.addresses.get(&id).cloned().unwrap_or(me.address);
-        let origin = Origin { me, cluster: 1 };
+        let identity =
+            Identity { cluster, node: id, incarnation: id, address: me.address, uid: me.uid };
+        let origin = Origin {
+            identity: host.disk.identity.clone().unwrap_or(identity),
+            promise: host.disk.promise.clone(),
+        };
         host.node = Some(Node::new(config, origin, boot, machine, now).unwrap());
         host.inputs.clear();
         host.held.clear();
@@ -399,7 +418,13 @@ impl Cluster {
             }
             let message = PeerMessage::decode(&bytes).unwrap();
             self.newest = self.newest.max(needs(&message));
-            if self.cut.contains(&(id, to)) || self.hosts[&to].node.is_none() {
+            let Some(other) = self.hosts.get(&to).and_then(|host| host.node.as_ref()) else {
+                continue;
+            };
+            let clusters =
+                [self.hosts[&id].node.as_ref().map_or(0, Node::cluster), other.cluster()];
+            let strangers = clusters[0] != clusters[1] || clusters[0] == 0;
+            if self.cut.contains(&(id, to)) || (message.is_of_cluster() && strangers) {
                 continue;
             }
             let input = Input::Peer { from: id, message };

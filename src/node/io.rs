@@ -211,6 +211,8 @@ pub(crate) struct Effects {
     pub(crate) stopped: Option<String>,
     /// The members of the cluster, when they have changed: whom to be connected with.
     pub(crate) members: Option<Vec<Member>>,
+    /// The cluster that the node belongs to, once it is on its disk.
+    pub(crate) cluster: Option<u64>,
     /// When the node wants its next step, at the latest, if nothing comes in before.
     pub(crate) wake_at: Time,
 }
@@ -262,6 +264,8 @@ pub(crate) struct NodeStatus {
     /// The highest that other members can do, as far as they have told.
     pub(crate) versions: Vec<(NodeId, u16)>,
     pub(crate) availability: Availability,
+    /// Why there is no cluster yet.
+    pub(crate) forming: Option<String>,
 }
 
 /// What the cluster has to decide with.

@@ -112,16 +112,25 @@ impl Node {
 
     /// Somebody wants to be a member, or tells who it is.
     pub(super) fn take_join(&mut self, from: NodeId, member: Member) {
-        if member.node != from || !member.is_valid() {
+        let node = member.node;
+        if (node != from && !self.is_member(from)) || !member.is_valid() {
             tracing::warn!(from, "refused a wish to join that is not the sender's own");
             return;
         }
-        if !self.serving || !self.knows_members() {
+        if !self.serving {
+            // Who wants to join may reach a follower only.
+            let leader = self.raw.raft.leader_id;
+            let forward = node == from && ![0, self.id, from].contains(&leader);
+            if forward && self.versions.of(leader).is_some_and(|has| has >= MEMBERS_SINCE) {
+                self.effects.messages.push((leader, PeerMessage::Join { member }));
+            }
             return;
         }
         let wishes = &mut self.membership.wishes;
-        if wishes.contains_key(&from) || wishes.len() < MEMBERS_MAX {
-            wishes.insert(from, (member, self.now.mono + WISH_TIME));
+        if self.machine.version() >= MEMBERS_SINCE
+            && (wishes.contains_key(&node) || wishes.len() < MEMBERS_MAX)
+        {
+            wishes.insert(node, (member, self.now.mono + WISH_TIME));
         }
     }
 

@@ -202,3 +202,61 @@ fn members_of_an_older_cluster_are_put_down_once_all_are_upgraded() {
     assert_eq!(put_down(&cluster, leader), (vec![1, 2, 3], vec![]));
     cluster.check_equal();
 }
+
+#[test]
+fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
+    for nodes in [1, 2, 3, 5] {
+        let mut cluster = Cluster::blank(nodes);
+        for node in 1..=nodes {
+            assert!(cluster.leader().is_none(), "before all are there");
+            cluster.add(node);
+            cluster.advance(3 * SECOND);
+        }
+        let leader = cluster.elect();
+        let all: Vec<NodeId> = (1..=nodes).collect();
+        let founded = cluster.node(leader).cluster();
+        for node in 1..=nodes {
+            assert_eq!(voting(&cluster, node), (all.clone(), vec![]));
+            assert_eq!(put_down(&cluster, node), (all.clone(), vec![]));
+            assert_eq!(cluster.node(node).cluster(), founded);
+        }
+        let session = cluster.open(leader, 1, TIMEOUT);
+        cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+        for node in 1..=nodes {
+            cluster.kill(node);
+        }
+        for node in 1..=nodes {
+            cluster.start(node);
+        }
+        cluster.elect();
+        cluster.advance(SECOND);
+        cluster.check_equal();
+        assert_eq!(cluster.node(1).cluster(), founded);
+        assert!(cluster.node(1).machine().tree().get("/a").is_some());
+    }
+}
+
+/// The one that was wiped is not the one that has pledged and voted, and cannot found another
+/// cluster while the other of a former three is away.
+#[test]
+fn an_empty_disk_in_a_member_s_place_joins_what_there_is_and_founds_nothing() {
+    let mut cluster = Cluster::blank(3);
+    for node in 1..=3 {
+        cluster.add(node);
+    }
+    cluster.elect();
+    let founded = cluster.node(1).cluster();
+    for node in 1..=3 {
+        cluster.kill(node);
+    }
+    cluster.add_at(4, 1);
+    cluster.start(2);
+    cluster.advance(20 * SECOND);
+    assert_eq!(cluster.node(4).cluster(), founded, "it knows of it");
+    assert_eq!(cluster.leader(), None, "one of three has no vote for two");
+    cluster.start(3);
+    let leader = cluster.elect();
+    cluster.advance(20 * SECOND);
+    assert_eq!(voting(&cluster, leader), (vec![2, 3, 4], vec![]));
+    cluster.check_equal();
+}

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{NodeId, Request};
 use crate::membership::Member;
+use crate::node::formation::word::Word;
 use crate::znode::{SessionId, Zxid};
 
 /// The most a peer message may take, encoded: the largest request with room to spare for the
@@ -47,6 +48,8 @@ pub(crate) enum PeerMessage {
     Gone { index: u64 },
     /// The leader to the members: the voters that it has not heard of.
     Health { silent: Vec<NodeId> },
+    /// What a node without a cluster tells everybody, and a member answers to that.
+    Meet { word: Word },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -146,7 +149,7 @@ pub(crate) struct Voting {
 impl PeerMessage {
     /// Whether only nodes of one cluster may say this to each other.
     pub(crate) fn is_of_cluster(&self) -> bool {
-        true
+        !matches!(self, PeerMessage::Meet { .. })
     }
 
     /// Appends the encoded message to `buffer`.
@@ -350,6 +353,7 @@ mod tests {
     use super::*;
     use crate::golden::Golden;
     use crate::machine::command::Command;
+    use crate::membership::Promise;
 
     fn messages() -> Vec<(&'static str, PeerMessage)> {
         let raft = |body| PeerMessage::Raft { term: 7, body };
@@ -363,6 +367,8 @@ mod tests {
         };
         let meta = SnapshotMeta { index: 400, term: 6, zxid: 350, hash: u64::MAX, voting };
         let session = SessionId(0x0123_4567_89ab_cdef);
+        let (member, list) = (Member::new(300, "here:7400"), vec!["here:7400".to_owned()]);
+        let word = Word { member, list, cluster: 0, promise: Promise::default() };
         let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
         vec![
             (
@@ -434,6 +440,7 @@ mod tests {
             ("leave", PeerMessage::Leave),
             ("gone", PeerMessage::Gone { index: 300 }),
             ("health", PeerMessage::Health { silent: vec![300] }),
+            ("meet", PeerMessage::Meet { word }),
         ]
     }
 
@@ -445,7 +452,7 @@ mod tests {
             golden.sample(name, &bytes);
             // What is added here must not be sent to a peer of a version that has it not: see
             // `version`.
-            let of_3 = ["join", "leave", "gone", "health"].contains(&name);
+            let of_3 = ["join", "leave", "gone", "health", "meet"].contains(&name);
             assert_eq!(bytes[0] >= 8, of_3, "{name} is of a later version");
             assert!(bytes[0] != 0 || bytes[2] < 8, "{name} is of a later version");
             assert_eq!(PeerMessage::decode(&bytes), Ok(message));

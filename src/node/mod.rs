@@ -29,6 +29,8 @@ mod admission;
 #[cfg(test)]
 mod crash_tests;
 mod expiry;
+mod formation;
+mod forming;
 mod guard;
 #[cfg(test)]
 mod harness;
@@ -77,10 +79,13 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
+use crate::storage::Identity;
 use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
 use crate::znode::{SessionId, Zxid};
 use admission::Admission;
 use expiry::ExpiryTable;
+use formation::Formation;
+use forming::Identified;
 use hashes::Hashes;
 use history::History;
 use io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
@@ -129,6 +134,10 @@ pub(crate) struct NodeConfig {
     pub(crate) log: LogLimits,
     /// How the members are kept, while it leads.
     pub(crate) keeping: Keeping,
+    /// The peers that it was given, among whom it founds a cluster if there is none yet.
+    pub(crate) peers: Vec<String>,
+    /// After this time without a cluster, most of the peers found one.
+    pub(crate) majority_after: Option<Duration>,
     /// Where it is, so that voters are not all in one place; empty: not told.
     pub(crate) zone: String,
 }
@@ -217,6 +226,11 @@ pub(crate) struct Node {
 
     versions: Versions,
     membership: Membership,
+    identity: Identity,
+    identified: Identified,
+    /// As long as it has no cluster, and the time of its next step.
+    formation: Option<Formation>,
+    form_at: Time,
     /// Not a member of its cluster yet, it wants to be one.
     joins: bool,
 
@@ -352,6 +366,7 @@ impl Node {
             version: self.machine.version(),
             own_version: self.versions.own(),
             availability: self.availability(),
+            forming: self.formation.as_ref().and_then(Formation::problem),
             versions: self
                 .unreachable
                 .iter()
@@ -390,6 +405,7 @@ impl Node {
             }
             self.pulse();
         }
+        self.form()?;
         self.drive()?;
         self.draw_timeout();
         self.finish();
@@ -425,6 +441,9 @@ impl Node {
             }
             Input::Connected { peer, version } => {
                 self.note_peer(peer, None);
+                if let Some(formation) = &mut self.formation {
+                    formation.connected(peer);
+                }
                 self.versions.connected(peer, version, self.versions_settled_at());
                 if peer == self.raw.raft.leader_id {
                     self.send_again();
@@ -432,6 +451,9 @@ impl Node {
             }
             Input::Unreachable { peer, problem } => {
                 self.note_peer(peer, Some(problem));
+                if let Some(formation) = &mut self.formation {
+                    formation.lost(peer);
+                }
                 self.versions.lost(peer);
                 self.raw.report_unreachable(peer);
                 if self.outgoing.abort(peer, None) {
@@ -442,6 +464,7 @@ impl Node {
             Input::Written { number } => {
                 self.written = self.written.max(number);
                 self.settle();
+                self.kept();
             }
             Input::CheckpointDone { index } => {
                 if self.checkpointing == Some(index) {
@@ -579,7 +602,7 @@ impl Node {
             self.hand_members();
         }
         self.maybe_checkpoint(applied);
-        self.effects.wake_at = self.next_tick;
+        self.effects.wake_at = self.next_tick.min(self.form_at);
         #[cfg(any(test, feature = "simulator"))]
         if crate::planted::planted(crate::planted::Bug::EventLate) {
             std::mem::swap(&mut self.late_events, &mut self.effects.events);

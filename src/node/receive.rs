@@ -52,6 +52,7 @@ impl Node {
                     self.raw.report_snapshot(from, SnapshotStatus::Finish);
                 }
             }
+            PeerMessage::Meet { word } => self.take_word(from, word),
             PeerMessage::Join { member } => self.take_join(from, member),
             PeerMessage::Leave => self.take_leave(from),
             PeerMessage::Gone { index } => self.take_gone(index)?,

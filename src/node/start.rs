@@ -6,9 +6,11 @@ use raft::{RawNode, StateRole, eraftpb};
 
 use super::admission::Admission;
 use super::expiry::ExpiryTable;
+use super::formation::Formation;
+use super::forming::Identified;
 use super::hashes::Hashes;
 use super::history::History;
-use super::io::{Effects, Now, Problem};
+use super::io::{Effects, Now, Problem, Time};
 use super::local::LocalSessions;
 use super::log::{MemLog, Position};
 use super::membership::Membership;
@@ -20,16 +22,15 @@ use super::watches::WatchTable;
 use super::{ELECTION_TICKS, Leadership, Node, NodeConfig, raft_log};
 use crate::machine::Machine;
 use crate::machine::command::NodeId;
-use crate::membership::Member;
+use crate::membership::{Member, Promise};
 use crate::planted::{Bug, planted};
-use crate::storage::Boot;
+use crate::storage::{Boot, Identity};
 
-/// Who a node is before its log says anything.
+/// Who a node is, by its disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    pub(crate) me: Member,
-    /// The cluster that it belongs to, or wants to; 0: none yet.
-    pub(crate) cluster: u64,
+    pub(crate) identity: Identity,
+    pub(crate) promise: Promise,
 }
 
 impl Node {
@@ -44,27 +45,16 @@ impl Node {
         machine: Machine,
         now: Now,
     ) -> Result<Node, String> {
-        let Origin { me, cluster } = origin;
-        let id = me.node;
-        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
-        let log = boot_log(&boot, checkpoint)?;
-        let raft_config = raft::Config {
-            id,
-            election_tick: ELECTION_TICKS,
-            min_election_tick: ELECTION_TICKS,
-            max_election_tick: 2 * ELECTION_TICKS,
-            heartbeat_tick: 1,
-            applied: checkpoint.index,
-            max_size_per_msg: 1 << 20,
-            max_inflight_msgs: 256,
-            check_quorum: true,
-            pre_vote: true,
-            max_uncommitted_size: 64 << 20,
-            max_committed_size_per_ready: 4 << 20,
-            ..raft::Config::default()
+        let Origin { identity, promise } = origin;
+        let id = identity.node;
+        let me = Member {
+            node: id,
+            uid: identity.uid,
+            address: identity.address.clone(),
+            zone: config.zone.clone(),
         };
-        let raw = RawNode::new(&raft_config, log, &raft_log::logger())
-            .map_err(|error| format!("Raft does not start: {error}"))?;
+        let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
+        let raw = raft(id, &boot, checkpoint)?;
         let members: BTreeSet<NodeId> = boot
             .checkpoint
             .voting
@@ -78,6 +68,13 @@ impl Node {
             .copied()
             .filter(|member| *member != id)
             .map(|member| (member, Some(Problem::not_yet())));
+        let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
+        let formation = members.is_empty().then(|| {
+            let (list, majority_after) = (&config.peers, config.majority_after);
+            let cluster = identity.cluster;
+            let me = me.clone();
+            Formation::new(me, list, cluster, majority_after, promise, config.seed, now.mono)
+        });
         let mut node = Node {
             id,
             random: config.seed.rotate_left(32) ^ id,
@@ -106,7 +103,11 @@ impl Node {
             fresh_at: None,
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.keeping),
-            joins: cluster != 0 && members.is_empty(),
+            joins: false,
+            identified: Identified { cluster: identity.cluster, ..Identified::default() },
+            identity,
+            formation,
+            form_at: Time::MAX,
             serving: false,
             admission: Admission::default(),
             early: VecDeque::new(),
@@ -132,12 +133,43 @@ impl Node {
             machine,
             now,
         };
+        if node.formation.is_none() && node.identity.cluster == 0 {
+            // It stopped between the founding state and the name of the cluster.
+            let founded = founded.ok_or("a state of no cluster")?;
+            node.belong_to(founded);
+        }
         if boot.checkpoint.voting.voters == [id] {
             // Nobody else could lead or be asked.
             node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
         }
         Ok(node)
     }
+}
+
+/// Raft as it starts from this.
+pub(super) fn raft(
+    id: NodeId,
+    boot: &Boot,
+    checkpoint: Position,
+) -> Result<RawNode<MemLog>, String> {
+    let log = boot_log(boot, checkpoint)?;
+    let raft_config = raft::Config {
+        id,
+        election_tick: ELECTION_TICKS,
+        min_election_tick: ELECTION_TICKS,
+        max_election_tick: 2 * ELECTION_TICKS,
+        heartbeat_tick: 1,
+        applied: checkpoint.index,
+        max_size_per_msg: 1 << 20,
+        max_inflight_msgs: 256,
+        check_quorum: true,
+        pre_vote: true,
+        max_uncommitted_size: 64 << 20,
+        max_committed_size_per_ready: 4 << 20,
+        ..raft::Config::default()
+    };
+    RawNode::new(&raft_config, log, &raft_log::logger())
+        .map_err(|error| format!("Raft does not start: {error}"))
 }
 
 /// The log that the disk held, checked so that raft-rs can start from it.

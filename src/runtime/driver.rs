@@ -268,6 +268,8 @@ mod tests {
             seed: node,
             log: LogLimits::default(),
             keeping: Keeping::default(),
+            peers: Vec::new(),
+            majority_after: None,
             zone: String::new(),
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

@@ -254,6 +254,9 @@ impl Shared {
             return format!("the node has stopped: {reason}");
         }
         let status = self.status();
+        if let Some(reason) = status.forming {
+            return format!("there is no cluster yet: {reason}");
+        }
         let unreachable: Vec<String> = status
             .peers
             .iter()
@@ -284,6 +287,8 @@ pub(crate) struct Work {
     pub(crate) disk: Vec<DiskOp>,
     /// The members, when they have changed: whom to be connected with.
     pub(crate) members: Option<Arc<Vec<Member>>>,
+    /// The cluster that the node belongs to, once that is settled.
+    pub(crate) cluster: Option<u64>,
     pub(crate) wake_at: Time,
 }
 
@@ -545,7 +550,13 @@ impl Host {
         self.publish_status(now.mono, effects.stopped.is_some());
         self.timers.ring(now.mono);
         let wake_at = self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at));
-        Work { messages: effects.messages, disk: effects.disk, members, wake_at }
+        Work {
+            messages: effects.messages,
+            disk: effects.disk,
+            members,
+            cluster: effects.cluster,
+            wake_at,
+        }
     }
 
     /// The session, if this is the holder that it has here.

@@ -14,7 +14,6 @@ mod uptime;
 pub(crate) mod watchdog;
 
 use crate::machine::snapshot::ChunkReader;
-use crate::membership::Member;
 use crate::node::io::Now;
 use crate::node::{Node, NodeConfig, Origin};
 use crate::storage::{LogStore, StorageError};
@@ -30,7 +29,6 @@ pub(crate) fn boot(
     let Some(identity) = store.identity().cloned() else {
         return Err(corrupt("no identity".to_owned()));
     };
-    let me = Member { zone: config.zone.clone(), ..Member::new(identity.node, identity.address) };
     let mut reader = ChunkReader::new();
     let newest = config.version;
     // What is only too new is not damaged, and the store must not take it for that.
@@ -45,10 +43,11 @@ pub(crate) fn boot(
     let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
     let voting = &boot.checkpoint.voting;
     let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
-    if !members.into_iter().any(|member| *member == me.node) {
+    let blank = voting.voters.is_empty();
+    if !blank && !members.into_iter().any(|member| *member == identity.node) {
         return Err(corrupt("the cluster's configuration is without this member".to_owned()));
     }
-    let origin = Origin { me, cluster: identity.cluster };
+    let origin = Origin { identity, promise: store.promise().clone() };
     Node::new(config, origin, boot, machine, now).map_err(corrupt)
 }
 
@@ -58,7 +57,7 @@ mod tests {
     use crate::machine::Machine;
     use crate::machine::command::{Batch, Command, Request};
     use crate::machine::snapshot::ChunkWriter;
-    use crate::membership::Genesis;
+    use crate::membership::{Genesis, Member};
     use crate::node::io::Time;
     use crate::node::{CONTAINER_PERIOD, LogLimits};
     use crate::storage::{Identity, LogAfter, SledOptions, SledStore, SnapshotMeta};
@@ -74,6 +73,8 @@ mod tests {
             seed: 1,
             log: LogLimits::default(),
             keeping: crate::node::Keeping::default(),
+            peers: Vec::new(),
+            majority_after: None,
             zone: String::new(),
         }
     }

@@ -333,6 +333,8 @@ impl World {
             seed: self.random.next(),
             log: plan.log,
             keeping: Keeping { max_voters: 7, ..Keeping::default() },
+            peers: Vec::new(),
+            majority_after: None,
             zone: String::new(),
         };
         let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);

@@ -89,6 +89,8 @@ impl Seats {
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
             keeping: Keeping::default(),
+            peers: Vec::new(),
+            majority_after: None,
             zone: String::new(),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };

@@ -281,6 +281,8 @@ fn weight(message: &PeerMessage) -> usize {
             PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
             PeerMessage::Join { member } => member.address.len() + member.zone.len(),
             PeerMessage::Health { silent } => 8 * silent.len(),
+            // A word is bounded, and one is told a second.
+            PeerMessage::Meet { word } => 64 * (1 + word.list.len()),
             PeerMessage::RoundConfirmed { .. }
             | PeerMessage::Leave
             | PeerMessage::Gone { .. }

@@ -102,11 +102,17 @@ pub enum Bug {
     ListUnordered,
     InstanceStays,
     VoteLost,
+    TwoFounders,
+    PledgeUnsynced,
+    PromiseForgotten,
+    UnreachedAbsent,
+    OwnPromiseIgnored,
+    VetoIgnored,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
-    /// All of them.
+    /// All that the simulator finds.
     pub const ALL: [Bug; 90] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
@@ -198,6 +204,16 @@ impl Bug {
         Bug::ListUnordered,
         Bug::InstanceStays,
         Bug::VoteLost,
+    ];
+
+    /// Those of how a cluster is founded, which the exploration of that finds.
+    pub const OF_FORMATION: [Bug; 6] = [
+        Bug::TwoFounders,
+        Bug::PledgeUnsynced,
+        Bug::PromiseForgotten,
+        Bug::UnreachedAbsent,
+        Bug::OwnPromiseIgnored,
+        Bug::VetoIgnored,
     ];
 
     /// What goes wrong with it.
@@ -315,6 +331,12 @@ impl Bug {
             Bug::ListUnordered => "the items of a list come in another order",
             Bug::InstanceStays => "an instance is shown after its session has ended",
             Bug::VoteLost => "a transaction is committed though somebody voted against it",
+            Bug::TwoFounders => "each node founds a cluster with those that it sees, unasked",
+            Bug::PledgeUnsynced => "a promise or a pledge is told before it is durable",
+            Bug::PromiseForgotten => "a restarted node does not know what it has promised",
+            Bug::UnreachedAbsent => "a listed peer that is not reached is counted as none",
+            Bug::OwnPromiseIgnored => "a genesis is started from though a later one was pledged",
+            Bug::VetoIgnored => "a cluster is founded though a peer has one already",
         }
     }
 }

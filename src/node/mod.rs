@@ -29,6 +29,7 @@ mod admission;
 #[cfg(test)]
 mod crash_tests;
 mod expiry;
+pub(crate) mod formation;
 mod guard;
 #[cfg(test)]
 mod harness;

@@ -209,9 +209,7 @@ fn replace(view: &View) -> Option<Action> {
         let Some(new) = view.roster.members().find(took).map(|member| member.node) else {
             continue;
         };
-        let action = if !view.voters.contains(&old) {
-            view.vote([(old, Part::Gone)])
-        } else if view.voters.contains(&new) {
+        let action = if !view.voters.contains(&old) || view.voters.contains(&new) {
             view.vote([(old, Part::Gone)])
         } else if view.candidates(&BTreeSet::new()).contains(&new) {
             view.vote([(old, Part::Gone), (new, Part::Voter)])

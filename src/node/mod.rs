@@ -29,7 +29,7 @@ mod admission;
 #[cfg(test)]
 mod crash_tests;
 mod expiry;
-mod formation;
+pub(crate) mod formation;
 mod forming;
 mod guard;
 #[cfg(test)]

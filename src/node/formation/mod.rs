@@ -39,9 +39,9 @@
 //! Proposers do not duel: a node promises nothing to another one than the lowest that it sees. With
 //! broken connections among nodes that are all alive, that can keep a majority from founding until
 //! they are mended.
-
-// Its owner is the node, which does not begin as one without a cluster yet.
-#![cfg_attr(not(test), allow(dead_code))]
+//!
+//! Only the first of several peers is believed about its cluster: a node that a stray of another
+//! cluster reaches before its own fellows do joins that.
 
 #[cfg(test)]
 mod explore_tests;

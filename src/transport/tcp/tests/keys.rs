@@ -95,6 +95,33 @@ fn a_handshake_with_keys_has_its_time() {
 }
 
 #[test]
+fn who_takes_a_connection_and_says_nothing_is_given_up() {
+    let options =
+        TransportOptions { handshake_timeout: Duration::from_millis(50), ..with(secret(ONE)) };
+    let (listener, address) = listen();
+    let node = Node::start(listen().0, local(1), &[remote(2, address)], &options);
+    let silent = listener.accept().unwrap();
+    assert_eq!(node.unreachable().1, "the peer did not answer the handshake");
+    drop((silent, listener));
+    let two = listen_again(address);
+    let _two = Node::start(two, local(2), &[remote(1, "127.0.0.1:1")], &with(secret(ONE)));
+    node.await_connected(2);
+}
+
+#[test]
+fn one_way_is_enough_to_be_heard() {
+    let (listener, address) = listen();
+    let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &with(secret(ONE)));
+    let two = Node::start(listen().0, local(2), &[remote(1, address)], &with(secret(ONE)));
+    assert_eq!(one.unreachable().1, "connection refused");
+    two.await_connected(1);
+    talk_once(&one, &two);
+    one.transport.send(vec![(2, numbered(1))]);
+    talk_once(&one, &two);
+    assert!(!two.events.try_iter().any(|event| matches!(event, TransportEvent::Received { .. })));
+}
+
+#[test]
 fn a_peer_that_sends_too_fast_waits_and_loses_nothing() {
     let options = TransportOptions { received_per_second_max: 1 << 20, ..quick() };
     let (one, two) = pair(&options);

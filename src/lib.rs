@@ -32,6 +32,7 @@
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
 //!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
 //!   others.
+//! - [`recovery`] is for what is left of a cluster: backups, data directories, a new cluster from them.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -76,6 +77,7 @@ mod planted;
 pub mod planted;
 mod quota;
 pub mod recipes;
+pub mod recovery;
 mod root;
 mod runtime;
 mod session;

@@ -48,17 +48,21 @@ pub(crate) struct Genesis {
 impl Genesis {
     /// What every founding member starts from: a snapshot with the full membership.
     pub(crate) fn start(&self) -> (HardState, SnapshotMeta, State) {
-        let machine = Machine::new();
+        self.start_from(Machine::new().state())
+    }
+
+    /// The same of a cluster that goes on from the state of another one, which is lost.
+    pub(crate) fn start_from(&self, state: State) -> (HardState, SnapshotMeta, State) {
         let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
         voters.sort_unstable();
         let meta = SnapshotMeta {
             index: 1,
             term: 1,
-            zxid: machine.zxid(),
-            hash: machine.hash(),
+            zxid: state.zxid(),
+            hash: state.hash(),
             voting: Voting { voters, ..Voting::default() },
         };
-        (HardState { term: 1, vote: 0, commit: 1 }, meta, machine.state())
+        (HardState { term: 1, vote: 0, commit: 1 }, meta, state)
     }
 }
 

@@ -145,7 +145,7 @@ impl Machine {
         })
     }
 
-    fn from_state(state: State) -> Machine {
+    pub(crate) fn from_state(state: State) -> Machine {
         Machine { state, dirty: Dirty::default() }
     }
 

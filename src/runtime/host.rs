@@ -87,6 +87,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
+    /// The cluster's id, once it is known: 0 before.
+    pub(crate) cluster: AtomicU64,
     pub(crate) members: Vec<Member>,
     pub(crate) schemes: Schemes,
 }
@@ -305,6 +307,7 @@ impl Host {
             clock,
             limits,
             node: node.id(),
+            cluster: AtomicU64::new(0),
             members,
             schemes,
         });

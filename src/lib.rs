@@ -126,6 +126,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/recipes/barrier.md")]
 #[doc = include_str!("../docs/recipes/queue.md")]
 #[doc = include_str!("../docs/upgrades.md")]
+#[doc = include_str!("../docs/recovery.md")]
 #[doc = include_str!("../docs/recipes/election.md")]
 #[doc = include_str!("../docs/recipes/group.md")]
 #[doc = include_str!("../docs/recipes/persistent-ephemeral.md")]

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     let well = match Arguments::parse().command {
         Command::Inspect { dirs } => {
             // Each is told of, whatever is wrong with another.
-            dirs.iter().fold(true, |well, dir| tell(recovery::inspect(dir)) && well)
+            dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0
         }
         Command::Recover { dirs, yes, address } => recover(&dirs, yes, address.as_deref()),
         Command::Verify { file } => tell(recovery::verify(file)),

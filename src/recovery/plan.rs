@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub enum Loss {
     /// Writes that were acknowledged after this one, by voters that are not among the directories.
     /// This one and all before it are kept.
     After {
-        /// The last write that the best directory's member knew to be committed.
+        /// The last write that any of the directories' members knew to be committed.
         zxid: Zxid,
         /// When that was, by the leader's clock.
         time: Option<SystemTime>,
@@ -100,7 +100,10 @@ fn plan(mut inspections: Vec<Inspection>) -> Result<Plan> {
     let loss = if nothing {
         Loss::Nothing
     } else {
-        Loss::After { zxid: contents.committed_zxid, time: contents.committed_time }
+        // What any of them knows to be committed is in the best log, too.
+        let known = inspections.iter().filter_map(usable);
+        let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(&contents);
+        Loss::After { zxid: last.committed_zxid, time: last.committed_time }
     };
     Ok(Plan { best, others: inspections.split_off(1), loss })
 }
@@ -111,13 +114,6 @@ fn usable(inspection: &Inspection) -> Option<&Contents> {
     let voters = contents.as_ref().is_some_and(|contents| !contents.voters.is_empty());
     let sound = *cluster != 0 && removed.is_none() && damaged.is_none() && voters;
     contents.as_ref().filter(|_| sound)
-}
-
-impl Plan {
-    /// The directory to go on from.
-    pub fn dir(&self) -> &PathBuf {
-        &self.best.dir
-    }
 }
 
 impl fmt::Display for Plan {
@@ -216,6 +212,14 @@ mod tests {
         let plan = plan(dirs).unwrap();
         assert_eq!((plan.best.node, plan.loss), (1, after));
         assert_eq!(plan.others[1].node, 3);
+    }
+
+    #[test]
+    fn what_a_shorter_log_knows_to_be_committed_is_kept() {
+        let mut shorter = directory(1, (4, 19), &FIVE);
+        shorter.contents.as_mut().unwrap().committed_zxid = 19;
+        let plan = plan(vec![directory(2, (4, 20), &FIVE), shorter]).unwrap();
+        assert_eq!((plan.best.node, plan.loss), (2, Loss::After { zxid: 19, time: None }));
     }
 
     #[test]

@@ -110,6 +110,54 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     assert_eq!(files(&dir), before);
 }
 
+/// Two znodes that are only ever written together are equal in every backup, whatever is written
+/// while it is made.
+#[test]
+fn a_backup_is_consistent_while_others_write() {
+    let work = tempfile::tempdir().unwrap();
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    for path in ["/one", "/other"] {
+        session.create(path, b"0", CreateMode::Persistent).unwrap();
+    }
+    cluster.node(1).session().sync().unwrap();
+    let file = |number: usize| work.path().join(format!("backup-{number}"));
+    let zxids: Vec<u64> = std::thread::scope(|scope| {
+        let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+        let session = &session;
+        scope.spawn(move || {
+            let mut count = 0_u32;
+            while stopped.try_recv() == Err(crossbeam_channel::TryRecvError::Empty) {
+                count += 1;
+                let data = count.to_string();
+                let data = data.as_bytes();
+                session.multi().set("/one", data).set("/other", data).commit().unwrap();
+            }
+        });
+        let mut zxids = Vec::new();
+        // Until the writes have come between them.
+        while zxids.len() < 5 {
+            let backup = cluster.node(1).backup(file(zxids.len())).unwrap();
+            if zxids.last() != Some(&backup.zxid) {
+                zxids.push(backup.zxid);
+            }
+        }
+        drop(stop);
+        zxids
+    });
+    assert!(zxids.is_sorted());
+    for (number, zxid) in zxids.into_iter().enumerate() {
+        let dir = work.path().join(format!("new-{number}"));
+        let founded = recovery::restore(file(number), &dir, &addresses(1).remove(0)).unwrap();
+        let member = start(&founded);
+        let session = member.session();
+        let (one, stat) = session.get("/one").unwrap();
+        assert_eq!(session.get("/other").unwrap().0, one);
+        assert!(stat.mzxid <= zxid);
+        member.close();
+    }
+}
+
 #[test]
 fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     let work = tempfile::tempdir().unwrap();

@@ -21,6 +21,17 @@ use crate::storage::{
 use crate::znode::Zxid;
 
 /// A new cluster of one member, made by [`Plan::found_anew`] or [`restore`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// let founded = recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// assert_eq!((founded.dir, founded.before), (dir, None));
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Founded {

@@ -13,6 +13,19 @@ use crate::storage::{Identity, Marks};
 use crate::znode::Zxid;
 
 /// Whose a data directory is and what it holds: [`inspect`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let inspection = recovery::inspect(&dir)?;
+/// assert_eq!(inspection.address, "10.0.0.1:7400");
+/// assert_eq!((inspection.damaged, inspection.removed), (None, None));
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -35,6 +48,20 @@ pub struct Inspection {
 }
 
 /// What a member has on its disk: see [`Inspection`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let inspection = recovery::inspect(&dir)?;
+/// let contents = inspection.contents.expect("nothing is damaged");
+/// assert_eq!(contents.voters, [inspection.node]);
+/// println!("{contents}");
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Contents {

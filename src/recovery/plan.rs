@@ -13,6 +13,21 @@ use crate::error::{Error, Result};
 use crate::znode::Zxid;
 
 /// What [`recover`] would do. Nothing is done before [`Plan::found_anew`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let plan = recovery::recover([&dir])?;
+/// println!("{plan}");
+/// // Once it is agreed to:
+/// let founded = plan.found_anew(Some("10.0.0.2:7400"))?;
+/// assert_ne!(founded.cluster, plan.best.cluster);
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
@@ -25,6 +40,19 @@ pub struct Plan {
 }
 
 /// What of a lost cluster may not be in a new one: see [`Plan`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let plan = recovery::recover([&dir])?;
+/// // The only voter that there is has everything that was acknowledged.
+/// assert_eq!(plan.loss, recovery::Loss::Nothing);
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum Loss {

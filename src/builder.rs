@@ -9,7 +9,7 @@ use crate::auth::{AuthProvider, Schemes};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::Genesis;
+use crate::membership::{Genesis, Member};
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
@@ -223,11 +223,17 @@ impl Builder {
         let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
 
-        let founding = peers.founding()?;
+        let mut founding = peers.founding()?;
         let in_dir = |error: crate::storage::StorageError| error.into_error(dir.clone());
         let mut store = SledStore::open(&dir, SledOptions::default()).map_err(in_dir)?;
         let identity = match store.identity() {
             Some(identity) => {
+                if founding.members.len() == 1 && identity.address == address {
+                    // The only member of a cluster that was not founded by a list, but restored.
+                    let Identity { cluster, node, uid, .. } = *identity;
+                    let member = Member { uid, ..Member::new(node, address.as_str()) };
+                    founding = Genesis { cluster, members: vec![member] };
+                }
                 check_identity(identity, &founding, &address, &dir)?;
                 identity.clone()
             }
@@ -251,6 +257,10 @@ impl Builder {
             zone: String::new(),
         };
         let node = boot(&mut store, config, now).map_err(in_dir)?;
+        if founding.members.len() == 1 && !node.status().peers.is_empty() {
+            let reason = "its cluster was founded by another list of peers".to_owned();
+            return Err(Error::DataDirMismatch { dir, reason });
+        }
         let remote = founding.members.iter().filter(|member| member.node != identity.node);
         let remote = remote
             .map(|member| RemotePeer { node: member.node, address: member.address.clone() })

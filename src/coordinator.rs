@@ -1,6 +1,8 @@
 //! A member of the cluster, as its process holds it.
 
 use std::fmt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use crate::availability::Availability;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
 use crate::node::{Node, REMOVED};
+use crate::recovery::{self, Backup};
 use crate::runtime::host::Shared;
 use crate::session::Session;
 use crate::testing;
@@ -461,6 +464,43 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// Writes a backup of this replica to a file, while it runs: everything up to one write, and
+    /// nothing after it. [`recovery::verify`](crate::recovery::verify) reads it back, and
+    /// [`recovery::restore`](crate::recovery::restore) founds a new cluster from it.
+    ///
+    /// A replica may lag behind: call [`Session::sync`] before, if the backup is to have all that was
+    /// written until now. The file is whole and durable when this returns, and until then whatever
+    /// was there before; it is readable by its owner only, since all data is in it, and the sessions'
+    /// passwords. Blocks as long as the writing takes, which delays nobody else.
+    ///
+    /// # Errors
+    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node has no moment.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let file = directory.path().join("backup");
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// let coordinator = cluster.node(0);
+    /// coordinator.session().sync()?;
+    /// println!("{}", coordinator.backup(&file)?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn backup(&self, file: impl AsRef<Path>) -> Result<Backup> {
+        let shared = self.shared();
+        let Some(state) = shared.look(|node| node.machine().state()) else {
+            return Err(match shared.stopped() {
+                Some(reason) => Error::Stopped { reason: reason.to_owned() },
+                None => Error::Timeout {
+                    operation: format!("backup {}", file.as_ref().display()),
+                    waited: shared.limits.request_timeout,
+                    reason: shared.waiting_for(),
+                },
+            });
+        };
+        let cluster = shared.cluster.load(Ordering::Relaxed);
+        recovery::back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)
     }
 
     /// Stops this instance: closes its sessions, hands over leadership, and ends its threads.

@@ -391,6 +391,29 @@ pub enum Error {
         /// What is damaged.
         reason: String,
     },
+    /// A backup is not what was written, or of a version that this build cannot read. Nothing was
+    /// changed.
+    #[error("backup {} cannot be used: {reason}; take another one", file.display())]
+    BackupDamaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file that is not part of a data directory cannot be read or written.
+    #[error("file {} cannot be used: {reason}", file.display())]
+    FileUnusable {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The data directories that are left of a cluster cannot be recovered from. Nothing was changed.
+    #[error("no cluster can be founded from these directories: {reason}")]
+    Unrecoverable {
+        /// Why.
+        reason: String,
+    },
     /// A setting is out of its range.
     #[error("setting {setting}: {reason}")]
     InvalidSetting {

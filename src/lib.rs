@@ -34,6 +34,7 @@
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
 //!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
 //!   others.
+//! - [`recovery`] is for what is left of a cluster: backups, data directories, a new cluster from them.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees
@@ -80,6 +81,7 @@ mod planted;
 pub mod planted;
 mod quota;
 pub mod recipes;
+pub mod recovery;
 mod root;
 mod runtime;
 mod security;
@@ -134,6 +136,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/recipes/barrier.md")]
 #[doc = include_str!("../docs/recipes/queue.md")]
 #[doc = include_str!("../docs/upgrades.md")]
+#[doc = include_str!("../docs/recovery.md")]
 #[doc = include_str!("../docs/recipes/election.md")]
 #[doc = include_str!("../docs/recipes/group.md")]
 #[doc = include_str!("../docs/recipes/persistent-ephemeral.md")]

@@ -55,22 +55,34 @@ impl Genesis {
     /// Of a version that knows no members, the state says nothing of them.
     pub(crate) fn start(&self, version: u16) -> (HardState, SnapshotMeta, State) {
         let machine = if version >= MEMBERS_SINCE {
-            let seats =
-                self.members.iter().map(|member| Seat { member: member.clone(), votes: true });
-            Machine::founded(version, &Roster::new(seats.collect()))
+            Machine::founded(version, &self.roster())
         } else {
             Machine::new()
         };
+        self.begin(machine.state())
+    }
+
+    /// The same of a cluster that goes on from the state of another one, which is lost.
+    pub(crate) fn start_from(&self, state: State) -> (HardState, SnapshotMeta, State) {
+        self.begin(Machine::founded_from(state, &self.roster()).state())
+    }
+
+    fn roster(&self) -> Roster {
+        let seats = self.members.iter().map(|member| Seat { member: member.clone(), votes: true });
+        Roster::new(seats.collect())
+    }
+
+    fn begin(&self, state: State) -> (HardState, SnapshotMeta, State) {
         let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
         voters.sort_unstable();
         let meta = SnapshotMeta {
             index: 1,
             term: 1,
-            zxid: machine.zxid(),
-            hash: machine.hash(),
+            zxid: state.zxid(),
+            hash: state.hash(),
             voting: Voting { voters, ..Voting::default() },
         };
-        (HardState { term: 1, vote: 0, commit: 1 }, meta, machine.state())
+        (HardState { term: 1, vote: 0, commit: 1 }, meta, state)
     }
 }
 

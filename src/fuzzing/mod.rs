@@ -55,6 +55,11 @@ pub fn chunks(bytes: &[u8]) {
     let _ = reader.finish(0, 0);
 }
 
+/// A backup.
+pub fn backups(bytes: &[u8]) {
+    crate::recovery::fuzz(bytes);
+}
+
 /// Paths: a valid one can be taken apart and put together again.
 pub fn paths(bytes: &[u8]) {
     let Ok(path) = std::str::from_utf8(bytes) else {

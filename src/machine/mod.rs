@@ -151,7 +151,14 @@ impl Machine {
     pub(crate) fn founded(version: u16, roster: &Roster) -> Machine {
         let mut state = Machine::new().state;
         state.version = version;
-        state.tree.set_config(roster.text(0).as_bytes());
+        Machine::founded_from(state, roster)
+    }
+
+    /// The same of one that goes on from this state, if that knows of members.
+    pub(crate) fn founded_from(mut state: State, roster: &Roster) -> Machine {
+        if state.version >= MEMBERS_SINCE {
+            state.tree.set_config(roster.text(0).as_bytes());
+        }
         Machine::from_state(state)
     }
 

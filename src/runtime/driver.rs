@@ -7,6 +7,7 @@
 //! or its last handle is dropped.
 
 use std::net::TcpListener;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ pub(crate) struct Start {
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let Start { node, store, listener, local, remote, clock, members, settings } = start;
+    let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
@@ -67,6 +69,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         tick: settings.tick,
     };
     let (host, shared) = Host::new(node, clock.clone(), limits, members, settings.schemes);
+    shared.cluster.store(cluster, Ordering::Relaxed);
     let calls = host.calls();
     let driver = Driver {
         host,

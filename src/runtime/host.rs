@@ -92,6 +92,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
+    /// The cluster's id, once it is known: 0 before.
+    pub(crate) cluster: AtomicU64,
     /// The members as this replica knows them.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
@@ -334,6 +336,7 @@ impl Host {
             clock,
             limits,
             node: node.id(),
+            cluster: AtomicU64::new(0),
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
             schemes,

@@ -4,36 +4,55 @@
 //! anything is moved; then one write says that it counts, and what was there is
 //! put aside. See `directory` for the steps.
 
-#![allow(dead_code, reason = "until members are removed")]
-
 use std::path::Path;
 
 use super::directory::Directory;
 use super::rules::refuse;
 use super::{HardState, Identity, LogStore, SledOptions, SledStore, SnapshotMeta, StorageError};
 
+/// What is said of a directory beside its store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub(crate) removed: Option<String>,
+    pub(crate) quarantined: Option<String>,
+}
+
+/// Copies the store in `dir` to a directory that is not there yet, without its marks. Nothing in
+/// `dir` changes, but that it is locked meanwhile.
+pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks, StorageError> {
+    let directory = Directory::look(dir)?;
+    directory.copy_to(to)?;
+    marks(&directory)
+}
+
+fn marks(directory: &Directory) -> Result<Marks, StorageError> {
+    Ok(Marks { removed: directory.removed()?, quarantined: directory.quarantined()? })
+}
+
+/// Whose a directory is, whatever else is wrong with it; `None` if it is blank.
+pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>, StorageError> {
+    Ok(Directory::open_marked(dir)?.identity().cloned())
+}
+
 /// A store that is about to take the place of the one in a directory, which is locked meanwhile.
 /// Dropped before its end, nothing has happened.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    directory: Directory,
     before: Identity,
-    store: SledStore,
+    options: SledOptions,
+    /// Closed before the directory that it is in is given up.
+    store: Option<SledStore>,
+    directory: Directory,
 }
 
 impl Replacement {
-    /// Makes a blank store for the place of the one in `dir`, whatever is wrong with that one, if
-    /// only it can be told whose it is.
+    /// Locks `dir`, whatever is wrong with what is in it, if only it can be told whose it is.
     pub(crate) fn begin(dir: &Path, options: SledOptions) -> Result<Replacement, StorageError> {
-        Replacement::of(Directory::open_marked(dir)?, options)
-    }
-
-    fn of(directory: Directory, options: SledOptions) -> Result<Replacement, StorageError> {
+        let directory = Directory::open_marked(dir)?;
         let Some(before) = directory.identity().cloned() else {
             return refuse("the store is blank".to_owned());
         };
-        let store = SledStore::open(&directory.make_place()?, options)?;
-        Ok(Replacement { directory, before, store })
+        Ok(Replacement { before, options, store: None, directory })
     }
 
     /// Whose the directory was.
@@ -41,20 +60,45 @@ impl Replacement {
         &self.before
     }
 
-    /// The store to be, for its founding.
-    pub(crate) fn store(&mut self) -> &mut SledStore {
-        &mut self.store
+    /// What is said of it.
+    pub(crate) fn marks(&self) -> Result<Marks, StorageError> {
+        marks(&self.directory)
+    }
+
+    /// Copies the store that is there to a directory that is not there yet, without its marks.
+    pub(crate) fn copy_to(&self, to: &Path) -> Result<(), StorageError> {
+        self.directory.copy_to(to)
+    }
+
+    /// Makes the store to be.
+    pub(crate) fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        let mut store = SledStore::open(&self.directory.make_place()?, self.options)?;
+        store.found(identity, hard_state, meta, chunks)?;
+        self.store = Some(store);
+        Ok(())
     }
 
     /// Puts it in place, durably. What was there before is in `before-<incarnation>` from now on,
     /// and replaces what was there.
-    pub(crate) fn finish(self) -> Result<(), StorageError> {
-        let Replacement { mut directory, store, .. } = self;
-        if store.identity().is_none() {
-            return refuse("a blank store in the place of another one".to_owned());
+    pub(crate) fn finish(mut self) -> Result<(), StorageError> {
+        if self.store.take().is_none() {
+            return refuse("no store in the place of another one".to_owned());
         }
-        drop(store);
-        directory.replace()
+        self.directory.replace()
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        self.store = None;
+        // What was made and is not wanted goes, or else with the next start.
+        let _ = self.directory.make_place();
     }
 }
 
@@ -63,6 +107,7 @@ impl SledStore {
     /// under a new id, as the rest of `start` says. It is open, not blank, and not loaded then.
     ///
     /// The cluster, the uid and the address stay what they were.
+    #[allow(dead_code, reason = "until members are removed")]
     pub(crate) fn begin_anew(
         dir: &Path,
         options: SledOptions,
@@ -71,13 +116,12 @@ impl SledStore {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<SledStore, StorageError> {
-        let directory = Directory::open_marked(dir)?;
-        if directory.removed()?.is_none() && directory.quarantined()?.is_none() {
+        let mut replacement = Replacement::begin(dir, options)?;
+        if replacement.marks()? == Marks::default() {
             return refuse("to begin anew, and the directory may be sound".to_owned());
         }
-        let mut replacement = Replacement::of(directory, options)?;
         let identity = replacement.before().anew(incarnation);
-        replacement.store().found(&identity, hard_state, meta, chunks)?;
+        replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
         SledStore::open(dir, options)
     }
@@ -203,8 +247,13 @@ mod tests {
             let mut replacement = Replacement::begin(dir, SledOptions::default()).unwrap();
             let identity = replacement.before().anew(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
-            let store = replacement.store();
-            store.found(&identity, HardState::default(), &nothing(), &mut chunks).unwrap();
+            let hard_state = HardState::default();
+            replacement.found(&identity, hard_state, &nothing(), &mut chunks).unwrap();
+            // As after a crash: what was made stays.
+            drop(replacement.store.take());
+            super::super::crash_tests::copy_directory(&dir.join("anew"), &dir.join("made"));
+            drop(replacement);
+            fs::rename(dir.join("made"), dir.join("anew")).unwrap();
         };
         let names = |dir: &Path, reverse: bool| {
             let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());

@@ -137,6 +137,38 @@ impl Directory {
         Ok(directory)
     }
 
+    /// Locks a directory to look at it, and does nothing else to it: nothing is read yet.
+    pub(super) fn look(path: &Path) -> Result<Directory, StorageError> {
+        if !path.join(IDENTITY.name).exists() && !path.join(ANEW.name).exists() {
+            return Err(StorageError::Io {
+                what: "looking at the directory".to_owned(),
+                reason: "it is no data directory: there is no IDENTITY in it".to_owned(),
+            });
+        }
+        let lock = lock(&path.join(LOCK))?;
+        let promise = Promise::default();
+        Ok(Directory { path: path.to_owned(), owner: None, promise, _lock: lock })
+    }
+
+    /// Copies the store into a directory that is not there yet, all but its marks. Not durably.
+    pub(super) fn copy_to(&self, to: &Path) -> Result<(), StorageError> {
+        let io = |error| io_error("copying the store", &error);
+        create_directory(to).map_err(io)?;
+        for entry in fs::read_dir(&self.path).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name();
+            let wanted = name.to_str().is_some_and(|name| {
+                FRAMES.iter().any(|frame| frame.name == name)
+                    || generation_number(name).is_some()
+                    || name == ANEW_DIRECTORY
+            });
+            if wanted {
+                copy_all(&entry.path(), &to.join(name)).map_err(io)?;
+            }
+        }
+        Ok(())
+    }
+
     fn lock(path: &Path) -> Result<Directory, StorageError> {
         create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
         // Before the lock file, so that nothing is ever put into a directory of someone else.
@@ -484,6 +516,19 @@ fn move_entries(from: &Path, to: &Path, chosen: impl Fn(&str) -> bool) -> io::Re
     sync_directory(from)
 }
 
+/// Copies a file, or a directory with all that is in it.
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    if !from.is_dir() {
+        return fs::copy(from, to).map(drop);
+    }
+    create_directory(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        copy_all(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
 /// Removes a directory with all that is in it, if it is there.
 fn remove_all(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
@@ -515,7 +560,7 @@ fn private() -> OpenOptions {
 }
 
 /// Makes or empties a file that only its owner may read.
-pub(super) fn create_file(path: &Path) -> Result<File, StorageError> {
+pub(crate) fn create_file(path: &Path) -> Result<File, StorageError> {
     private()
         .create(true)
         .truncate(true)
@@ -524,7 +569,7 @@ pub(super) fn create_file(path: &Path) -> Result<File, StorageError> {
 }
 
 /// Makes a directory that only its owner may enter, and its parents, durably.
-pub(super) fn create_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -546,13 +591,13 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
 
 /// Makes the names in a directory durable.
 #[cfg(unix)]
-pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
 /// Makes the names in a directory durable: elsewhere than on Unix the file system sees to it.
 #[cfg(not(unix))]
-pub(super) fn sync_directory(_: &Path) -> io::Result<()> {
+pub(crate) fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select};
@@ -20,6 +21,9 @@ use crate::runtime::disk::perform_now;
 use crate::runtime::host::{Call, Host, Limits, Shared};
 use crate::runtime::{boot, entropy};
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore, StorageError};
+
+/// The id of a cluster in memory: it meets no other.
+const CLUSTER: u64 = 1;
 
 pub(crate) struct Seats {
     seats: Vec<Seat>,
@@ -55,7 +59,7 @@ impl Seats {
         let members: Vec<Member> = (1..=nodes as u64)
             .map(|node| Member::new(node, format!("node-{}", node - 1)))
             .collect();
-        let founding = Genesis { cluster: 1, members: members.clone() };
+        let founding = Genesis { cluster: CLUSTER, members: members.clone() };
         let mut seats = Seats { seats: Vec::new(), settings, clock, members };
         for member in &founding.members {
             let disk = MemoryDisk::new();
@@ -105,6 +109,7 @@ impl Seats {
         schemes.set_own([Id::new("ip", address(node).to_string())]);
         let members = self.members.clone();
         let (host, shared) = Host::new(booted, self.clock.clone(), limits, members, schemes);
+        shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
         for other in 0..self.seats.len() {

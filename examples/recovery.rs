@@ -1,0 +1,61 @@
+//! A cluster is backed up while it runs, and lost. A new one goes on from the backup; then its data
+//! directory is all that is left of that one, too.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{Coordinator, CreateMode, Result, recovery};
+
+fn main() -> Result<()> {
+    let directory = std::env::temp_dir().join(format!("quorate-recovery-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("temporary files can be written");
+    let outcome = recover(&directory);
+    let _ = std::fs::remove_dir_all(&directory);
+    outcome
+}
+
+fn recover(directory: &Path) -> Result<()> {
+    let (file, dir) = (directory.join("backup"), directory.join("data"));
+    let lost = Cluster::new(3);
+    let session = lost.node(0).session();
+    session.create("/orders", b"17", CreateMode::Persistent)?;
+    session.sync()?;
+    println!("backup:    {}", lost.node(0).backup(&file)?);
+    session.set("/orders", b"18")?;
+    drop((session, lost));
+
+    println!("verified:  {}", recovery::verify(&file)?);
+    let founded = recovery::restore(&file, &dir, &free_address())?;
+    println!("restored:  {founded}");
+    let member = start(&founded)?;
+    let (orders, _) = member.session().get("/orders")?;
+    assert_eq!(&orders[..], b"17", "what was written after the backup is not in it");
+    member.session().set("/orders", b"19")?;
+    member.close();
+
+    // Its log, too: what was written since the restore.
+    let plan = recovery::recover([&dir])?;
+    println!("plan:      {plan}");
+    let founded = plan.found_anew(None)?;
+    println!("recovered: {founded}");
+    let member = start(&founded)?;
+    let (orders, _) = member.session().get("/orders")?;
+    assert_eq!(&orders[..], b"19");
+    member.close();
+    Ok(())
+}
+
+/// The new cluster's only member; others join it later.
+fn start(founded: &recovery::Founded) -> Result<Coordinator> {
+    let builder = Coordinator::builder().advertise(&*founded.address).data_dir(&founded.dir);
+    let member = builder.join([&founded.address])?;
+    member.wait_ready(Duration::from_secs(30))?;
+    Ok(member)
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("this host has a loopback address");
+    listener.local_addr().expect("a bound listener has an address").to_string()
+}

@@ -1,0 +1,106 @@
+//! What is left of a cluster, from a shell: see `quorate::recovery`.
+//!
+//! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use quorate::recovery;
+
+/// Looks at data directories and backups of quorate, and founds new clusters from them.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tells what data directories of stopped instances hold, and changes nothing.
+    Inspect {
+        /// The directories.
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
+    },
+    /// Founds a new cluster of one from the best of the data directories that are left.
+    ///
+    /// For when a majority of the voters is lost for good. Give all directories that are left: the
+    /// more there are, the less is lost. Shows what would be done and what may be lost, and does it
+    /// with --yes only. The old files are kept in the directory.
+    Recover {
+        /// The directories.
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
+        /// Does it.
+        #[arg(long)]
+        yes: bool,
+        /// Where the new member will be reached, if not where it was: host:port.
+        #[arg(long)]
+        address: Option<String>,
+    },
+    /// Reads a backup to its end, and makes sure that it is sound.
+    Verify {
+        /// The backup.
+        file: PathBuf,
+    },
+    /// Founds a new cluster of one from a backup, in an empty directory.
+    Restore {
+        /// The backup.
+        file: PathBuf,
+        /// The data directory to be.
+        dir: PathBuf,
+        /// Where the new member will be reached: host:port.
+        #[arg(long)]
+        address: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let well = match Arguments::parse().command {
+        Command::Inspect { dirs } => {
+            // Each is told of, whatever is wrong with another.
+            dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0
+        }
+        Command::Recover { dirs, yes, address } => recover(&dirs, yes, address.as_deref()),
+        Command::Verify { file } => tell(recovery::verify(file)),
+        Command::Restore { file, dir, address } => tell(recovery::restore(file, dir, &address)),
+    };
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn recover(dirs: &[PathBuf], yes: bool, address: Option<&str>) -> bool {
+    let plan = match recovery::recover(dirs) {
+        Ok(plan) => plan,
+        Err(error) => return tell::<&str>(Err(error)),
+    };
+    // Nothing is written before it could be read what for.
+    if !tell(Ok(&plan)) {
+        return false;
+    }
+    if yes {
+        return tell(plan.found_anew(address));
+    }
+    let dir = plan.best.dir.display();
+    tell(Ok(format!("nothing was written: with --yes, {dir} becomes a new cluster of one")))
+}
+
+/// Says what came of something; whether it went well.
+fn tell<T: Display>(outcome: quorate::Result<T>) -> bool {
+    match outcome {
+        Ok(outcome) => match writeln!(io::stdout(), "{outcome}") {
+            Ok(()) => true,
+            Err(error) => {
+                eprintln!("error: cannot write to the standard output: {error}");
+                false
+            }
+        },
+        Err(error) => {
+            eprintln!("error: {error}");
+            false
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The file of a backup.
+//!
+//! Little endian:
+//!
+//! | what    | bytes                                                                          |
+//! |---------|--------------------------------------------------------------------------------|
+//! | magic   | `qrbackp\n`                                                                    |
+//! | format  | 4: [`FORMAT`]                                                                  |
+//! | header  | 4 of length, a [`Header`] in postcard, 8 of XXH3 of everything before          |
+//! | chunks  | each: 4 of length, the bytes, 8 of XXH3 of them with the chunk's number as seed |
+//! | end     | 4 of zero, 4 with the number of chunks                                         |
+//! | trailer | 8 of XXH3 of everything before; then the file ends                             |
+//!
+//! The chunks are those of a full image of the state, as a checkpoint has them: see
+//! `machine::snapshot`. A reader believes nothing, and needs memory for what the file holds only.
+
+use std::fs;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::machine::{Machine, State};
+use crate::storage::{create_file, sync_directory};
+use crate::version::{VERSION, too_old};
+use crate::znode::Zxid;
+
+const MAGIC: &[u8; 8] = b"qrbackp\n";
+const FORMAT: u32 = 1;
+/// No header is longer.
+const HEADER_BYTES_MAX: u32 = 4 << 10;
+/// No chunk is longer: the largest item is a znode with its data, or a session's answer to a large
+/// multi.
+const CHUNK_BYTES_MAX: u32 = 64 << 20;
+
+/// What a backup says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) cluster: u64,
+    pub(super) zxid: Zxid,
+    /// Of the state.
+    pub(super) hash: u64,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub(super) time_ms: u64,
+    /// What the cluster acted by.
+    pub(super) version: u16,
+}
+
+/// Why a backup cannot be read.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    Io(io::Error),
+    /// It is damaged, or of a version that is not known here.
+    Bad(String),
+}
+
+impl From<io::Error> for Unreadable {
+    fn from(error: io::Error) -> Unreadable {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Unreadable::Bad("it is cut short".to_owned()),
+            _ => Unreadable::Io(error),
+        }
+    }
+}
+
+/// Writes a backup durably; at `path` there is all of it, or what was there before. Its length.
+pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u64> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+    name.push(".tmp");
+    let tmp = path.with_file_name(name);
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let written = create_file(&tmp).map_err(io::Error::other).and_then(|file| {
+        let mut sink = Sink { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
+        encode(&mut sink, header, ChunkWriter::full(state))?;
+        let bytes = sink.bytes;
+        sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&tmp, path)?;
+        sync_directory(parent)?;
+        Ok(bytes)
+    });
+    if written.is_err() {
+        // What is left of it is of no use to anybody.
+        let _ = fs::remove_file(&tmp);
+    }
+    written
+}
+
+/// Reads a backup to its end and makes sure that everything in it is what was written.
+pub(super) fn read(path: &Path) -> Result<(Header, Machine, u64), Unreadable> {
+    let file = File::open(path)?;
+    let mut source = Source { inner: BufReader::new(file), hash: Xxh3::new(), bytes: 0 };
+    let (header, machine) = decode(&mut source)?;
+    Ok((header, machine, source.bytes))
+}
+
+/// Reads arbitrary bytes.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 });
+    // And as the one chunk of a backup that is sound up to there.
+    let header = Header { cluster: 1, zxid: 0, hash: 0, time_ms: 0, version: 1 };
+    let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+    if encode(&mut sink, &header, [bytes.to_vec()].into_iter()).is_ok() {
+        let bytes = sink.inner.as_slice();
+        let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 });
+    }
+}
+
+fn encode<W: Write>(
+    sink: &mut Sink<W>,
+    header: &Header,
+    chunks: impl Iterator<Item = Vec<u8>>,
+) -> io::Result<()> {
+    sink.put(MAGIC)?;
+    sink.put(&FORMAT.to_le_bytes())?;
+    let header = postcard::to_allocvec(header).map_err(io::Error::other)?;
+    sink.put(&length(&header, HEADER_BYTES_MAX)?.to_le_bytes())?;
+    sink.put(&header)?;
+    let checksum = sink.hash.digest();
+    sink.put(&checksum.to_le_bytes())?;
+    let mut number: u32 = 0;
+    for chunk in chunks {
+        sink.put(&length(&chunk, CHUNK_BYTES_MAX)?.to_le_bytes())?;
+        sink.put(&chunk)?;
+        sink.put(&xxh3_64_with_seed(&chunk, u64::from(number)).to_le_bytes())?;
+        number = number.checked_add(1).ok_or(io::ErrorKind::FileTooLarge)?;
+    }
+    sink.put(&0_u32.to_le_bytes())?;
+    sink.put(&number.to_le_bytes())?;
+    let checksum = sink.hash.digest();
+    sink.put(&checksum.to_le_bytes())
+}
+
+fn length(bytes: &[u8], max: u32) -> io::Result<u32> {
+    match u32::try_from(bytes.len()) {
+        Ok(length) if (1..=max).contains(&length) => Ok(length),
+        _ => Err(io::ErrorKind::FileTooLarge.into()),
+    }
+}
+
+fn decode<R: Read>(source: &mut Source<R>) -> Result<(Header, Machine), Unreadable> {
+    let bad = |reason: String| Err(Unreadable::Bad(reason));
+    if source.take(MAGIC.len())? != MAGIC {
+        return bad("it is no backup".to_owned());
+    }
+    let format = source.number()?;
+    if format != FORMAT {
+        return bad(format!("it has format {format}, and this version reads {FORMAT}"));
+    }
+    let length = source.number()?;
+    if length > HEADER_BYTES_MAX {
+        return bad("its header is damaged".to_owned());
+    }
+    let header = source.take(length as usize)?;
+    let expected = source.hash.digest();
+    if source.checksum()? != expected {
+        return bad("its header is damaged".to_owned());
+    }
+    let header: Header = match postcard::take_from_bytes(&header) {
+        Ok((header, [])) => header,
+        Ok(_) | Err(_) => return bad("its header is damaged".to_owned()),
+    };
+    if header.version > VERSION {
+        return bad(too_old(header.version, VERSION));
+    }
+    let mut chunks = ChunkReader::new();
+    let mut number: u32 = 0;
+    loop {
+        let length = source.number()?;
+        if length == 0 {
+            break;
+        }
+        let at = source.bytes;
+        if length > CHUNK_BYTES_MAX {
+            return bad(format!("it is damaged at byte {at}"));
+        }
+        let chunk = source.take(length as usize)?;
+        if source.checksum()? != xxh3_64_with_seed(&chunk, u64::from(number)) {
+            return bad(format!("it is damaged at byte {at}, in chunk {number}"));
+        }
+        if let Err(reason) = chunks.push(&chunk) {
+            return bad(format!("chunk {number} is not one of a state: {reason}"));
+        }
+        let Some(next) = number.checked_add(1) else {
+            return bad("it has more chunks than can be counted".to_owned());
+        };
+        number = next;
+    }
+    if source.number()? != number {
+        return bad("chunks are missing".to_owned());
+    }
+    let expected = source.hash.digest();
+    if source.checksum()? != expected {
+        return bad("its checksum is wrong".to_owned());
+    }
+    if source.inner.read(&mut [0])? > 0 {
+        return bad("there is something behind its end".to_owned());
+    }
+    match chunks.finish(header.zxid, header.hash) {
+        Ok(machine) => Ok((header, machine)),
+        Err(reason) => bad(format!("what it holds is no sound state: {reason}")),
+    }
+}
+
+/// Where a backup goes, with the checksum of all that went there.
+struct Sink<W> {
+    inner: W,
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl<W: Write> Sink<W> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.inner.write_all(bytes)
+    }
+}
+
+/// Where a backup comes from, with the checksum of all that came.
+struct Source<R> {
+    inner: R,
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl<R: Read> Source<R> {
+    fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        // Grows with what is there, whatever a damaged length says.
+        (&mut self.inner).take(count as u64).read_to_end(&mut bytes)?;
+        if bytes.len() < count {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.hash.update(&bytes);
+        self.bytes += count as u64;
+        Ok(bytes)
+    }
+
+    fn number(&mut self) -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.take(4)?);
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn checksum(&mut self) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.take(8)?);
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Header, Vec<u8>) {
+        let machine = Machine::new();
+        let (zxid, hash, time_ms) = (machine.zxid(), machine.hash(), 1_700_000_000_000);
+        let header = Header { cluster: 7, zxid, hash, time_ms, version: machine.version() };
+        let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+        encode(&mut sink, &header, ChunkWriter::full(machine.state())).unwrap();
+        (header, sink.inner)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Header, Unreadable> {
+        let mut source = Source { inner: bytes, hash: Xxh3::new(), bytes: 0 };
+        decode(&mut source).map(|(header, _)| header)
+    }
+
+    #[test]
+    fn golden_backup() {
+        let mut golden = crate::golden::Golden::new("backup");
+        golden.sample("of a new cluster", &sample().1);
+        golden.check();
+    }
+
+    #[test]
+    fn every_bit_and_every_byte_counts() {
+        let (header, bytes) = sample();
+        assert_eq!(read(&bytes).unwrap(), header);
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(read(&flipped), Err(Unreadable::Bad(_))), "bit {bit}");
+        }
+        for cut in 0..bytes.len() {
+            assert!(matches!(read(&bytes[..cut]), Err(Unreadable::Bad(_))), "cut to {cut}");
+        }
+        let longer = [bytes.as_slice(), &[0]].concat();
+        assert!(matches!(read(&longer), Err(Unreadable::Bad(_))));
+    }
+
+    #[test]
+    fn a_backup_of_a_version_to_come_says_so() {
+        let (header, _) = sample();
+        let header = Header { version: VERSION + 1, ..header };
+        let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
+        encode(&mut sink, &header, [b"unknown".to_vec()].into_iter()).unwrap();
+        let Err(Unreadable::Bad(reason)) = read(&sink.inner) else { panic!() };
+        assert_eq!(reason, too_old(VERSION + 1, VERSION));
+    }
+}

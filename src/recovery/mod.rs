@@ -1,0 +1,177 @@
+//! What to do when a cluster is lost: backups, and a new cluster from what is left.
+//!
+//! - [`Coordinator::backup`](crate::Coordinator::backup) writes the whole tree to a file while the
+//!   instance runs; [`verify`] reads such a file back, and [`restore`] founds a new cluster from it.
+//! - [`inspect`] tells what a data directory holds, and changes nothing there.
+//! - [`recover`] looks at the directories that are left when a majority of the voters is lost for
+//!   good: it tells which is best and what may be lost with the others, before anything is written.
+//!   [`Plan::found_anew`] then founds a new cluster from it.
+//!
+//! All of it is for instances that are stopped, but for the backup. `docs/recovery.md` walks through
+//! it, and the program `quorate` (feature `cli`) does the same from a shell.
+
+mod backup;
+mod copy;
+mod found;
+mod inspect;
+mod plan;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::backup::fuzz;
+pub use self::found::{Founded, restore};
+pub use self::inspect::{Contents, Inspection, inspect};
+pub use self::plan::{Loss, Plan, recover};
+
+use self::backup::{Header, Unreadable};
+use crate::error::{Error, Result};
+use crate::machine::{Machine, State};
+use crate::znode::Zxid;
+
+/// What a backup holds.
+///
+/// ```
+/// use quorate::{CreateMode, recovery, testing::Cluster};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let file = directory.path().join("backup");
+/// let cluster = Cluster::new(3);
+/// cluster.node(0).session().create("/a", b"1", CreateMode::Persistent)?;
+/// let backup = cluster.node(0).backup(&file)?;
+/// assert_eq!(recovery::verify(&file)?, backup);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Backup {
+    /// The cluster that it was made of.
+    pub cluster: u64,
+    /// The last write that is in it: all before that are too, and none after.
+    pub zxid: Zxid,
+    /// When it was made, by the clock of the instance that made it.
+    pub time: SystemTime,
+    /// How many znodes are in it.
+    pub znodes: usize,
+    /// How many sessions.
+    pub sessions: usize,
+    /// The version that the cluster acted by.
+    pub version: u16,
+    /// The length of the file.
+    pub bytes: u64,
+}
+
+impl Backup {
+    fn new(header: &Header, machine: &Machine, bytes: u64) -> Backup {
+        Backup {
+            cluster: header.cluster,
+            zxid: header.zxid,
+            time: time(header.time_ms),
+            znodes: machine.tree().len(),
+            sessions: machine.session_count(),
+            version: header.version,
+            bytes,
+        }
+    }
+}
+
+impl fmt::Display for Backup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cluster {:016x} up to zxid {}, {}: {} znodes, {} sessions, version {}, {} bytes",
+            self.cluster,
+            self.zxid,
+            moment(self.time),
+            self.znodes,
+            self.sessions,
+            self.version,
+            self.bytes
+        )
+    }
+}
+
+/// Reads a backup to its end, and makes sure of every checksum and that it holds a sound state.
+/// Blocks as long as that takes.
+///
+/// # Errors
+/// [`Error::BackupDamaged`] if it is not as it was written, or of a version that is too new;
+/// [`Error::FileUnusable`].
+pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
+    let file = file.as_ref();
+    let (header, machine, bytes) = read(file)?;
+    Ok(Backup::new(&header, &machine, bytes))
+}
+
+fn read(file: &Path) -> Result<(Header, Machine, u64)> {
+    backup::read(file).map_err(|error| match error {
+        Unreadable::Io(error) => unusable(file, &error),
+        Unreadable::Bad(reason) => Error::BackupDamaged { file: file.to_owned(), reason },
+    })
+}
+
+/// Writes the backup of a state.
+pub(crate) fn back_up(file: &Path, cluster: u64, time_ms: u64, state: State) -> Result<Backup> {
+    let machine = Machine::from_state(state);
+    let header = Header {
+        cluster,
+        zxid: machine.zxid(),
+        hash: machine.hash(),
+        time_ms,
+        version: machine.version(),
+    };
+    match backup::write(file, &header, machine.state()) {
+        Ok(bytes) => Ok(Backup::new(&header, &machine, bytes)),
+        Err(error) => Err(unusable(file, &error)),
+    }
+}
+
+fn unusable(file: &Path, error: &dyn fmt::Display) -> Error {
+    Error::FileUnusable { file: file.to_owned(), reason: error.to_string() }
+}
+
+fn dir_unusable(dir: &Path, reason: impl Into<String>) -> Error {
+    Error::DataDirUnusable { dir: PathBuf::from(dir), reason: reason.into() }
+}
+
+fn time(ms: u64) -> SystemTime {
+    // Later than any clock can say is as good as the beginning: nobody knows.
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// A moment, for people: by the calendar, in UTC.
+fn moment(time: SystemTime) -> String {
+    let Ok(since) = time.duration_since(SystemTime::UNIX_EPOCH) else {
+        return "at an unknown time".to_owned();
+    };
+    let seconds = since.as_secs();
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date: Howard Hinnant, "chrono-compatible low-level date algorithms".
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_those_of_the_calendar() {
+        let at = |seconds: u64| moment(time(seconds * 1000));
+        assert_eq!(at(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(at(1_795_343_999), "2026-11-22 10:39:59 UTC");
+    }
+}

@@ -1,0 +1,269 @@
+//! Which of the directories that are left is best, and what may be lost with the others.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::inspect::{Contents, Inspection, inspect};
+use super::moment;
+use crate::error::{Error, Result};
+use crate::znode::Zxid;
+
+/// What [`recover`] would do. Nothing is done before [`Plan::found_anew`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let plan = recovery::recover([&dir])?;
+/// println!("{plan}");
+/// // Once it is agreed to:
+/// let founded = plan.found_anew(Some("10.0.0.2:7400"))?;
+/// assert_ne!(founded.cluster, plan.best.cluster);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The directory to go on from.
+    pub best: Inspection,
+    /// The others, the better ones first; those that cannot be used come last.
+    pub others: Vec<Inspection>,
+    /// What may be lost.
+    pub loss: Loss,
+}
+
+/// What of a lost cluster may not be in a new one: see [`Plan`].
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// let plan = recovery::recover([&dir])?;
+/// // The only voter that there is has everything that was acknowledged.
+/// assert_eq!(plan.loss, recovery::Loss::Nothing);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Nothing that was ever acknowledged: of every majority of the voters there is one among the
+    /// directories.
+    Nothing,
+    /// Writes that were acknowledged after this one, by voters that are not among the directories.
+    /// This one and all before it are kept.
+    After {
+        /// The last write that any of the directories' members knew to be committed.
+        zxid: Zxid,
+        /// When that was, by the leader's clock.
+        time: Option<SystemTime>,
+    },
+}
+
+/// Looks at the data directories that are left of a cluster and plans how to go on.
+///
+/// The best is the one that Raft would elect: of the highest last term, and then the highest last
+/// index. The more of the cluster's directories are given, the less may be lost. They must be the
+/// members' own and as they were left, not copies of an earlier day. Nothing is changed: see
+/// [`inspect`], as which this blocks.
+///
+/// # Errors
+/// [`Error::Unrecoverable`] if none of them can be used, if they are of different clusters, or if one
+/// is given twice; otherwise as [`inspect`].
+pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
+    let mut inspections = Vec::new();
+    for dir in dirs {
+        inspections.push(inspect(dir)?);
+    }
+    plan(inspections)
+}
+
+fn plan(mut inspections: Vec<Inspection>) -> Result<Plan> {
+    let refuse = |reason: String| Err(Error::Unrecoverable { reason });
+    for (place, one) in inspections.iter().enumerate() {
+        if let Some(other) = inspections[..place].iter().find(|other| other.node == one.node) {
+            let (one, other) = (one.dir.display(), other.dir.display());
+            return refuse(format!("{other} and {one} are of the same member"));
+        }
+        let first = &inspections[0];
+        if one.cluster != first.cluster {
+            return refuse(format!(
+                "{} is of cluster {:016x} and {} of cluster {:016x}",
+                first.dir.display(),
+                first.cluster,
+                one.dir.display(),
+                one.cluster
+            ));
+        }
+    }
+    inspections.sort_by_key(|one| {
+        let place = usable(one).map(|contents| (contents.last_term, contents.last_index));
+        Reverse(place)
+    });
+    let Some((best, contents)) =
+        inspections.first().and_then(|best| Some((best.clone(), usable(best)?.clone())))
+    else {
+        return refuse(match inspections.len() {
+            0 => "none is given".to_owned(),
+            _ => "each is damaged, that of a removed member, or that of a member which never had \
+                  a cluster"
+                .to_owned(),
+        });
+    };
+    let seen =
+        |voter: &&u64| inspections.iter().any(|one| one.node == **voter && usable(one).is_some());
+    let missing = contents.voters.len() - contents.voters.iter().filter(seen).count();
+    // Those that are missing are no majority. If the voters had been changed since, by a majority of
+    // these, the best log would have the change.
+    let nothing = missing < contents.voters.len() / 2 + 1 && !contents.membership_changes;
+    let loss = if nothing {
+        Loss::Nothing
+    } else {
+        // What any of them knows to be committed is in the best log, too.
+        let known = inspections.iter().filter_map(usable);
+        let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(&contents);
+        Loss::After { zxid: last.committed_zxid, time: last.committed_time }
+    };
+    Ok(Plan { best, others: inspections.split_off(1), loss })
+}
+
+/// What a directory holds, if a cluster may be founded from it.
+fn usable(inspection: &Inspection) -> Option<&Contents> {
+    let Inspection { cluster, removed, damaged, contents, .. } = inspection;
+    let voters = contents.as_ref().is_some_and(|contents| !contents.voters.is_empty());
+    let sound = *cluster != 0 && removed.is_none() && damaged.is_none() && voters;
+    contents.as_ref().filter(|_| sound)
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "best: {}", self.best)?;
+        for other in &self.others {
+            writeln!(f, "{}: {other}", if usable(other).is_some() { "other" } else { "not used" })?;
+        }
+        write!(f, "{}", self.loss)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Nothing => write!(f, "nothing that was acknowledged is lost"),
+            Loss::After { zxid, time } => {
+                write!(
+                    f,
+                    "every write up to zxid {zxid} is kept; writes that were acknowledged after it"
+                )?;
+                if let Some(time) = time {
+                    write!(f, ", {},", moment(*time))?;
+                }
+                write!(f, " may be lost")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(node: u64, last: (u64, u64), voters: &[u64]) -> Inspection {
+        Inspection {
+            dir: format!("dir-{node}").into(),
+            cluster: 7,
+            node,
+            incarnation: node,
+            address: format!("10.0.0.{node}:7400"),
+            removed: None,
+            damaged: None,
+            contents: Some(Contents {
+                term: last.0,
+                vote: 0,
+                commit: last.1 - 1,
+                last_index: last.1,
+                last_term: last.0,
+                committed_zxid: last.1 - 2,
+                committed_time: None,
+                zxid: last.1 - 1,
+                znodes: 3,
+                sessions: 0,
+                voters: voters.to_vec(),
+                learners: Vec::new(),
+                membership_changes: false,
+            }),
+        }
+    }
+
+    const FIVE: [u64; 5] = [1, 2, 3, 4, 5];
+
+    #[test]
+    fn the_later_term_is_better_than_the_longer_log() {
+        let plan = plan(vec![
+            directory(1, (3, 90), &FIVE),
+            directory(2, (4, 20), &FIVE),
+            directory(3, (4, 19), &FIVE),
+        ]);
+        let plan = plan.unwrap();
+        let order: Vec<u64> = plan.others.iter().map(|other| other.node).collect();
+        assert_eq!((plan.best.node, order), (2, vec![3, 1]));
+    }
+
+    #[test]
+    fn nothing_is_lost_only_if_every_majority_is_seen() {
+        let loss = |nodes: &[u64]| {
+            let dirs = nodes.iter().map(|node| directory(*node, (4, 20), &FIVE)).collect();
+            plan(dirs).unwrap().loss
+        };
+        let after = Loss::After { zxid: 18, time: None };
+        assert_eq!(loss(&[1]), after);
+        assert_eq!(loss(&[1, 2]), after);
+        assert_eq!(loss(&[1, 2, 3]), Loss::Nothing);
+        // A member that does not vote has no say in what was acknowledged.
+        assert_eq!(loss(&[1, 2, 9]), after);
+        let mut changed = directory(1, (4, 20), &[1]);
+        assert_eq!(plan(vec![changed.clone()]).unwrap().loss, Loss::Nothing);
+        changed.contents.as_mut().unwrap().membership_changes = true;
+        assert_eq!(plan(vec![changed]).unwrap().loss, after);
+        // What is damaged may have lost what it had acknowledged.
+        let damaged =
+            Inspection { damaged: Some("a record".to_owned()), ..directory(3, (9, 90), &FIVE) };
+        let dirs = vec![directory(1, (4, 20), &FIVE), damaged, directory(2, (4, 20), &FIVE)];
+        let plan = plan(dirs).unwrap();
+        assert_eq!((plan.best.node, plan.loss), (1, after));
+        assert_eq!(plan.others[1].node, 3);
+    }
+
+    #[test]
+    fn what_a_shorter_log_knows_to_be_committed_is_kept() {
+        let mut shorter = directory(1, (4, 19), &FIVE);
+        shorter.contents.as_mut().unwrap().committed_zxid = 19;
+        let plan = plan(vec![directory(2, (4, 20), &FIVE), shorter]).unwrap();
+        assert_eq!((plan.best.node, plan.loss), (2, Loss::After { zxid: 19, time: None }));
+    }
+
+    #[test]
+    fn directories_that_do_not_fit_are_refused() {
+        let refused = |dirs: Vec<Inspection>, what: &str| {
+            let error = plan(dirs).unwrap_err();
+            assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+            assert!(error.to_string().contains(what), "{error}");
+        };
+        refused(Vec::new(), "none is given");
+        let good = directory(1, (4, 20), &FIVE);
+        refused(vec![good.clone(), good.clone()], "dir-1 and dir-1 are of the same member");
+        let foreign = Inspection { cluster: 8, ..directory(2, (4, 20), &FIVE) };
+        refused(vec![good.clone(), foreign], "of cluster 0000000000000008");
+        let removed = Inspection { removed: Some("gone".to_owned()), ..good.clone() };
+        refused(vec![removed], "removed member");
+        refused(vec![Inspection { cluster: 0, ..good }], "never had a cluster");
+    }
+}

@@ -1,0 +1,373 @@
+//! Backups and what they become, and new clusters from the directories of lost ones.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quorate::recovery::{self, Inspection, Loss};
+use quorate::testing::Cluster;
+use quorate::{Coordinator, CreateMode, Error, Session};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Addresses that were free a moment ago.
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|one| one.local_addr().unwrap().to_string()).collect()
+}
+
+fn join(address: &str, peers: &[String], dir: &Path) -> quorate::Result<Coordinator> {
+    Coordinator::builder().advertise(address).data_dir(dir).join(peers)
+}
+
+/// Everything below a directory but the lock: the names, and a hash of what is in them.
+fn files(dir: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if !path.ends_with("LOCK") {
+            let mut hasher = DefaultHasher::new();
+            fs::read(&path).unwrap().hash(&mut hasher);
+            found.push((path, hasher.finish()));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn fill(session: &Session, names: impl IntoIterator<Item = u32>) {
+    for name in names {
+        let path = format!("/{name}");
+        session
+            .create(&path, format!("data of {name}").as_bytes(), CreateMode::Persistent)
+            .unwrap();
+    }
+}
+
+fn has(session: &Session, names: impl IntoIterator<Item = u32>) {
+    for name in names {
+        let (data, _) = session.get(&format!("/{name}")).unwrap();
+        assert_eq!(data.to_vec(), format!("data of {name}").into_bytes());
+    }
+}
+
+/// The only member of a cluster that was founded anew.
+fn start(founded: &recovery::Founded) -> Coordinator {
+    let address = founded.address.clone();
+    let coordinator = join(&address, std::slice::from_ref(&address), &founded.dir).unwrap();
+    coordinator.wait_ready(PATIENCE).unwrap();
+    coordinator
+}
+
+#[test]
+fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
+    let work = tempfile::tempdir().unwrap();
+    let (file, dir) = (work.path().join("backup"), work.path().join("new"));
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    fill(&session, 0..20);
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    let (_, stat) = session.get("/19").unwrap();
+    let backup = cluster.node(0).backup(&file).unwrap();
+    fill(&session, 20..30);
+    assert_eq!(recovery::verify(&file).unwrap(), backup);
+    assert_eq!((backup.sessions, backup.cluster), (1, 1));
+    assert_eq!(backup.bytes, fs::metadata(&file).unwrap().len());
+    let names: Vec<_> =
+        fs::read_dir(work.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["backup"]);
+
+    let address = addresses(1).remove(0);
+    let founded = recovery::restore(&file, &dir, &address).unwrap();
+    assert_eq!(founded.zxid, backup.zxid);
+    assert_ne!(founded.cluster, backup.cluster);
+    let new = start(&founded);
+    let restored = new.session();
+    has(&restored, 0..20);
+    assert!(restored.exists("/20").unwrap().is_none());
+    assert_eq!(restored.get("/19").unwrap().1, stat);
+    // The cluster goes on, and no zxid is given twice.
+    fill(&restored, 50..52);
+    assert!(restored.get("/50").unwrap().1.czxid > backup.zxid);
+    // A session of before can be resumed, or else expires with what it has.
+    assert!(restored.exists("/mine").unwrap().is_some());
+    let resumed = new.resume(session.id(), session.password()).unwrap();
+    resumed.set("/mine", b"still").unwrap();
+    new.close();
+    let again = start(&founded);
+    has(&again.session(), 50..52);
+
+    // A directory that is in use is not for a backup, and stays as it is.
+    again.close();
+    let before = files(&dir);
+    let error = recovery::restore(&file, &dir, &address).unwrap_err();
+    assert!(matches!(error, Error::DataDirMismatch { .. }), "{error}");
+    assert_eq!(files(&dir), before);
+}
+
+/// Two znodes that are only ever written together are equal in every backup, whatever is written
+/// while it is made.
+#[test]
+fn a_backup_is_consistent_while_others_write() {
+    let work = tempfile::tempdir().unwrap();
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    for path in ["/one", "/other"] {
+        session.create(path, b"0", CreateMode::Persistent).unwrap();
+    }
+    cluster.node(1).session().sync().unwrap();
+    let file = |number: usize| work.path().join(format!("backup-{number}"));
+    let zxids: Vec<u64> = std::thread::scope(|scope| {
+        let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+        let session = &session;
+        scope.spawn(move || {
+            let mut count = 0_u32;
+            while stopped.try_recv() == Err(crossbeam_channel::TryRecvError::Empty) {
+                count += 1;
+                let data = count.to_string();
+                let data = data.as_bytes();
+                session.multi().set("/one", data).set("/other", data).commit().unwrap();
+            }
+        });
+        let mut zxids = Vec::new();
+        // Until the writes have come between them.
+        while zxids.len() < 5 {
+            let backup = cluster.node(1).backup(file(zxids.len())).unwrap();
+            if zxids.last() != Some(&backup.zxid) {
+                zxids.push(backup.zxid);
+            }
+        }
+        drop(stop);
+        zxids
+    });
+    assert!(zxids.is_sorted());
+    for (number, zxid) in zxids.into_iter().enumerate() {
+        let dir = work.path().join(format!("new-{number}"));
+        let founded = recovery::restore(file(number), &dir, &addresses(1).remove(0)).unwrap();
+        let member = start(&founded);
+        let session = member.session();
+        let (one, stat) = session.get("/one").unwrap();
+        assert_eq!(session.get("/other").unwrap().0, one);
+        assert!(stat.mzxid <= zxid);
+        member.close();
+    }
+}
+
+#[test]
+fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
+    let work = tempfile::tempdir().unwrap();
+    let (file, dir) = (work.path().join("backup"), work.path().join("new"));
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    fill(&session, 0..3);
+    session.create("/large", [7; 200_000], CreateMode::Persistent).unwrap();
+    cluster.node(0).backup(&file).unwrap();
+    let sound = fs::read(&file).unwrap();
+    let refused = |bytes: &[u8], what: &str| {
+        fs::write(&file, bytes).unwrap();
+        for error in [
+            recovery::verify(&file).unwrap_err(),
+            recovery::restore(&file, &dir, "127.0.0.1:7400").unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::BackupDamaged { .. }), "{what}: {error}");
+        }
+        assert!(!dir.exists(), "{what}");
+    };
+    for place in (0..sound.len()).step_by(sound.len() / 40) {
+        let mut flipped = sound.clone();
+        flipped[place] ^= 0x10;
+        refused(&flipped, &format!("byte {place}"));
+        refused(&sound[..place], &format!("cut to {place}"));
+    }
+    refused(&[&sound[..], b"more"].concat(), "longer");
+    let error = recovery::verify(work.path().join("nothing")).unwrap_err();
+    assert!(matches!(error, Error::FileUnusable { .. }), "{error}");
+    let error = cluster.node(0).backup(work.path().join("no/directory")).unwrap_err();
+    assert!(matches!(error, Error::FileUnusable { .. }), "{error}");
+    fs::write(&file, &sound).unwrap();
+    let error = recovery::restore(&file, &dir, "nonsense").unwrap_err();
+    assert!(matches!(error, Error::InvalidPeer { .. }), "{error}");
+    assert!(!dir.exists());
+}
+
+/// Five members of which two are left, one of which had been gone for a while before.
+struct Lost {
+    work: tempfile::TempDir,
+    addresses: Vec<String>,
+}
+
+impl Lost {
+    fn dir(&self, member: usize) -> PathBuf {
+        self.work.path().join(format!("member-{member}"))
+    }
+
+    fn member(&self, member: usize) -> quorate::Result<Coordinator> {
+        join(&self.addresses[member], &self.addresses, &self.dir(member))
+    }
+
+    /// Member 1 has the writes below 10 only, member 0 those below 20.
+    fn new() -> Lost {
+        let lost = Lost { work: tempfile::tempdir().unwrap(), addresses: addresses(5) };
+        let members: Vec<Coordinator> = (0..5).map(|member| lost.member(member).unwrap()).collect();
+        for member in &members {
+            member.wait_ready(PATIENCE).unwrap();
+        }
+        let session = members[4].session();
+        fill(&session, 0..10);
+        members[1].session().sync().unwrap();
+        members[1].close();
+        fill(&session, 10..20);
+        members[0].session().sync().unwrap();
+        for member in &members {
+            member.close();
+        }
+        lost
+    }
+}
+
+#[test]
+fn a_lost_cluster_is_founded_anew_from_the_best_that_is_left() {
+    let lost = Lost::new();
+    let dirs = [lost.dir(1), lost.dir(0)];
+    let before = dirs.each_ref().map(|dir| files(dir));
+    let plan = recovery::recover(&dirs).unwrap();
+    assert_eq!(plan.best.dir, dirs[1]);
+    assert_eq!(plan.best.address, lost.addresses[0]);
+    let Loss::After { zxid, time } = plan.loss else { panic!("{plan}") };
+    let contents = plan.best.contents.clone().unwrap();
+    assert!(time.is_some() && zxid <= contents.zxid, "{plan}");
+    assert_eq!(contents.voters.len(), 5);
+    // All five together have lost nothing.
+    let all: Vec<PathBuf> = (0..5).map(|member| lost.dir(member)).collect();
+    assert_eq!(recovery::recover(&all).unwrap().loss, Loss::Nothing);
+    assert_eq!(recovery::recover(&all[..3]).unwrap().loss, Loss::Nothing);
+    // To look changes nothing.
+    assert_eq!(dirs.each_ref().map(|dir| files(dir)), before);
+
+    let address = addresses(1).remove(0);
+    let founded = plan.found_anew(Some(&address)).unwrap();
+    assert_ne!((founded.cluster, founded.node), (plan.best.cluster, plan.best.node));
+    assert_eq!(founded.zxid, contents.zxid);
+    assert!(founded.before.as_ref().unwrap().join("IDENTITY").exists());
+    let new = start(&founded);
+    has(&new.session(), 0..20);
+    new.session().create("/new", b"", CreateMode::Persistent).unwrap();
+    new.close();
+    // Of the old files nothing is missing; what of a plan was carried out is not carried out again.
+    let aside = recovery::inspect(founded.before.unwrap()).unwrap();
+    assert_eq!(aside.contents, plan.best.contents);
+    let error = plan.found_anew(None).unwrap_err();
+    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert!(start_again(&founded.dir, &address).exists("/new").unwrap().is_some());
+}
+
+fn start_again(dir: &Path, address: &str) -> Session {
+    let coordinator = join(address, &[address.to_owned()], dir).unwrap();
+    coordinator.wait_ready(PATIENCE).unwrap();
+    coordinator.session()
+}
+
+#[test]
+fn members_of_the_old_cluster_are_refused_by_the_new_one() {
+    let lost = Lost::new();
+    let plan = recovery::recover([lost.dir(0), lost.dir(1)]).unwrap();
+    // At the same address, where the old members look for it.
+    let founded = plan.found_anew(None).unwrap();
+    assert_eq!(founded.address, lost.addresses[0]);
+    let new = start(&founded);
+    let old = lost.member(1).unwrap();
+    let (peer, reason) = loop {
+        match old.wait_ready(Duration::from_millis(100)) {
+            Err(Error::PeerRefused { peer, reason }) => break (peer, reason),
+            Err(Error::Timeout { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(peer, lost.addresses[0]);
+    assert!(reason.contains("cluster"), "{reason}");
+    fill(&new.session(), 70..72);
+    assert!(old.session().exists("/70").map_or(true, |stat| stat.is_none()));
+}
+
+#[test]
+fn inspection_tells_what_is_there_and_what_is_wrong() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
+    let missing = recovery::inspect(&dir).unwrap_err();
+    assert!(matches!(missing, Error::DataDirUnusable { .. }), "{missing}");
+    assert!(!dir.exists());
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("thesis.txt"), "precious").unwrap();
+    let foreign = recovery::inspect(&dir).unwrap_err();
+    assert!(matches!(foreign, Error::DataDirUnusable { .. }), "{foreign}");
+    assert_eq!(files(&dir).len(), 1);
+    fs::remove_dir_all(&dir).unwrap();
+
+    let member = join(&address, std::slice::from_ref(&address), &dir).unwrap();
+    member.wait_ready(PATIENCE).unwrap();
+    fill(&member.session(), 0..5);
+    // Four are there from the beginning.
+    let znodes = 4 + 5;
+    let running = recovery::inspect(&dir).unwrap_err();
+    assert!(matches!(running, Error::DataDirInUse { .. }), "{running}");
+    member.close();
+    let sound: Inspection = recovery::inspect(&dir).unwrap();
+    let contents = sound.contents.clone().unwrap();
+    assert_eq!((sound.address.as_str(), contents.znodes), (address.as_str(), znodes));
+    assert_eq!(contents.voters, [sound.node]);
+    // What is committed is written with the next write only.
+    assert!(contents.commit <= contents.last_index && contents.committed_zxid <= contents.zxid);
+    let text = sound.to_string();
+    assert!(text.contains(&address) && text.contains(&format!("{znodes} znodes")), "{text}");
+
+    // Damage is told, and is not marked: that is for a start to do.
+    let current = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let generation = current.into_iter().find(|path| path.join("witness").exists()).unwrap();
+    let witness = fs::read(generation.join("witness")).unwrap();
+    fs::write(generation.join("witness"), &witness[..100]).unwrap();
+    let damaged = recovery::inspect(&dir).unwrap();
+    assert!(damaged.damaged.as_ref().unwrap().contains("witness"), "{damaged}");
+    assert_eq!((damaged.contents, damaged.node), (None, sound.node));
+    assert!(!dir.join("QUARANTINED").exists());
+    let error = recovery::recover([&dir]).unwrap_err();
+    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    fs::write(generation.join("witness"), &witness).unwrap();
+    assert_eq!(recovery::inspect(&dir).unwrap(), sound);
+    // What was found damaged once is not trusted again, whatever it looks like.
+    fs::write(dir.join("QUARANTINED"), "a record\n").unwrap();
+    let marked = recovery::inspect(&dir).unwrap();
+    assert_eq!((marked.damaged.as_deref(), marked.contents.is_some()), (Some("a record"), true));
+    assert!(recovery::recover([&dir]).is_err());
+    // Without its identity, nobody knows whose it was.
+    fs::write(dir.join("IDENTITY"), b"nonsense").unwrap();
+    assert!(matches!(recovery::inspect(&dir), Err(Error::Corrupt { .. })));
+}
+
+/// A directory that a plan was made of, and whose member has been started since, is left alone.
+#[test]
+fn a_plan_is_for_what_it_was_made_of() {
+    let work = tempfile::tempdir().unwrap();
+    let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
+    let peers = [address.clone()];
+    let member = join(&address, &peers, &dir).unwrap();
+    member.wait_ready(PATIENCE).unwrap();
+    member.close();
+    let plan = recovery::recover([&dir]).unwrap();
+    assert_eq!(plan.loss, Loss::Nothing);
+    let member = join(&address, &peers, &dir).unwrap();
+    member.wait_ready(PATIENCE).unwrap();
+    let error = plan.found_anew(None).unwrap_err();
+    assert!(matches!(error, Error::DataDirInUse { .. }), "{error}");
+    fill(&member.session(), 0..3);
+    member.close();
+    let before = files(&dir);
+    let error = plan.found_anew(None).unwrap_err();
+    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert_eq!(files(&dir), before);
+    has(&start_again(&dir, &address), 0..3);
+}

@@ -102,12 +102,15 @@ pub enum Bug {
     ListUnordered,
     InstanceStays,
     VoteLost,
+    LostHoldingShared,
+    CloneInLine,
+    PermitsOfOld,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 90] = [
+    pub const ALL: [Bug; 93] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -198,6 +201,9 @@ impl Bug {
         Bug::ListUnordered,
         Bug::InstanceStays,
         Bug::VoteLost,
+        Bug::LostHoldingShared,
+        Bug::CloneInLine,
+        Bug::PermitsOfOld,
     ];
 
     /// What goes wrong with it.
@@ -315,6 +321,13 @@ impl Bug {
             Bug::ListUnordered => "the items of a list come in another order",
             Bug::InstanceStays => "an instance is shown after its session has ended",
             Bug::VoteLost => "a transaction is committed though somebody voted against it",
+            Bug::LostHoldingShared => {
+                "who acquires a reentrant lock again has a part in a holding that is lost"
+            }
+            Bug::CloneInLine => "a clone of a reentrant lock waits in line behind another",
+            Bug::PermitsOfOld => {
+                "a semaphore's handle keeps to the permits that there were at first"
+            }
         }
     }
 }

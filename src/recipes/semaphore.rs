@@ -253,7 +253,11 @@ impl Semaphore {
 
     fn line_and_number(&self, snapshot: &Snapshot) -> Result<(Vec<Place>, u32)> {
         let places = self.line.in_order(snapshot.children(self.path())?);
-        let number = parsed(&snapshot.get(self.path())?.0);
+        let number = if planted(Bug::PermitsOfOld) {
+            Some(self.permits)
+        } else {
+            parsed(&snapshot.get(self.path())?.0)
+        };
         Ok((places, number.ok_or_else(|| self.unreadable())?))
     }
 

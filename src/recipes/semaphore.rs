@@ -20,6 +20,7 @@ use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
 use crate::multi::Multi;
+use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{self, Contender, Held, Line, Place};
 use crate::recipes::{LockContender, LockLost, blocking};
@@ -294,10 +295,7 @@ impl Semaphore {
             match written {
                 Ok(()) | Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
                 Err(Error::NoNode { .. }) => {
-                    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-                    if !parent.is_empty() {
-                        line::create_containers(session, parent).await?;
-                    }
+                    line::create_containers(session, path::parent(path).unwrap_or("/")).await?;
                 }
                 Err(error) => return Err(error),
             }

@@ -12,8 +12,9 @@
 //! Events may also have been left out though their gap is not in the channel yet: it comes behind
 //! the tree that shows them. Then the channel was full, and nothing but the gap can follow. So
 //! whoever has taken as many events as it holds, since it was last seen empty, looks at everything
-//! too; and where there is no event, nothing is compared, and the view stays: what was left out is
-//! then found when its gap comes.
+//! too. From then on until the next event, it does so at every look: who looks for another reason
+//! than this channel may come between the tree and the gap. Otherwise, where there is no event,
+//! nothing is compared, and the view stays.
 //!
 //! Source: Curator, `CuratorCache`, which reads everything again at every reconnect, and does not see
 //! that a znode was deleted and made again meanwhile.
@@ -174,6 +175,8 @@ pub struct Cache {
     early: Option<WatchEvent>,
     /// Events taken since the channel was last seen empty.
     taken: usize,
+    /// There may be a gap to come for what was left out before it was last seen empty.
+    gap_to_come: bool,
 }
 
 /// Where two snapshots may differ.
@@ -200,7 +203,7 @@ impl Cache {
         let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
         let view = session.nonblocking().snapshot().await?;
         let (session, path) = (session.clone(), path.to_owned());
-        Ok(Cache { session, path, watch, view, early: None, taken: 0 })
+        Ok(Cache { session, path, watch, view, early: None, taken: 0, gap_to_come: false })
     }
 
     /// The path.
@@ -239,12 +242,21 @@ impl Cache {
             }
             touched.paths.insert(event.path);
         }
+        touched.everywhere |= self.gap_to_come && fresh.zxid() > self.view.zxid();
         Ok((fresh, touched))
     }
 
     fn take(&mut self) -> Option<WatchEvent> {
         let event = self.watch.events().try_recv().ok();
-        self.taken = if event.is_some() { self.taken + 1 } else { 0 };
+        if event.is_some() {
+            self.taken += 1;
+        } else {
+            self.gap_to_come = match self.taken {
+                0 => self.gap_to_come,
+                taken => taken >= WATCH_CAPACITY,
+            };
+            self.taken = 0;
+        }
         event
     }
 
@@ -271,6 +283,17 @@ impl Cache {
         changes.sort_by_cached_key(Change::order);
         self.view = fresh;
         Ok(changes)
+    }
+
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`Cache::try_recv`] gives until that is nothing; nothing
+    /// is lost with what is taken from the channel. It closes when the session is over, which
+    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.session.watch(&self.path, WatchMode::PersistentRecursive)
     }
 
     /// Waits for changes without blocking the thread: one at least. Dropping the future loses

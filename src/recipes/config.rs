@@ -298,6 +298,17 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         }))
     }
 
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`ConfigWatch::try_recv`] gives until that is nothing; nothing
+    /// is lost with what is taken from the channel. It closes when the session is over, which
+    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.config.cell.session().watch(self.config.path(), WatchMode::Persistent)
+    }
+
     /// Waits for the next update without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors

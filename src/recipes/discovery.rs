@@ -14,6 +14,7 @@ use crate::recipes::registry::{Instance, decode, service_path};
 use crate::runtime::entropy;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
+use crate::watch::Watch;
 
 /// How long an instance is left out after [`Chooser::noted_failure`], unless told otherwise.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
@@ -165,6 +166,17 @@ impl InstancesWatch {
         }
         self.told = Some(now.clone());
         Ok(Some(now))
+    }
+
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`InstancesWatch::try_recv`] gives until that is nothing;
+    /// nothing is lost with what is taken from the channel. It closes when the session is over,
+    /// which `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.cache.signal()
     }
 
     /// Waits for another set without blocking the thread. Dropping the future loses nothing.

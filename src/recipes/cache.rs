@@ -378,3 +378,84 @@ fn compare(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+    use crate::znode::CreateMode;
+
+    fn made(czxid: Zxid, mzxid: Zxid) -> Option<Entry> {
+        let session = Cluster::new(1).node(0).session();
+        let stat = session.create("/x", b"", CreateMode::Persistent).unwrap().stat;
+        Some(Entry { data: Arc::from(&b""[..]), stat: Stat { czxid, mzxid, ..stat } })
+    }
+
+    /// What comes of two states of `/a`: how each change begins, and its zxid.
+    fn changes(old: Option<Entry>, new: Option<Entry>, deleted: Zxid) -> Vec<(char, Zxid)> {
+        let mut changes = Vec::new();
+        compare("/a", old, new, deleted, &mut changes);
+        let kind = |change: &Change| format!("{change:?}").chars().next().unwrap();
+        changes.iter().map(|change| (kind(change), change.zxid())).collect()
+    }
+
+    #[test]
+    fn two_states_of_a_znode_differ_by_what_must_have_happened() {
+        let (first, set, again) = (made(5, 5), made(5, 8), made(9, 9));
+        assert_eq!(changes(None, None, 7), []);
+        assert_eq!(changes(first.clone(), first.clone(), 7), []);
+        assert_eq!(changes(None, set.clone(), 7), [('A', 8)], "by the write of its data");
+        assert_eq!(changes(first.clone(), set.clone(), 7), [('C', 8)]);
+        assert_eq!(changes(first.clone(), None, 7), [('R', 7)]);
+        assert_eq!(changes(first.clone(), again.clone(), 7), [('R', 7), ('A', 9)]);
+        // When it was deleted is not known, but that another was made.
+        assert_eq!(changes(set, again.clone(), 20), [('R', 9), ('A', 9)]);
+        assert_eq!(changes(first, made(9, 12), 20), [('R', 9), ('A', 12)]);
+    }
+
+    #[test]
+    fn changes_of_one_write_can_be_done_in_their_order() {
+        let entry = made(3, 3).unwrap();
+        let added =
+            |path: &str, zxid| Change::Added { zxid, path: path.to_owned(), new: entry.clone() };
+        let removed =
+            |path: &str, zxid| Change::Removed { zxid, path: path.to_owned(), old: entry.clone() };
+        let mut all = [
+            added("/a/b", 3),
+            removed("/a", 3),
+            added("/a", 3),
+            removed("/a/b", 3),
+            added("/z", 2),
+        ];
+        all.sort_by_cached_key(Change::order);
+        let paths: Vec<&str> = all.iter().map(Change::path).collect();
+        assert_eq!(paths, ["/z", "/a/b", "/a", "/a", "/a/b"]);
+        assert!(matches!(all[2], Change::Removed { .. }));
+    }
+
+    #[test]
+    fn what_was_left_out_is_found_before_its_gap_comes() {
+        let session = Cluster::new(1).node(0).session();
+        let mut cache = Cache::new(&session, "/files").unwrap();
+        session.create("/files", b"", CreateMode::Persistent).unwrap();
+        // As many as fit, and one that does not.
+        for n in 0..WATCH_CAPACITY {
+            session.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
+        }
+        // The reader takes them all, and looks when the tree shows the last: its gap is taken away,
+        // as if it had not come yet.
+        let events: Vec<_> = cache.watch.events().try_iter().collect();
+        assert_eq!(events.len(), WATCH_CAPACITY + 1);
+        assert_eq!(events[WATCH_CAPACITY].kind, EventKind::Gap);
+        cache.taken = WATCH_CAPACITY;
+        assert_eq!(cache.try_recv().unwrap().len(), WATCH_CAPACITY + 1);
+        session.delete("/files/7").unwrap();
+        cache.watch.events().try_iter().for_each(drop);
+        let changes = cache.try_recv().unwrap();
+        assert!(matches!(&changes[..], [Change::Removed { path, .. }] if path == "/files/7"));
+        // An event that comes says that there is no gap any more.
+        session.set("/files/8", b"1").unwrap();
+        assert_eq!(cache.try_recv().unwrap().len(), 1);
+        assert!(!cache.gap_to_come);
+    }
+}

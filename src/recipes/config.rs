@@ -258,7 +258,19 @@ enum Told {
 /// latest value and not those between; the last one is never missed. Nothing waits in memory for a
 /// reader. It ends with its session; dropping it ends it too.
 ///
-/// See [`Config`] for an example.
+/// ```
+/// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let limit = Config::<u32>::new(&cluster.node(0).session(), "/limit")?;
+/// let mut updates = Config::<u32>::new(&cluster.node(1).session(), "/limit")?.watch()?;
+/// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
+/// let version = limit.set(&10)?;
+/// let ConfigUpdate::Value(limit) = updates.recv()? else { panic!("it was set") };
+/// assert_eq!((limit.value, limit.version), (10, version));
+/// assert_eq!(updates.try_recv()?, None, "each is told once");
+/// # Ok::<(), quorate::Error>(())
+/// ```
 pub struct ConfigWatch<T, C = Postcard> {
     config: Config<T, C>,
     watch: Watch,

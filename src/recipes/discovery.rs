@@ -241,7 +241,20 @@ struct State {
 /// What has failed for one chooser is not told to others. Handles are clones and share what they
 /// know, which is of present instances only.
 ///
-/// See [`Discovery`] for an example.
+/// ```
+/// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let registry = Registry::new(&session, "/services")?;
+/// let _one = registry.register("billing", &Instance::new("one", "10.0.0.7", 8080))?;
+/// let _two = registry.register("billing", &Instance::new("two", "10.0.0.8", 8080))?;
+/// let discovery = Discovery::new(&session, "/services")?;
+/// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
+/// assert_eq!(chooser.choose()?.expect("there are two").id, "one");
+/// chooser.noted_failure("two");
+/// assert_eq!(chooser.choose()?.expect("one is left").id, "one");
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Chooser {
     session: Session,

@@ -15,6 +15,21 @@ use crate::znode::Condition;
 /// transaction is aborted.
 ///
 /// See [`TwoPhaseCommit`] for an example.
+/// ```
+/// use quorate::{recipes::{Phase, TwoPhaseCommit, Vote}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
+/// transaction.begin(&["shop"], b"one apple")?;
+/// let shop = transaction.join("shop")?;
+/// assert_eq!(shop.proposal(), b"one apple");
+/// assert_eq!(shop.vote(Vote::Yes)?, Phase::Voting);
+/// transaction.decide()?;
+/// assert_eq!(shop.outcome()?, Phase::Committed);
+/// shop.acknowledge()?;
+/// assert!(transaction.forget()?);
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Participant {
     transaction: TwoPhaseCommit,

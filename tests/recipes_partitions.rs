@@ -40,10 +40,12 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
         let threads: Vec<_> = (0..6).map(|thread| scope.spawn(work(thread))).collect();
         let has_failed = || threads.iter().any(|thread| thread.is_finished());
         let mut random = 11_u64;
-        for _ in 0..10_000 {
-            if turns.load(Ordering::SeqCst) >= enough || has_failed() {
-                break;
-            }
+        // So many times over a session's timeout without a turn, nobody comes to one any more.
+        let (mut last, mut rounds) = (0, 0);
+        while rounds < 60 && last < enough && !has_failed() {
+            let now = turns.load(Ordering::SeqCst);
+            rounds = if now > last { 0 } else { rounds + 1 };
+            last = now;
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             cluster.isolate(((random >> 33) % 3) as usize);
             for _ in 0..(random >> 50) % 70 {

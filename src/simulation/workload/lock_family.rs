@@ -27,12 +27,12 @@ pub(crate) async fn run(client: Client) {
         let Ok((handle, _opened)) = client.open(None) else { return };
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;
-            let done = match client.random.below(7) {
+            let done = match client.random.below(8) {
                 0 | 1 => readers_and_writers(&client, &handle).await,
                 2 => permits(&client, &handle).await,
                 3 => several(&client, &handle).await,
-                4 => fenced(&client, &handle).await,
-                5 => reentrant(&client, &handle).await,
+                4 | 5 => fenced(&client, &handle).await,
+                6 => reentrant(&client, &handle).await,
                 _ => delayed(&client, &handle).await,
             };
             // Whatever befalls any call; the checks are made where something was achieved.

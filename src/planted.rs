@@ -113,12 +113,15 @@ pub enum Bug {
     UnreachedAbsent,
     OwnPromiseIgnored,
     VetoIgnored,
+    LostHoldingShared,
+    CloneInLine,
+    PermitsOfOld,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 90] = [
+    pub const ALL: [Bug; 93] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -209,6 +212,9 @@ impl Bug {
         Bug::ListUnordered,
         Bug::InstanceStays,
         Bug::VoteLost,
+        Bug::LostHoldingShared,
+        Bug::CloneInLine,
+        Bug::PermitsOfOld,
     ];
 
     /// Those of how members come and go.
@@ -356,6 +362,13 @@ impl Bug {
             Bug::UnreachedAbsent => "a listed peer that is not reached is counted as none",
             Bug::OwnPromiseIgnored => "a genesis is started from though a later one was pledged",
             Bug::VetoIgnored => "a cluster is founded though a peer has one already",
+            Bug::LostHoldingShared => {
+                "who acquires a reentrant lock again has a part in a holding that is lost"
+            }
+            Bug::CloneInLine => "a clone of a reentrant lock waits in line behind another",
+            Bug::PermitsOfOld => {
+                "a semaphore's handle keeps to the permits that there were at first"
+            }
         }
     }
 }

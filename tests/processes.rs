@@ -1,37 +1,29 @@
 //! Real processes, real sockets, real disks: killed with SIGKILL, restarted, run
 //! out of disk.
 //!
-//! The processes are this test program itself, started with a role in the
-//! environment: see `worker`.
+//! The processes are this test program itself: see `worker`.
 
 #![cfg(unix)]
 
+mod common;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::Command;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
+use common::{PATIENCE, addresses, node, place};
 use quorate::recipes::{Group, LeaderLatch};
 use quorate::{Coordinator, CreateMode, Error, Session};
-
-const PEERS: &str = "QUORATE_TEST_PEERS";
-const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
 /// '@'.
 #[test]
 fn worker() {
-    let (Ok(peers), Ok(address)) = (std::env::var(PEERS), std::env::var(ADDRESS)) else { return };
-    let coordinator = Coordinator::builder()
-        .advertise(&address)
-        .session_timeout(Duration::from_secs(4))
-        .join(peers.split(','))
-        .unwrap_or_else(|error| panic!("{error}"));
+    let Some((peers, address)) = place() else { return };
+    let coordinator = node(&address).join(peers).unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let name = address.rsplit(':').next().unwrap().to_owned();
     println!("@started");
@@ -105,63 +97,40 @@ fn write(session: &Session, name: &str, bytes: usize) {
     }
 }
 
+/// A process, and the paths that it says it has written.
 struct Process {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<String>,
+    process: common::Process,
     acked: BTreeSet<String>,
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
+impl Deref for Process {
+    type Target = common::Process;
+
+    fn deref(&self) -> &common::Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut common::Process {
+        &mut self.process
     }
 }
 
 impl Process {
     fn start(dir: &Path, peers: &[String], address: &str) -> Process {
-        let program = std::env::current_exe().unwrap();
-        let mut command = Command::new(program);
-        Process::run(command.args(["--exact", "worker", "--nocapture"]), dir, peers, address)
+        let process = common::Process::start(dir, peers, address);
+        Process { process, acked: BTreeSet::new() }
     }
 
     /// With files limited to so many blocks of 512 or 1024 bytes, as the shell counts them.
     fn start_limited(dir: &Path, peers: &[String], address: &str, blocks: u32) -> Process {
-        let program = std::env::current_exe().unwrap();
         let mut command = Command::new("sh");
         // A write over the limit fails then; it does not end the process.
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
-        command.args(["-c", &script]).arg(program);
-        Process::run(command.args(["--exact", "worker", "--nocapture"]), dir, peers, address)
-    }
-
-    fn run(command: &mut Command, dir: &Path, peers: &[String], address: &str) -> Process {
-        let mut child = command
-            .env(PEERS, peers.join(","))
-            .env(ADDRESS, address)
-            .current_dir(dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let (sender, lines) = unbounded();
-        std::thread::Builder::new()
-            .spawn(move || {
-                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    // The test harness may have begun the line.
-                    if let Some(start) = line.find('@') {
-                        let _ = sender.send(line[start + 1..].to_owned());
-                    }
-                }
-            })
-            .unwrap();
-        Process { child, stdin, lines, acked: BTreeSet::new() }
-    }
-
-    fn order(&mut self, order: &str) {
-        writeln!(self.stdin, "{order}").unwrap();
+        command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
+        let process = common::Process::run(&mut command, dir, peers, address);
+        Process { process, acked: BTreeSet::new() }
     }
 
     /// The next line that begins with this, noting what was acknowledged on the way.
@@ -183,17 +152,8 @@ impl Process {
         }
     }
 
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
-        assert!(status.success());
-    }
-
-    /// SIGKILL; then what it had said before.
     fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for line in self.lines.iter() {
+        for line in self.process.kill() {
             if let Some(path) = line.strip_prefix("ack ") {
                 self.acked.insert(path.to_owned());
             }
@@ -214,21 +174,6 @@ impl Process {
             }
         }
     }
-}
-
-/// Addresses that nobody else takes: this process has a loopback address of its own where there are
-/// many, and elsewhere ports that were free a moment ago.
-fn addresses(count: usize) -> Vec<String> {
-    static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
-    if cfg!(target_os = "linux") {
-        let pid = std::process::id();
-        let host = format!("127.{}.{}.{}", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255);
-        let port = |_| NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        return (0..count).map(port).map(|port| format!("{host}:{port}")).collect();
-    }
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
 #[test]

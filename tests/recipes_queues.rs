@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate::recipes::{Barrier, DoubleBarrier, Inside, Item, NewItem, Queue};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, Session};
+use quorate::{CreateMode, Error, EventKind, LockLost, Session};
 
 const SOON: Duration = Duration::from_millis(50);
 
@@ -167,6 +167,33 @@ fn a_consumer_cut_off_knows_it_before_another_has_its_item() {
         assert!(again.fencing_token() > item.fencing_token());
         again.done().unwrap();
     });
+    // Told, or closed.
+    let _ = item.lost().recv();
+    assert_eq!(item.wait_lost(), LockLost::SessionOver);
+}
+
+#[test]
+fn a_consumer_is_told_that_its_claim_was_deleted_and_only_of_that() {
+    let cluster = Cluster::new(3);
+    let (here, there) = (queue(&cluster, 0), queue(&cluster, 1));
+    here.put_all(["1", "2"]).unwrap();
+    let (one, two) = (here.take().unwrap(), here.take().unwrap());
+    let mut lost = Box::pin(one.lost_async());
+    assert!(settle(&cluster, &mut lost).is_pending());
+    let claim = one.path().replace("/items/", "/claims/");
+    let session = cluster.node(1).session();
+    session.sync().unwrap();
+    session.delete(&claim).unwrap();
+    assert_eq!(one.lost().recv().unwrap().kind, EventKind::Deleted);
+    assert!(!one.is_held());
+    assert_eq!(done(&cluster, lost), LockLost::Deleted);
+    // Another has the item, and the znode of its claim has the path of the former.
+    let again = there.take().unwrap();
+    assert_eq!((again.path(), again.is_held()), (one.path(), true));
+    assert_eq!(one.wait_lost(), LockLost::Deleted);
+    assert!(one.done().is_err());
+    assert!(again.is_held(), "it goes with its own consumer alone");
+    assert!(two.lost().is_empty() && two.is_held());
 }
 
 #[test]

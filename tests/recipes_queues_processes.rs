@@ -1,40 +1,30 @@
 //! Queues and double barriers in real processes, some of which are killed.
 //!
-//! The processes are this test program itself, started with a role in the environment: see
-//! `worker`.
+//! The processes are this test program itself: see `worker`.
 
 #![cfg(unix)]
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
-use quorate::Coordinator;
+use common::{PATIENCE, Process, addresses, node, place};
 use quorate::recipes::{Barrier, DoubleBarrier, Queue};
 
-const PEERS: &str = "QUORATE_TEST_PEERS";
-const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
-const PATIENCE: Duration = Duration::from_secs(60);
 const ITEMS: usize = 60;
 
 /// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
 /// '@'.
 #[test]
 fn worker() {
-    let (Ok(peers), Ok(address)) = (std::env::var(PEERS), std::env::var(ADDRESS)) else { return };
-    let coordinator = Coordinator::builder()
-        .advertise(&address)
-        .session_timeout(Duration::from_secs(4))
-        .join(peers.split(','))
-        .unwrap_or_else(|error| panic!("{error}"));
+    let Some((peers, address)) = place() else { return };
+    let coordinator = node(&address).join(&peers).unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let queue = Queue::new(&session, "/queue").unwrap().max(10);
     let barrier = DoubleBarrier::new(&session, "/double", 3).unwrap();
     let putting = Barrier::new(&session, "/putting").unwrap();
-    let is_producer = peers.starts_with(&address);
+    let is_producer = peers[0] == address;
     coordinator.wait_ready(PATIENCE).unwrap();
     if is_producer {
         putting.set().unwrap();
@@ -69,60 +59,12 @@ fn worker() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Process {
-    fn start(dir: &Path, peers: &[String], address: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker", "--nocapture"])
-            .env(PEERS, peers.join(","))
-            .env(ADDRESS, address)
-            .current_dir(dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let (sender, lines) = unbounded();
-        let read = move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The test harness may have begun the line.
-                if let Some(start) = line.find('@') {
-                    let _ = sender.send(line[start + 1..].to_owned());
-                }
-            }
-        };
-        std::thread::Builder::new().spawn(read).unwrap();
-        Process { child, lines }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line in time")
-    }
-}
-
-fn addresses() -> Vec<String> {
-    let listeners: Vec<_> =
-        (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
-}
-
 /// A consumer is killed with an item in its hands: it comes again, to the other, and nothing is done
 /// twice or lost. Nor do the others wait at the barrier for the dead one.
 #[test]
 fn what_a_killed_consumer_had_is_done_by_another() {
     let dir = tempfile::tempdir().unwrap();
-    let peers = addresses();
+    let peers = addresses(3);
     let start = |place: usize| Process::start(dir.path(), &peers, &peers[place]);
     let (producer, mut victim, other) = (start(0), start(1), start(2));
     for process in [&producer, &victim, &other] {
@@ -138,9 +80,7 @@ fn what_a_killed_consumer_had_is_done_by_another() {
     for _ in 0..15 {
         note(&victim.line());
     }
-    victim.child.kill().unwrap();
-    victim.child.wait().unwrap();
-    victim.lines.iter().for_each(|line| note(&line));
+    victim.kill().iter().for_each(|line| note(line));
     loop {
         match other.line() {
             line if line == "left" => break,

@@ -12,8 +12,9 @@
 //! Events may also have been left out though their gap is not in the channel yet: it comes behind
 //! the tree that shows them. Then the channel was full, and nothing but the gap can follow. So
 //! whoever has taken as many events as it holds, since it was last seen empty, looks at everything
-//! too; and where there is no event, nothing is compared, and the view stays: what was left out is
-//! then found when its gap comes.
+//! too. From then on until the next event, it does so at every look: who looks for another reason
+//! than this channel may come between the tree and the gap. Otherwise, where there is no event,
+//! nothing is compared, and the view stays.
 //!
 //! Source: Curator, `CuratorCache`, which reads everything again at every reconnect, and does not see
 //! that a znode was deleted and made again meanwhile.
@@ -174,6 +175,8 @@ pub struct Cache {
     early: Option<WatchEvent>,
     /// Events taken since the channel was last seen empty.
     taken: usize,
+    /// There may be a gap to come for what was left out before it was last seen empty.
+    gap_to_come: bool,
 }
 
 /// Where two snapshots may differ.
@@ -200,7 +203,7 @@ impl Cache {
         let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
         let view = session.nonblocking().snapshot().await?;
         let (session, path) = (session.clone(), path.to_owned());
-        Ok(Cache { session, path, watch, view, early: None, taken: 0 })
+        Ok(Cache { session, path, watch, view, early: None, taken: 0, gap_to_come: false })
     }
 
     /// The path.
@@ -239,12 +242,21 @@ impl Cache {
             }
             touched.paths.insert(event.path);
         }
+        touched.everywhere |= self.gap_to_come && fresh.zxid() > self.view.zxid();
         Ok((fresh, touched))
     }
 
     fn take(&mut self) -> Option<WatchEvent> {
         let event = self.watch.events().try_recv().ok();
-        self.taken = if event.is_some() { self.taken + 1 } else { 0 };
+        if event.is_some() {
+            self.taken += 1;
+        } else {
+            self.gap_to_come = match self.taken {
+                0 => self.gap_to_come,
+                taken => taken >= WATCH_CAPACITY,
+            };
+            self.taken = 0;
+        }
         event
     }
 
@@ -271,6 +283,17 @@ impl Cache {
         changes.sort_by_cached_key(Change::order);
         self.view = fresh;
         Ok(changes)
+    }
+
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`Cache::try_recv`] gives until that is nothing; nothing
+    /// is lost with what is taken from the channel. It closes when the session is over, which
+    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.session.watch(&self.path, WatchMode::PersistentRecursive)
     }
 
     /// Waits for changes without blocking the thread: one at least. Dropping the future loses
@@ -353,5 +376,86 @@ fn compare(
                 changes.push(Change::Added { zxid: new.stat.mzxid, path, new });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+    use crate::znode::CreateMode;
+
+    fn made(czxid: Zxid, mzxid: Zxid) -> Option<Entry> {
+        let session = Cluster::new(1).node(0).session();
+        let stat = session.create("/x", b"", CreateMode::Persistent).unwrap().stat;
+        Some(Entry { data: Arc::from(&b""[..]), stat: Stat { czxid, mzxid, ..stat } })
+    }
+
+    /// What comes of two states of `/a`: how each change begins, and its zxid.
+    fn changes(old: Option<Entry>, new: Option<Entry>, deleted: Zxid) -> Vec<(char, Zxid)> {
+        let mut changes = Vec::new();
+        compare("/a", old, new, deleted, &mut changes);
+        let kind = |change: &Change| format!("{change:?}").chars().next().unwrap();
+        changes.iter().map(|change| (kind(change), change.zxid())).collect()
+    }
+
+    #[test]
+    fn two_states_of_a_znode_differ_by_what_must_have_happened() {
+        let (first, set, again) = (made(5, 5), made(5, 8), made(9, 9));
+        assert_eq!(changes(None, None, 7), []);
+        assert_eq!(changes(first.clone(), first.clone(), 7), []);
+        assert_eq!(changes(None, set.clone(), 7), [('A', 8)], "by the write of its data");
+        assert_eq!(changes(first.clone(), set.clone(), 7), [('C', 8)]);
+        assert_eq!(changes(first.clone(), None, 7), [('R', 7)]);
+        assert_eq!(changes(first.clone(), again.clone(), 7), [('R', 7), ('A', 9)]);
+        // When it was deleted is not known, but that another was made.
+        assert_eq!(changes(set, again.clone(), 20), [('R', 9), ('A', 9)]);
+        assert_eq!(changes(first, made(9, 12), 20), [('R', 9), ('A', 12)]);
+    }
+
+    #[test]
+    fn changes_of_one_write_can_be_done_in_their_order() {
+        let entry = made(3, 3).unwrap();
+        let added =
+            |path: &str, zxid| Change::Added { zxid, path: path.to_owned(), new: entry.clone() };
+        let removed =
+            |path: &str, zxid| Change::Removed { zxid, path: path.to_owned(), old: entry.clone() };
+        let mut all = [
+            added("/a/b", 3),
+            removed("/a", 3),
+            added("/a", 3),
+            removed("/a/b", 3),
+            added("/z", 2),
+        ];
+        all.sort_by_cached_key(Change::order);
+        let paths: Vec<&str> = all.iter().map(Change::path).collect();
+        assert_eq!(paths, ["/z", "/a/b", "/a", "/a", "/a/b"]);
+        assert!(matches!(all[2], Change::Removed { .. }));
+    }
+
+    #[test]
+    fn what_was_left_out_is_found_before_its_gap_comes() {
+        let session = Cluster::new(1).node(0).session();
+        let mut cache = Cache::new(&session, "/files").unwrap();
+        session.create("/files", b"", CreateMode::Persistent).unwrap();
+        // As many as fit, and one that does not.
+        for n in 0..WATCH_CAPACITY {
+            session.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
+        }
+        // The reader takes them all, and looks when the tree shows the last: its gap is taken away,
+        // as if it had not come yet.
+        let events: Vec<_> = cache.watch.events().try_iter().collect();
+        assert_eq!(events.len(), WATCH_CAPACITY + 1);
+        assert_eq!(events[WATCH_CAPACITY].kind, EventKind::Gap);
+        cache.taken = WATCH_CAPACITY;
+        assert_eq!(cache.try_recv().unwrap().len(), WATCH_CAPACITY + 1);
+        session.delete("/files/7").unwrap();
+        cache.watch.events().try_iter().for_each(drop);
+        let changes = cache.try_recv().unwrap();
+        assert!(matches!(&changes[..], [Change::Removed { path, .. }] if path == "/files/7"));
+        // An event that comes says that there is no gap any more.
+        session.set("/files/8", b"1").unwrap();
+        assert_eq!(cache.try_recv().unwrap().len(), 1);
+        assert!(!cache.gap_to_come);
     }
 }

@@ -166,3 +166,72 @@ fn written(result: &OpResult) -> Option<Zxid> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::blocking::forever;
+    use crate::testing::Cluster;
+
+    fn cell(path: &str) -> Cell {
+        Cell::new(&Cluster::new(1).node(0).session(), path).unwrap()
+    }
+
+    #[test]
+    fn only_what_was_read_is_replaced() {
+        let cell = cell("/deep/cell");
+        let session = cell.session().clone();
+        let replace = |seen, data: &[u8]| forever(&session, cell.replace(seen, data));
+        assert!(matches!(replace(Some(1), b"x"), Err(Error::NoNode { .. })), "there is none");
+        let first = replace(None, b"1").unwrap();
+        assert!(matches!(replace(None, b"x"), Err(Error::NodeExists { .. })), "there is one");
+        let second = replace(Some(first), b"2").unwrap();
+        assert!(second > first);
+        assert!(matches!(replace(Some(first), b"x"), Err(Error::Unmet { .. })), "it is another");
+        // Made again, with the version and the data that it had.
+        session.delete("/deep/cell").unwrap();
+        let third = replace(None, b"1").unwrap();
+        session.set("/deep/cell", b"2").unwrap();
+        assert!(matches!(replace(Some(second), b"x"), Err(Error::Unmet { .. })));
+        assert!(matches!(replace(Some(third), b"x"), Err(Error::Unmet { .. })));
+        assert_eq!(&cell.read_now().unwrap().unwrap().data[..], b"2");
+    }
+
+    #[test]
+    fn an_update_is_asked_again_with_what_another_has_written() {
+        let cell = cell("/cell");
+        let session = cell.session().clone();
+        let mut seen = Vec::new();
+        let update = cell.update(|content| {
+            seen.push(content.map(|content| content.data.to_vec()));
+            // Another is faster: it makes it, changes it, and deletes it.
+            match seen.len() {
+                1 => drop(session.create("/cell", b"a", CreateMode::Persistent).unwrap()),
+                2 => drop(session.set("/cell", b"b").unwrap()),
+                3 => session.delete("/cell").unwrap(),
+                _ => {}
+            }
+            Ok((Some(b"mine".to_vec()), seen.len()))
+        });
+        let (calls, zxid) = forever(cell.session(), update).unwrap();
+        assert_eq!(calls, 4);
+        assert_eq!(seen, [None, Some(b"a".to_vec()), Some(b"b".to_vec()), None]);
+        let content = cell.read_now().unwrap().unwrap();
+        assert_eq!((&content.data[..], content.zxid), (&b"mine"[..], zxid));
+    }
+
+    #[test]
+    fn an_update_without_data_writes_nothing_and_one_that_fails_neither() {
+        let cell = cell("/cell");
+        let session = cell.session().clone();
+        let nothing = || forever(&session, cell.update(|_| Ok((None, ()))));
+        assert_eq!(nothing(), Ok(((), 0)), "of nothing");
+        let written = forever(&session, cell.put(b"1")).unwrap();
+        assert_eq!(nothing(), Ok(((), written)));
+        let refuse = |_: Option<&Content>| Err::<(_, ()), _>(cell.invalid("no"));
+        let refused = forever(&session, cell.update(refuse));
+        assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/cell"));
+        assert_eq!(cell.read_now().unwrap().unwrap().zxid, written);
+        assert!(forever(&session, cell.put(b"1")).unwrap() > written, "the same data, set again");
+    }
+}

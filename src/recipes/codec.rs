@@ -88,3 +88,37 @@ impl Codec<Vec<u8>> for Raw {
         Ok(data.to_vec())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn postcard<T: Serialize + DeserializeOwned>(data: &[u8]) -> Result<T, String> {
+        Postcard::decode(data)
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let value = (Some("text".to_owned()), vec![1u64, u64::MAX], -1i8);
+        let data = Postcard::encode(&value).unwrap();
+        assert_eq!(postcard::<(Option<String>, Vec<u64>, i8)>(&data), Ok(value));
+        assert_eq!(Postcard::encode(&()).unwrap(), b"", "of nothing there are no bytes");
+        for data in [&b""[..], b"\0", b"\xff\xfe"] {
+            assert_eq!(Raw::decode(data).and_then(|value| Raw::encode(&value)), Ok(data.to_vec()));
+        }
+    }
+
+    #[test]
+    fn data_is_all_of_a_value_and_no_more() {
+        assert_eq!(postcard::<u32>(b"\x07"), Ok(7));
+        let longer = postcard::<u32>(b"\x07\x07").unwrap_err();
+        assert!(longer.contains("1 bytes are left over"), "{longer}");
+        for data in [&b""[..], b"\x80", b"\xff\xff\xff\xff\xff\xff"] {
+            assert!(postcard::<u32>(data).is_err(), "{data:?}");
+        }
+        // A length that is not there is not believed.
+        assert!(postcard::<Vec<u8>>(b"\xff\xff\xff\xff\x0f1").is_err());
+        assert!(postcard::<String>(b"\x01\xff").is_err(), "it is no UTF-8");
+        assert!(postcard::<()>(b"\0").is_err());
+    }
+}

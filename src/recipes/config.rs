@@ -258,7 +258,19 @@ enum Told {
 /// latest value and not those between; the last one is never missed. Nothing waits in memory for a
 /// reader. It ends with its session; dropping it ends it too.
 ///
-/// See [`Config`] for an example.
+/// ```
+/// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let limit = Config::<u32>::new(&cluster.node(0).session(), "/limit")?;
+/// let mut updates = Config::<u32>::new(&cluster.node(1).session(), "/limit")?.watch()?;
+/// assert_eq!(updates.recv()?, ConfigUpdate::Missing);
+/// let version = limit.set(&10)?;
+/// let ConfigUpdate::Value(limit) = updates.recv()? else { panic!("it was set") };
+/// assert_eq!((limit.value, limit.version), (10, version));
+/// assert_eq!(updates.try_recv()?, None, "each is told once");
+/// # Ok::<(), quorate::Error>(())
+/// ```
 pub struct ConfigWatch<T, C = Postcard> {
     config: Config<T, C>,
     watch: Watch,
@@ -298,6 +310,17 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         }))
     }
 
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`ConfigWatch::try_recv`] gives until that is nothing; nothing
+    /// is lost with what is taken from the channel. It closes when the session is over, which
+    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.config.cell.session().watch(self.config.path(), WatchMode::Persistent)
+    }
+
     /// Waits for the next update without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
@@ -326,5 +349,86 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<ConfigUpdate<T>>> {
         let session = self.config.cell.session().clone();
         blocking::within(&session, timeout, self.next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+    use crate::znode::CreateMode;
+
+    /// Even numbers, as text.
+    struct Even;
+
+    impl Codec<u32> for Even {
+        fn encode(value: &u32) -> Result<Vec<u8>, String> {
+            match value % 2 {
+                0 => Ok(value.to_string().into_bytes()),
+                _ => Err("it is odd".to_owned()),
+            }
+        }
+
+        fn decode(data: &[u8]) -> Result<u32, String> {
+            let text = std::str::from_utf8(data).map_err(|error| error.to_string())?;
+            text.parse().map_err(|_| format!("{text:?} is no number"))
+        }
+    }
+
+    #[test]
+    fn what_its_codec_refuses_is_not_written() {
+        let session = Cluster::new(1).node(0).session();
+        let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
+        let version = config.set(&2).unwrap();
+        let odd =
+            |result: Error| matches!(result, Error::InvalidData { path, .. } if path == "/even");
+        assert!(odd(config.set(&3).unwrap_err()));
+        assert!(odd(config.compare_and_set(Some(version), &3).unwrap_err()));
+        assert!(odd(config.update(|value| value.unwrap() + 1).unwrap_err()));
+        let value = config.get().unwrap().unwrap();
+        assert_eq!((value.value, value.version), (2, version));
+    }
+
+    #[test]
+    fn an_update_of_what_cannot_be_read_leaves_it() {
+        let session = Cluster::new(1).node(0).session();
+        let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
+        session.create("/even", b"two", CreateMode::Persistent).unwrap();
+        assert!(matches!(config.get(), Err(Error::InvalidData { .. })));
+        let mut asked = false;
+        let updated = config.update(|_| {
+            asked = true;
+            4
+        });
+        assert!(matches!(updated, Err(Error::InvalidData { .. })) && !asked);
+        // Whoever knows better replaces it whole.
+        config.set(&4).unwrap();
+        assert_eq!(config.get().unwrap().unwrap().value, 4);
+    }
+
+    #[test]
+    fn each_write_is_told_once_though_it_is_of_the_same_value() {
+        let session = Cluster::new(1).node(0).session();
+        let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
+        let mut watch = config.watch().unwrap();
+        assert_eq!(watch.try_recv(), Ok(Some(ConfigUpdate::Missing)));
+        assert_eq!(watch.try_recv(), Ok(None));
+        let mut last = 0;
+        for data in ["2", "2", "x", "x", "2"] {
+            session.create_or_set("/even", data, CreateMode::Persistent).unwrap();
+            let version = match watch.try_recv().unwrap().expect("it was written") {
+                ConfigUpdate::Value(value) => value.version,
+                ConfigUpdate::Invalid { version, .. } => version,
+                ConfigUpdate::Missing => panic!("it is there"),
+            };
+            assert!(version > last);
+            last = version;
+            assert_eq!(watch.try_recv(), Ok(None));
+        }
+        // Gone and there again between two looks: the znode is another, and so is the version.
+        session.delete("/even").unwrap();
+        session.create("/even", b"2", CreateMode::Persistent).unwrap();
+        let again = watch.try_recv().unwrap();
+        assert!(matches!(again, Some(ConfigUpdate::Value(value)) if value.version > last));
     }
 }

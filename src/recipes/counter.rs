@@ -164,3 +164,59 @@ impl Counter {
         blocking::within(self.cell.session(), timeout, self.add_async(number))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+    use crate::znode::CreateMode;
+
+    #[test]
+    fn a_number_has_8_bytes_and_nothing_else_is_one() {
+        let session = Cluster::new(1).node(0).session();
+        let counter = Counter::new(&session, "/n").unwrap();
+        assert_eq!(counter.get(), Ok(0), "before there is one");
+        session.create("/n", b"", CreateMode::Persistent).unwrap();
+        for data in [&b""[..], b"1", b"1234567", b"123456789"] {
+            session.set("/n", data).unwrap();
+            let before = session.get("/n").unwrap().1;
+            assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{data:?}");
+            // What is not understood is not replaced either.
+            for changed in [counter.add(1).map(drop), counter.compare_and_set(0, 1).map(drop)] {
+                assert!(matches!(changed, Err(Error::InvalidData { .. })), "{data:?}");
+            }
+            assert_eq!(session.get("/n").unwrap().1, before);
+        }
+        for value in [0, 1, -1, i64::MAX, i64::MIN] {
+            session.set("/n", value.to_be_bytes()).unwrap();
+            assert_eq!(counter.get(), Ok(value));
+        }
+    }
+
+    #[test]
+    fn a_counter_ends_where_its_numbers_do() {
+        let session = Cluster::new(1).node(0).session();
+        let counter = Counter::new(&session, "/n").unwrap();
+        for (start, step) in [(i64::MAX, 1), (i64::MIN, -1), (1, i64::MAX), (-2, i64::MIN)] {
+            counter.set(start).unwrap();
+            let Err(Error::InvalidData { path, reason }) = counter.add(step) else { panic!() };
+            assert!(path == "/n" && reason.contains(&start.to_string()), "{reason}");
+            assert_eq!(counter.get(), Ok(start), "it stays as it was");
+        }
+        assert_eq!(counter.set(i64::MIN).unwrap().before, -2);
+        let changed = counter.add(i64::MAX).unwrap();
+        assert_eq!((changed.before, changed.after), (i64::MIN, -1));
+    }
+
+    #[test]
+    fn what_need_not_be_written_is_not() {
+        let session = Cluster::new(1).node(0).session();
+        let counter = Counter::new(&session, "/n").unwrap();
+        assert_eq!(counter.compare_and_set(7, 8), Ok(false));
+        assert!(session.exists("/n").unwrap().is_none(), "nothing was compared with 0");
+        assert_eq!(counter.compare_and_set(0, 8), Ok(true), "one that is missing is 0");
+        let before = session.get("/n").unwrap().1;
+        assert_eq!(counter.compare_and_set(0, 8), Ok(false), "it is 8 by now");
+        assert_eq!(session.get("/n").unwrap().1, before);
+    }
+}

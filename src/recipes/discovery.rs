@@ -14,6 +14,7 @@ use crate::recipes::registry::{Instance, decode, service_path};
 use crate::runtime::entropy;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
+use crate::watch::Watch;
 
 /// How long an instance is left out after [`Chooser::noted_failure`], unless told otherwise.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
@@ -167,6 +168,17 @@ impl InstancesWatch {
         Ok(Some(now))
     }
 
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`InstancesWatch::try_recv`] gives until that is nothing;
+    /// nothing is lost with what is taken from the channel. It closes when the session is over,
+    /// which `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.cache.signal()
+    }
+
     /// Waits for another set without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
@@ -229,7 +241,20 @@ struct State {
 /// What has failed for one chooser is not told to others. Handles are clones and share what they
 /// know, which is of present instances only.
 ///
-/// See [`Discovery`] for an example.
+/// ```
+/// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let registry = Registry::new(&session, "/services")?;
+/// let _one = registry.register("billing", &Instance::new("one", "10.0.0.7", 8080))?;
+/// let _two = registry.register("billing", &Instance::new("two", "10.0.0.8", 8080))?;
+/// let discovery = Discovery::new(&session, "/services")?;
+/// let chooser = discovery.chooser("billing", Strategy::RoundRobin)?;
+/// assert_eq!(chooser.choose()?.expect("there are two").id, "one");
+/// chooser.noted_failure("two");
+/// assert_eq!(chooser.choose()?.expect("one is left").id, "one");
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Chooser {
     session: Session,
@@ -318,4 +343,81 @@ fn any(count: usize) -> Result<usize> {
     let number = entropy::number()? % (count.max(1) as u64);
     // Less than `count`.
     Ok(number as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::Registry;
+    use crate::testing::Cluster;
+    use crate::znode::CreateMode;
+
+    fn chooser(session: &Session, strategy: Strategy) -> Chooser {
+        Discovery::new(session, "/services").unwrap().chooser("s", strategy).unwrap()
+    }
+
+    fn chosen(chooser: &Chooser) -> Option<String> {
+        chooser.choose().unwrap().map(|instance| instance.id)
+    }
+
+    #[test]
+    fn what_is_no_instance_is_not_shown() {
+        let session = Cluster::new(1).node(0).session();
+        let registry = Registry::new(&session, "/services").unwrap();
+        let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
+        let (data, _) = session.get(one.path()).unwrap();
+        // By another name than its own; no record; a service without instances; no service at all.
+        session.create("/services/s/other", &data[..], CreateMode::Persistent).unwrap();
+        session.create("/services/s/text", b"hello", CreateMode::Persistent).unwrap();
+        session.create("/services/empty", b"", CreateMode::Persistent).unwrap();
+        let discovery = Discovery::new(&session, "/services").unwrap();
+        let instances = discovery.instances("s").unwrap();
+        assert_eq!(instances.iter().map(|one| &one.id[..]).collect::<Vec<_>>(), ["one"]);
+        assert_eq!(discovery.names().unwrap(), ["s"]);
+        assert_eq!(discovery.instances("empty").unwrap(), []);
+        assert_eq!(discovery.instances("none").unwrap(), []);
+        assert!(matches!(discovery.instances("a/b"), Err(Error::InvalidPath { .. })));
+    }
+
+    #[test]
+    fn one_after_the_other_goes_on_where_it_was_when_that_one_is_gone() {
+        let session = Cluster::new(1).node(0).session();
+        let registry = Registry::new(&session, "/services").unwrap();
+        let register = |id: &str| registry.register("s", &Instance::new(id, "host", 1)).unwrap();
+        let turns = chooser(&session, Strategy::RoundRobin);
+        assert_eq!(chosen(&turns), None);
+        let (_a, b, _c) = (register("a"), register("b"), register("c"));
+        assert_eq!([chosen(&turns), chosen(&turns)], [Some("a".into()), Some("b".into())]);
+        b.deregister().unwrap();
+        assert_eq!([chosen(&turns), chosen(&turns)], [Some("c".into()), Some("a".into())]);
+        let other = turns.clone();
+        assert_eq!(chosen(&other), Some("c".into()), "clones share the turn");
+    }
+
+    #[test]
+    fn failures_of_the_absent_are_not_kept() {
+        let session = Cluster::new(1).node(0).session();
+        let registry = Registry::new(&session, "/services").unwrap();
+        let chooser = chooser(&session, Strategy::LeastRecentlyFailed);
+        chooser.noted_failure("nobody");
+        assert!(chooser.state().failed.is_empty());
+        let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
+        let _two = registry.register("s", &Instance::new("two", "host", 1)).unwrap();
+        chooser.noted_failure("one");
+        assert_eq!(chosen(&chooser), Some("two".into()));
+        // All have failed: the one that has not for the longest time.
+        chooser.noted_failure("two");
+        chooser.state().failed.insert("two".to_owned(), Duration::MAX);
+        assert_eq!(chosen(&chooser), Some("one".into()));
+        one.deregister().unwrap();
+        assert_eq!(chosen(&chooser), Some("two".into()), "better than none");
+        assert_eq!(chooser.state().failed.keys().collect::<Vec<_>>(), ["two"]);
+    }
+
+    #[test]
+    fn an_index_is_in_range() {
+        for count in [0, 1, 2, 7] {
+            assert!(any(count).unwrap() < count.max(1));
+        }
+    }
 }

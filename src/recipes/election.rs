@@ -17,7 +17,7 @@ use crate::recipes::line::{Held, Line, Place};
 use crate::recipes::{LockLost, blocking};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::watch::WatchEvent;
+use crate::watch::{Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, SessionId, Zxid};
 
 /// The kind of its candidates.
@@ -240,7 +240,8 @@ fn candidate(snapshot: &Snapshot, place: &Place) -> Result<Candidate> {
 /// a slow reader.
 ///
 /// It wakes when the leader's znode goes, or while nobody leads when a candidate comes; other
-/// candidates do not concern it. It writes nothing, needs no quorum, and keeps its session.
+/// candidates do not concern it. It writes nothing, needs no quorum, and keeps its session. As a
+/// channel: [`LeaderChanges::signal`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -280,6 +281,61 @@ impl LeaderChanges {
         blocking::within(&session, timeout, self.next())
     }
 
+    /// Who leads, if it is another than was told last: the outer `None` is that nothing has changed.
+    /// Does not block.
+    ///
+    /// # Errors
+    /// As [`LeaderChanges::recv`].
+    pub fn try_recv(&mut self) -> Result<Option<Option<Candidate>>> {
+        let leader = self.latch.leader()?;
+        Ok(self.is_news(leader.as_ref()).then_some(leader))
+    }
+
+    fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
+        let token = leader.map(|leader| leader.token);
+        let before = self.told.replace(token);
+        before.is_none_or(|told| told != token && !strikes(Bug::LeaderChangeMissed, 3))
+    }
+
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`LeaderChanges::try_recv`] gives until that is nothing; nothing
+    /// is lost with what is taken from the channel. It closes when the session is over, which
+    /// `try_recv` then tells. Other candidates that come and go
+    /// give a message, too, and are nothing to be told of. Blocks as [`Session::watch`].
+    ///
+    /// ```
+    /// use crossbeam_channel::{never, select};
+    /// use quorate::recipes::LeaderLatch;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(2).session();
+    /// let mut changes = LeaderLatch::new(&session, "/leader", "")?.observe();
+    /// let signal = changes.signal()?;
+    /// assert_eq!(changes.try_recv()?, Some(None), "nobody leads");
+    /// let session = cluster.node(0).session();
+    /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
+    /// let other = never::<()>();
+    /// let leader = loop {
+    ///     select! {
+    ///         recv(signal.events()) -> _ => {
+    ///             if let Some(leader) = changes.try_recv()? {
+    ///                 break leader;
+    ///             }
+    ///         }
+    ///         recv(other) -> _ => {}
+    ///     }
+    /// };
+    /// assert_eq!(leader.expect("somebody leads").token, leadership.token());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.latch.session().watch(self.latch.path(), WatchMode::Persistent)
+    }
+
     /// Waits for the same without blocking the thread. A future that is dropped has told nothing: the
     /// next one tells it.
     ///
@@ -288,13 +344,7 @@ impl LeaderChanges {
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
             let leader = self.latch.leader()?;
-            let token = leader.as_ref().map(|leader| leader.token);
-            if self.told != Some(token) {
-                let first = self.told.is_none();
-                self.told = Some(token);
-                if !first && strikes(Bug::LeaderChangeMissed, 3) {
-                    continue;
-                }
+            if self.is_news(leader.as_ref()) {
                 return Ok(leader);
             }
             match leader {

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::machine::command::Reply;
 use crate::node::io::Answer;
 use crate::pending::Pending;
+use crate::recipes::line::is_no_root;
 use crate::session::Session;
 use crate::znode::{Created, OpResult, Zxid};
 
@@ -106,5 +107,7 @@ pub(super) fn inner(committed: Result<Vec<OpResult>>) -> Result<Vec<OpResult>> {
 
 /// Whether a multi failed because somebody else was first.
 pub(super) fn is_overtaken(error: &Error) -> bool {
-    matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. })
+    let others =
+        matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. });
+    others && !is_no_root(error)
 }

@@ -314,6 +314,25 @@ impl MemberChanges {
         blocking::within(&session, timeout, self.next())
     }
 
+    /// The members, if they are others than were told last. Does not block.
+    ///
+    /// # Errors
+    /// As [`MemberChanges::recv`].
+    pub fn try_recv(&mut self) -> Result<Option<Members>> {
+        news(&self.group, &mut self.told)
+    }
+
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
+    /// from it, and once at first, take what [`MemberChanges::try_recv`] gives until that is nothing; nothing
+    /// is lost with what is taken from the channel. It closes when the session is over, which
+    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn signal(&self) -> Result<Watch> {
+        self.group.session.watch(&self.group.path, WatchMode::PersistentRecursive)
+    }
+
     /// Waits for the same without blocking the thread. A future that is dropped has told nothing: the
     /// next one tells it.
     ///
@@ -331,13 +350,7 @@ impl MemberChanges {
         loop {
             // Whatever they tell, a gap or a snapshot's changes too, shows in what is read next.
             while watch.events().try_recv().is_ok() {}
-            let mut now = self.group.members()?;
-            if let (true, Some(told)) = (planted(Bug::GoneMemberShown), &self.told) {
-                let gone = told.iter().find(|member| now.get(&member.name).is_none());
-                now.members.extend(gone.cloned());
-            }
-            if self.told.as_ref() != Some(&now.members) {
-                self.told = Some(now.members.clone());
+            if let Some(now) = news(&self.group, &mut self.told)? {
                 return Ok(now);
             }
             if watch.next().await.is_none() {
@@ -348,6 +361,20 @@ impl MemberChanges {
             }
         }
     }
+}
+
+/// The members, if they are others than were told last.
+fn news(group: &Group, told: &mut Option<Vec<Member>>) -> Result<Option<Members>> {
+    let mut now = group.members()?;
+    if let (true, Some(told)) = (planted(Bug::GoneMemberShown), &told) {
+        let gone = told.iter().find(|member| now.get(&member.name).is_none());
+        now.members.extend(gone.cloned());
+    }
+    if told.as_ref() == Some(&now.members) {
+        return Ok(None);
+    }
+    *told = Some(now.members.clone());
+    Ok(Some(now))
 }
 
 /// A place in a [`Group`]. Dropping it leaves, without waiting for that.

@@ -121,3 +121,57 @@ impl IdGenerator {
         Ok(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+    use crate::znode::CreateMode;
+
+    #[test]
+    fn a_block_has_one_id_at_least() {
+        let session = Cluster::new(1).node(0).session();
+        let none = IdGenerator::new(&session, "/ids", 0);
+        assert!(matches!(none, Err(Error::InvalidSetting { setting: "block", .. })));
+        let ids = IdGenerator::new(&session, "/ids", 1).unwrap();
+        assert_eq!([ids.next_id(), ids.next_id()], [Ok(1), Ok(2)]);
+        assert_eq!(session.get("/ids").unwrap().1.version, 1, "a write for each");
+    }
+
+    #[test]
+    fn whoever_comes_last_of_the_numbers_is_told_that_there_are_no_more() {
+        let session = Cluster::new(1).node(0).session();
+        let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
+        session.create("/ids", (u64::MAX - 15).to_be_bytes(), CreateMode::Persistent).unwrap();
+        for n in 0..10 {
+            assert_eq!(ids.next_id(), Ok(u64::MAX - 15 + n));
+        }
+        // Five are left, which are no block.
+        for _ in 0..2 {
+            assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
+        }
+        let single = IdGenerator::new(&session, "/ids", 5).unwrap();
+        assert_eq!(single.next_id(), Ok(u64::MAX - 5), "for smaller blocks there are");
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_begun_anew() {
+        let session = Cluster::new(1).node(0).session();
+        let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
+        session.create("/ids", b"7", CreateMode::Persistent).unwrap();
+        assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
+        assert_eq!(&session.get("/ids").unwrap().0[..], b"7");
+    }
+
+    #[test]
+    fn clones_use_up_all_blocks_that_any_of_them_took() {
+        let session = Cluster::new(1).node(0).session();
+        let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
+        // As if two had found nothing at the same time.
+        *ids.left.lock().unwrap() = vec![4..6, 1..1, 8..9];
+        let other = ids.clone();
+        let taken = [ids.take(), other.take(), ids.take(), other.take()];
+        assert_eq!(taken, [Some(8), Some(4), Some(5), None]);
+        assert!(ids.left.lock().unwrap().is_empty(), "nothing of them stays");
+    }
+}

@@ -246,18 +246,38 @@ async fn until_gone(session: &Session, path: &str) -> Result<bool> {
     }
 }
 
-/// Makes a path's znode and those above it that are missing, as containers.
+/// Makes a path's znode and those above it that are missing, as containers. The root itself is not
+/// made: that of a chroot may be missing, and is its owner's to make.
+///
+/// # Errors
+/// [`Error::NoNode`] of the root.
 pub(super) async fn create_containers(session: &Session, path: &str) -> Result<()> {
+    let calls = session.nonblocking();
+    if path == ROOT {
+        return calls.exists(ROOT).await?.map(drop).ok_or_else(no_root);
+    }
     let ends = path.match_indices('/').skip(1).map(|(end, _)| end);
-    for end in ends.chain([path.len()]) {
-        match session.nonblocking().create(&path[..end], b"", CreateMode::Container).await {
+    for (depth, end) in ends.chain([path.len()]).enumerate() {
+        match calls.create(&path[..end], b"", CreateMode::Container).await {
             Ok(_) | Err(Error::NodeExists { .. }) => {}
+            Err(Error::NoNode { .. }) if depth == 0 => return Err(no_root()),
             // The one before it was not used any more, and has just gone.
             Err(Error::NoNode { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+const ROOT: &str = "/";
+
+fn no_root() -> Error {
+    Error::NoNode { path: ROOT.to_owned() }
+}
+
+/// Whether it is the root that is missing, so that no new attempt can help.
+pub(super) fn is_no_root(error: &Error) -> bool {
+    matches!(error, Error::NoNode { path } if path == ROOT)
 }
 
 /// A place in the line. Dropped before it is held, it is given up.

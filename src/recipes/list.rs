@@ -188,3 +188,47 @@ fn number(name: &str) -> Option<(usize, &str)> {
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then_some((number.len(), number))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn the_longer_number_is_the_larger() {
+        let mut names =
+            ["item-10000000000", "item-0000000002", "item-9999999999", "item-0000000010"];
+        names.sort_by_key(|name| number(name));
+        let order = ["item-0000000002", "item-0000000010", "item-9999999999", "item-10000000000"];
+        assert_eq!(names, order);
+        for name in ["item-", "item-x", "item-1x", "item--1", "items-1", "1", "", "ITEM-1"] {
+            assert_eq!(number(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_put_there_is_no_item() {
+        let session = Cluster::new(1).node(0).session();
+        let list = NodeList::new(&session, "/list").unwrap();
+        assert_eq!(list.items(), Ok(Vec::new()), "before there is one");
+        let item = list.push(b"").unwrap();
+        session.create("/list/other", b"", CreateMode::Persistent).unwrap();
+        session.create("/list/item-x", b"", CreateMode::Persistent).unwrap();
+        assert_eq!(list.items().unwrap(), [item]);
+    }
+
+    #[test]
+    fn an_item_that_was_set_since_is_not_the_one_that_was_read() {
+        let session = Cluster::new(1).node(0).session();
+        let list = NodeList::new(&session, "/list").unwrap();
+        let item = list.push(b"1").unwrap();
+        session.set(item.path(), b"2").unwrap();
+        assert_eq!(list.remove(&item), Ok(false));
+        let now = list.items().unwrap();
+        assert_eq!(&now[0].data()[..], b"2");
+        assert_eq!(list.remove(&now[0]), Ok(true));
+        assert_eq!(list.remove(&now[0]), Ok(false), "it is gone");
+        // Its number is not given again.
+        assert!(list.push(b"3").unwrap().path() > item.path());
+    }
+}

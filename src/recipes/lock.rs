@@ -110,8 +110,9 @@ impl Lock {
     /// Blocks until the lock is held, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over, [`Error::NoNode`](crate::Error::NoNode) if somebody deleted this contender's
-    /// znode, and [`Error::System`](crate::Error::System).
+    /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
+    /// this contender's znode, and of `/` if the root of a [chroot](Session::chroot) is not there;
+    /// [`Error::System`](crate::Error::System).
     pub fn acquire(&self) -> Result<LockGuard> {
         blocking::forever(self.line.session(), self.acquire_async())
     }

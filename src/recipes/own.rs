@@ -151,6 +151,11 @@ impl Own {
         }
     }
 
+    /// It has been deleted otherwise.
+    pub(super) fn forget(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
     /// Deletes it, without waiting for that.
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::Relaxed) {

@@ -15,6 +15,21 @@ use crate::znode::Condition;
 /// transaction is aborted.
 ///
 /// See [`TwoPhaseCommit`] for an example.
+/// ```
+/// use quorate::{recipes::{Phase, TwoPhaseCommit, Vote}, testing::Cluster};
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let transaction = TwoPhaseCommit::new(&session, "/transactions/7")?;
+/// transaction.begin(&["shop"], b"one apple")?;
+/// let shop = transaction.join("shop")?;
+/// assert_eq!(shop.proposal(), b"one apple");
+/// assert_eq!(shop.vote(Vote::Yes)?, Phase::Voting);
+/// transaction.decide()?;
+/// assert_eq!(shop.outcome()?, Phase::Committed);
+/// shop.acknowledge()?;
+/// assert!(transaction.forget()?);
+/// # Ok::<(), quorate::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Participant {
     transaction: TwoPhaseCommit,
@@ -184,5 +199,69 @@ impl Participant {
             Ok(_) | Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Session;
+    use crate::testing::Cluster;
+
+    fn transaction(session: &Session) -> TwoPhaseCommit {
+        let transaction = TwoPhaseCommit::new(session, "/tx").unwrap();
+        transaction.begin(&["a", "b"], b"proposal").unwrap();
+        transaction
+    }
+
+    #[test]
+    fn a_vote_is_given_once() {
+        let session = Cluster::new(1).node(0).session();
+        let transaction = transaction(&session);
+        let a = transaction.join("a").unwrap();
+        assert_eq!(a.proposal(), b"proposal");
+        assert_eq!([a.vote(Vote::Yes), a.vote(Vote::Yes)], [const { Ok(Phase::Voting) }; 2]);
+        let other = a.vote(Vote::No);
+        assert!(matches!(other, Err(Error::InvalidData { path, .. }) if path == "/tx/a"));
+        // Bound, whoever comes back for it, and however it went.
+        drop(a);
+        let a = transaction.join("a").unwrap();
+        assert!(a.vote(Vote::No).is_err());
+        assert!(a.acknowledge().is_err(), "nothing is decided");
+        transaction.join("b").unwrap().vote(Vote::Yes).unwrap();
+        assert_eq!(transaction.decide(), Ok(Phase::Committed));
+        assert_eq!(a.vote(Vote::Yes), Ok(Phase::Committed));
+        a.acknowledge().unwrap();
+        assert!(a.vote(Vote::No).is_err(), "also after it has acknowledged");
+        assert_eq!(a.vote(Vote::Yes), Ok(Phase::Committed));
+    }
+
+    #[test]
+    fn a_vote_against_it_is_the_end_and_the_others_need_not_vote() {
+        let session = Cluster::new(1).node(0).session();
+        let transaction = transaction(&session);
+        let (a, b) = (transaction.join("a").unwrap(), transaction.join("b").unwrap());
+        assert_eq!(a.vote(Vote::No), Ok(Phase::Aborted));
+        assert_eq!(b.vote(Vote::Yes), Ok(Phase::Aborted), "it is told, and is not bound");
+        assert_eq!([b.outcome(), transaction.decide()], [Ok(Phase::Aborted), Ok(Phase::Aborted)]);
+        assert_eq!(transaction.forget(), Ok(true), "nobody is bound");
+        assert_eq!(b.acknowledge(), Ok(()), "it has been forgotten");
+        assert!(matches!(b.outcome(), Err(Error::NoNode { .. })));
+    }
+
+    #[test]
+    fn who_has_been_replaced_has_no_vote() {
+        let session = Cluster::new(1).node(0).session();
+        let transaction = transaction(&session);
+        let former = transaction.join("a").unwrap();
+        let present = transaction.join("a").unwrap();
+        assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
+        drop(former);
+        assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is alive");
+        // One that somebody has declared dead knows it.
+        let b = transaction.join("b").unwrap();
+        session.delete("/tx/b/alive").unwrap();
+        assert!(matches!(b.vote(Vote::Yes), Err(Error::NoNode { .. })));
+        assert_eq!(transaction.decide(), Ok(Phase::Aborted));
     }
 }

@@ -271,7 +271,7 @@ impl PersistentEphemeral {
     ///
     /// # Errors
     /// [`Error::Stopped`] when the node has; what `sessions` fails with; [`Error::NoNode`] if it is not
-    /// to be created again; and what no waiting helps against, as [`Error::NoAuth`] and
+    /// to be created again, or of `/` if the root of its sessions is not there; and what no waiting helps against, as [`Error::NoAuth`] and
     /// [`Error::QuotaExceeded`]. The znode is not left behind.
     pub fn run(self) -> Result<()> {
         let clock = self.handle.clock.clone();

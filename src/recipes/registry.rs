@@ -240,3 +240,42 @@ fn encode(path: &str, instance: &Instance) -> Result<Vec<u8>> {
     Postcard::encode(&Record::Instance(instance.clone()))
         .map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_name() {
+        for name in ["a", "a.b", "...", "\u{e9}", "a b"] {
+            assert_eq!(name_in("/s", name), Ok(format!("/s/{name}")));
+        }
+        assert_eq!(name_in("/", "a"), Ok("/a".to_owned()));
+        for name in ["", ".", "..", "a/b", "/a", "a/", "\0", "\u{1f}"] {
+            let refused = name_in("/s", name);
+            assert!(matches!(refused, Err(Error::InvalidPath { .. })), "{name:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn an_instance_is_read_whole_or_not_at_all() {
+        let instance = Instance::new("one", "10.0.0.7", u16::MAX).with("zone", "a").with("", "");
+        let data = encode("/s/one", &instance).unwrap();
+        assert_eq!(decode(&data), Ok(instance));
+        for len in 0..data.len() {
+            assert!(decode(&data[..len]).is_err(), "the first {len} bytes");
+        }
+        assert!(decode(&[&data[..], b"x"].concat()).is_err(), "and one more");
+        // A kind of record that is not known yet.
+        assert!(decode(&[&[1], &data[1..]].concat()).is_err());
+    }
+
+    #[test]
+    fn metadata_has_one_value_for_a_name() {
+        let instance = Instance::new("one", "host", 1).with("zone", "a").with("zone", "b");
+        assert_eq!(
+            instance.metadata.into_iter().collect::<Vec<_>>(),
+            [("zone".into(), "b".into())]
+        );
+    }
+}

@@ -9,6 +9,7 @@ use std::task::Poll;
 
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
+use crate::recipes::line::is_no_root;
 use crate::recipes::{LeaderLatch, Leadership};
 use crate::session::Session;
 
@@ -73,7 +74,8 @@ impl LeaderSelector {
         loop {
             let leadership = match self.latch.campaign() {
                 Ok(leadership) => leadership,
-                Err(Error::NoNode { .. }) => continue,
+                // Its candidate was deleted.
+                Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
                 Err(error) => return Err(error),
             };
             let flow = body(&leadership);
@@ -119,7 +121,8 @@ impl LeaderSelector {
         loop {
             let leadership = match self.latch.campaign_async().await {
                 Ok(leadership) => leadership,
-                Err(Error::NoNode { .. }) => continue,
+                // Its candidate was deleted.
+                Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
                 Err(error) => return Err(error),
             };
             if let Some(ControlFlow::Break(value)) = while_leading(&leadership, &mut body).await {

@@ -20,6 +20,7 @@ use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
 use crate::multi::Multi;
+use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{self, Contender, Held, Line, Place};
 use crate::recipes::{LockContender, LockLost, blocking};
@@ -253,7 +254,11 @@ impl Semaphore {
 
     fn line_and_number(&self, snapshot: &Snapshot) -> Result<(Vec<Place>, u32)> {
         let places = self.line.in_order(snapshot.children(self.path())?);
-        let number = parsed(&snapshot.get(self.path())?.0);
+        let number = if planted(Bug::PermitsOfOld) {
+            Some(self.permits)
+        } else {
+            parsed(&snapshot.get(self.path())?.0)
+        };
         Ok((places, number.ok_or_else(|| self.unreadable())?))
     }
 
@@ -290,10 +295,7 @@ impl Semaphore {
             match written {
                 Ok(()) | Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
                 Err(Error::NoNode { .. }) => {
-                    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-                    if !parent.is_empty() {
-                        line::create_containers(session, parent).await?;
-                    }
+                    line::create_containers(session, path::parent(path).unwrap_or("/")).await?;
                 }
                 Err(error) => return Err(error),
             }

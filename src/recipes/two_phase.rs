@@ -476,3 +476,71 @@ where
         .map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })?;
     Ok(Read { value, mzxid: stat.mzxid })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn votes_amount_to_what_all_of_them_allow() {
+        let session = Cluster::new(1).node(0).session();
+        let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
+        transaction.begin(&["a", "b"], b"").unwrap();
+        session.create("/tx/a/alive", b"", CreateMode::Ephemeral).unwrap();
+        let (yes, no) = (Site::Voted(Vote::Yes), Site::Voted(Vote::No));
+        // Of whom `a` is alive, and `b` is not.
+        let cases = [
+            (Site::Invited, Site::Invited, "wait"),
+            (Site::Joined, Site::Invited, "wait"),
+            (Site::Joined, yes, "wait"),
+            (Site::Joined, Site::Joined, "abort"),
+            (yes, Site::Joined, "abort"),
+            (yes, Site::Invited, "wait"),
+            (yes, no, "abort"),
+            (no, yes, "abort"),
+            (Site::Invited, no, "abort"),
+            (yes, yes, "commit"),
+        ];
+        for (a, b, expected) in cases {
+            session.set("/tx/a", transaction.encode(&a).unwrap()).unwrap();
+            session.set("/tx/b", transaction.encode(&b).unwrap()).unwrap();
+            let snapshot = session.snapshot().unwrap();
+            let header = transaction.header(&snapshot).unwrap().value;
+            let tally = match transaction.tally(&snapshot, &header).unwrap() {
+                Tally::Commit(votes) => {
+                    let paths: Vec<&str> = votes.iter().map(|(path, _)| &path[..]).collect();
+                    assert_eq!(paths, ["/tx/a", "/tx/b"], "it rests on all of them");
+                    "commit"
+                }
+                Tally::Abort => "abort",
+                Tally::Wait => "wait",
+            };
+            assert_eq!(tally, expected, "{a:?} and {b:?}");
+        }
+        session.set("/tx/b", transaction.encode(&Site::Acknowledged).unwrap()).unwrap();
+        let snapshot = session.snapshot().unwrap();
+        let header = transaction.header(&snapshot).unwrap().value;
+        let nothing = transaction.tally(&snapshot, &header);
+        assert!(matches!(nothing, Err(Error::InvalidData { .. })), "nothing to acknowledge");
+    }
+
+    #[test]
+    fn what_cannot_be_begun_leaves_nothing() {
+        let session = Cluster::new(1).node(0).session();
+        let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
+        let begin = |names: &[&str]| transaction.begin(names, b"");
+        assert!(matches!(begin(&[]), Err(Error::InvalidSetting { .. })));
+        assert!(matches!(begin(&["a", "b/c"]), Err(Error::InvalidPath { .. })));
+        assert!(matches!(begin(&["a", ".."]), Err(Error::InvalidPath { .. })));
+        assert!(matches!(begin(&["a", "a"]), Err(Error::NodeExists { .. })));
+        assert!(session.exists("/tx").unwrap().is_none());
+        begin(&["a"]).unwrap();
+        assert!(matches!(begin(&["a"]), Err(Error::NodeExists { .. })), "once only");
+        assert!(matches!(transaction.join("b"), Err(Error::NoNode { .. })), "nobody asked it");
+        assert_eq!(transaction.forget(), Ok(false), "it is not decided");
+        assert_eq!([transaction.abort(), transaction.abort()], [const { Ok(Phase::Aborted) }; 2]);
+        assert_eq!([transaction.forget(), transaction.forget()], [const { Ok(true) }; 2]);
+        assert!(matches!(transaction.phase(), Err(Error::NoNode { .. })));
+    }
+}

@@ -189,6 +189,35 @@ impl std::fmt::Debug for Executor {
     }
 }
 
+/// Waits for two things at the same time, and for both.
+pub(crate) async fn both<A, B>(
+    one: impl Future<Output = A>,
+    two: impl Future<Output = B>,
+) -> (A, B) {
+    let (mut one, mut two) = (std::pin::pin!(one), std::pin::pin!(two));
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(move |context| {
+        if first.is_none()
+            && let Poll::Ready(value) = one.as_mut().poll(context)
+        {
+            first = Some(value);
+        }
+        if second.is_none()
+            && let Poll::Ready(value) = two.as_mut().poll(context)
+        {
+            second = Some(value);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            unfinished => {
+                (first, second) = unfinished;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
 /// Waits for two things and gives what comes first.
 pub(crate) async fn first<A, B>(
     one: impl Future<Output = A>,

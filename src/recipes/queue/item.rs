@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
+use crossbeam_channel::Receiver;
+
 use super::take::Found;
 use crate::error::{Error, Result};
 use crate::machine::command::Reply;
 use crate::node::io::Answer;
 use crate::pending::Pending;
+use crate::recipes::own::Own;
+use crate::recipes::{LockLost, blocking};
 use crate::session::Session;
-use crate::znode::{Condition, Created, OpResult, Zxid};
+use crate::watch::{Watch, WatchEvent};
+use crate::znode::{Condition, OpResult};
 
 /// A claim that is being made. Dropped before it is known, it is given up.
 pub(super) struct Claiming {
@@ -64,6 +69,7 @@ impl Drop for Claiming {
 /// queue.put("report")?;
 /// let item = queue.take()?;
 /// assert_eq!(item.data(), b"report");
+/// assert!(item.lost().is_empty(), "it is surely held");
 /// drop(item); // Given back.
 /// let item = queue.take()?;
 /// item.done()?;
@@ -73,28 +79,35 @@ impl Drop for Claiming {
 #[derive(Debug)]
 #[must_use = "dropped, the item is given back"]
 pub struct Item {
-    session: Session,
     item: String,
-    claim: String,
-    token: Zxid,
+    claim: Own,
+    /// Of the claim.
+    watch: Watch,
     data: Arc<[u8]>,
     priority: i32,
     id: Option<String>,
-    done: bool,
 }
 
 impl Item {
-    pub(super) fn new(session: &Session, item: String, claim: Created, found: Found) -> Item {
-        Item {
-            session: session.clone(),
-            item,
-            claim: claim.path,
-            token: claim.stat.czxid,
-            priority: found.name.priority,
-            id: found.name.id(),
-            data: found.data,
-            done: false,
+    /// What is claimed is this consumer's: from here on, its loss is told.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is lost already.
+    pub(super) async fn new(item: String, claim: Own, found: Found) -> Result<Item> {
+        let calls = claim.session().nonblocking();
+        // It has no children: this tells of its deletion alone.
+        let (_, watch) = calls.children_and_watch(claim.path()).await?;
+        if claim.how_lost() == Some(LockLost::Deleted) {
+            // What is watched is another's.
+            return Err(Error::NoNode { path: claim.path().to_owned() });
         }
+        // A session whose opening took long is open before it is known to be alive; an item that is
+        // not held yet looks like one that is not held any more.
+        while !claim.session().is_alive() {
+            claim.session().nonblocking().sync().await?;
+        }
+        let (priority, id) = (found.name.priority, found.name.id());
+        Ok(Item { item, claim, watch, data: found.data, priority, id })
     }
 
     /// What was put.
@@ -122,15 +135,42 @@ impl Item {
     /// resource that refuses numbers smaller than the largest it has seen for an item is safe from
     /// consumers that do not know yet that they have lost it.
     pub fn fencing_token(&self) -> u64 {
-        self.token
+        self.claim.czxid()
     }
 
     /// Whether this consumer surely has the item at this moment: the session is alive, and this
     /// replica knows of no deletion of the claim. Does not block. Once false, it stays so.
     pub fn is_held(&self) -> bool {
-        let tree = self.session.shared().tree();
-        let claim = tree.get(&self.session.root.full(&self.claim));
-        self.session.is_alive() && claim.is_some_and(|znode| znode.stat().czxid == self.token)
+        self.claim.is_there()
+    }
+
+    /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
+    /// [`Item::is_held`] then tells the truth.
+    pub fn lost(&self) -> &Receiver<WatchEvent> {
+        self.watch.events()
+    }
+
+    /// Blocks until it is lost: until [`Item::is_held`] is false.
+    pub fn wait_lost(&self) -> LockLost {
+        // It is never an error.
+        let lost = async { Ok(self.lost_async().await) };
+        blocking::forever(self.claim.session(), lost).unwrap_or(LockLost::SessionOver)
+    }
+
+    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    pub async fn lost_async(&self) -> LockLost {
+        loop {
+            if let Some(lost) = self.claim.how_lost() {
+                return lost;
+            }
+            // Its time is over, and the node has not come to say so.
+            if !self.claim.session().is_alive() {
+                return LockLost::SessionOver;
+            }
+            if self.watch.next().await.is_none() {
+                return self.claim.how_lost().unwrap_or(LockLost::SessionOver);
+            }
+        }
     }
 
     /// The item is done with, and leaves the queue; waits until that is so.
@@ -141,13 +181,8 @@ impl Item {
     /// [`Session::create`], and then it is given back. After [`Error::Timeout`] this goes on, and it
     /// is not known whether the item will come again.
     pub fn done(self) -> Result<()> {
-        let session = self.session.clone();
-        let path = self.item.clone();
-        let mut item = self;
-        let done = item.finish();
-        let done = inner(session.settle("done", &path, done));
-        item.done = done.is_ok();
-        done
+        let done = self.claim.session().settle("done", &self.item, self.finish());
+        self.finished(done)
     }
 
     /// As [`Item::done`], without blocking the thread. What is asked for is done though the future
@@ -156,34 +191,27 @@ impl Item {
     /// # Errors
     /// As [`Item::done`], but for [`Error::Timeout`].
     pub async fn done_async(self) -> Result<()> {
-        let mut item = self;
-        let done = inner(item.finish().await);
-        item.done = done.is_ok();
-        done
+        let done = self.finish().await;
+        self.finished(done)
     }
 
     fn finish(&self) -> Pending<Vec<OpResult>> {
-        let multi = self.session.multi();
-        let multi = multi.require(&self.claim, Condition::Czxid(self.token));
-        multi.delete(&self.claim).delete(&self.item).submit()
+        let multi = self.claim.session().multi();
+        let multi = multi.require(self.claim.path(), Condition::Czxid(self.claim.czxid()));
+        multi.delete(self.claim.path()).delete(&self.item).submit()
     }
-}
 
-/// The error of the operation that failed.
-fn inner(done: Result<Vec<OpResult>>) -> Result<()> {
-    match done {
-        Ok(_) => Ok(()),
-        Err(Error::Multi { error, .. }) => Err(*error),
-        Err(error) => Err(error),
-    }
-}
-
-impl Drop for Item {
-    fn drop(&mut self) {
-        // Behind a `done` that is under way this finds nothing to do.
-        if !self.done {
-            let claim = self.session.root.full(&self.claim).into_owned();
-            self.session.discarding_exactly()(claim, self.token);
+    /// Gives it back if it could not be finished. Behind a `done` that is under way, that finds
+    /// nothing to do.
+    fn finished(self, done: Result<Vec<OpResult>>) -> Result<()> {
+        match done {
+            Ok(_) => {
+                self.claim.forget();
+                Ok(())
+            }
+            // The error of the operation that failed.
+            Err(Error::Multi { error, .. }) => Err(*error),
+            Err(error) => Err(error),
         }
     }
 }

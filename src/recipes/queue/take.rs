@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{Contender, create_containers};
+use crate::recipes::own::Own;
 use crate::snapshot::Snapshot;
 use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, CreateMode, OpResult, Zxid};
@@ -93,13 +94,8 @@ impl Way for Lease {
                     return Err(Error::NoNode { path: claim });
                 };
                 queue.learn_time(created.stat.ctime);
-                let item = Item::new(&queue.session, item, created, found);
-                // A session whose opening took long is open before it is known to be alive; an item
-                // that is not held yet looks like one that is not held any more.
-                while !queue.session.is_alive() {
-                    queue.session.nonblocking().sync().await?;
-                }
-                Ok(Some(item))
+                let claim = Own::new(&queue.session, &created.path, created.stat.czxid);
+                Item::new(item, claim, found).await.map(Some)
             }
             None => {
                 // Or there is nowhere to put the claim.

@@ -1,13 +1,14 @@
-//! What is held together is never more than there is (I23 for readers and writers, permits and sets
-//! of locks); fenced writes keep the order of the holders; nobody holds before a lock-delay is over.
+//! What is held together is never more than there is (I23 for readers and writers, permits, whose
+//! number changes, and sets of locks); fenced writes keep the order of the holders; nobody holds before a lock-delay is over.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::{Rc, Weak};
 
 use super::{Violation, require};
-use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, WriteGuard};
+use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard};
 use crate::simulation::clock::Nanos;
+use crate::simulation::oracle::{Known, Oracle};
 use crate::znode::{SessionId, Zxid};
 
 /// A guard of any kind.
@@ -39,26 +40,29 @@ impl Holding for WriteGuard {
     }
 }
 
+/// All parts in one holding.
+impl Holding for Vec<ReentrantGuard> {
+    fn is_held(&self) -> bool {
+        self.iter().any(|guard| guard.is_held())
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shares {
     fair_clocks: bool,
-    held: BTreeMap<String, Things>,
+    held: BTreeMap<String, Vec<Share>>,
     /// The tokens of fenced writes, by their zxids.
     fenced: BTreeMap<String, BTreeMap<Zxid, u64>>,
     /// Who was last to hold what has a lock-delay, and until when, if it did not let go.
     lost: BTreeMap<String, (u64, Nanos)>,
 }
 
-/// What there is, and who has it.
-#[derive(Debug)]
-struct Things {
-    all: u64,
-    shares: Vec<Share>,
-}
-
+/// What somebody has.
 struct Share {
     guard: Weak<dyn Holding>,
     part: u64,
+    /// How much there may be held together with it.
+    all: u64,
     session: SessionId,
 }
 
@@ -68,10 +72,39 @@ impl fmt::Debug for Share {
     }
 }
 
+/// What all in a semaphore's line want who are not behind this one, if it is there.
+fn wanted_up_to(line: &[String], own: &str) -> Option<u64> {
+    let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
+    let wanted = |name: &str| name.split('-').nth(1).and_then(|wanted| wanted.parse::<u64>().ok());
+    let name = own.rsplit('/').next()?;
+    let until = number(line.iter().find(|other| *other == name)?)?;
+    let before = line.iter().filter(|other| number(other).is_some_and(|number| number <= until));
+    Some(before.filter_map(|name| wanted(name)).sum())
+}
+
 impl Shares {
     pub(crate) fn new(fair_clocks: bool) -> Shares {
         let (held, fenced, lost) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Shares { fair_clocks, held, fenced, lost }
+    }
+
+    /// The line has let a client in to its permits. Gives the most of them that there have been since
+    /// it joined.
+    pub(crate) fn let_in(oracle: &Oracle, name: &str, permits: &Permits) -> Result<u64, Violation> {
+        let (own, now) = (permits.path(), oracle.zxid());
+        let mut past = oracle.versions(own, 0, now).into_iter();
+        let since = past.find(|zxid| oracle.at(own, *zxid).is_some()).unwrap_or(now);
+        let states = oracle.versions(name, since, now);
+        let states = states.into_iter().filter_map(|zxid| oracle.at(name, zxid));
+        let number = |known: &Known| std::str::from_utf8(&known.data).ok()?.parse::<u64>().ok();
+        let numbers: Vec<(u64, Option<u64>)> = states
+            .filter_map(|known| Some((number(known)?, wanted_up_to(&known.children, own))))
+            .collect();
+        let had_turn = numbers.iter().any(|(all, wanted)| wanted.is_some_and(|sum| sum <= *all));
+        require(had_turn, "I23 permits are given in order", || {
+            format!("{own} has its permits, and it never had its turn: {numbers:?}")
+        })?;
+        Ok(numbers.iter().map(|(all, _)| *all).max().unwrap_or(0))
     }
 
     /// A client has a part of what there is `all` of.
@@ -82,11 +115,10 @@ impl Shares {
         (part, all): (u64, u64),
         session: SessionId,
     ) {
-        let new = || Things { all, shares: Vec::new() };
-        let things = self.held.entry(name.to_owned()).or_insert_with(new);
-        things.shares.retain(|share| share.guard.strong_count() > 0);
+        let shares = self.held.entry(name.to_owned()).or_default();
+        shares.retain(|share| share.guard.strong_count() > 0);
         let guard: Rc<dyn Holding> = guard.clone();
-        things.shares.push(Share { guard: Rc::downgrade(&guard), part, session });
+        shares.push(Share { guard: Rc::downgrade(&guard), part, all, session });
     }
 
     /// At one moment of true time, the guards that say that they are held have no more than there is.
@@ -94,11 +126,13 @@ impl Shares {
         if !self.fair_clocks {
             return Ok(());
         }
-        for (name, Things { all, shares }) in &self.held {
+        for (name, shares) in &self.held {
             let sum = |shares: &[&Share]| shares.iter().map(|share| share.part).sum::<u64>();
+            // There may have become less since some of them were let in, but not since the last was.
+            let all = |shares: &[&Share]| shares.iter().map(|share| share.all).max().unwrap_or(0);
             let alive = |share: &&Share| share.guard.strong_count() > 0;
             let held: Vec<&Share> = shares.iter().filter(alive).collect();
-            if sum(&held) <= *all {
+            if sum(&held) <= all(&held) {
                 continue;
             }
             let is_held = |share: &&Share| {
@@ -106,8 +140,8 @@ impl Shares {
                     && share.guard.upgrade().is_some_and(|guard| guard.is_held())
             };
             let held: Vec<&Share> = held.into_iter().filter(is_held).collect();
-            require(sum(&held) <= *all, "I23 no more is held than there is", || {
-                format!("of the {all} of {name}, there are held {held:?}")
+            require(sum(&held) <= all(&held), "I23 no more is held than there is", || {
+                format!("of the {} of {name}, there are held {held:?}", all(&held))
             })?;
         }
         Ok(())

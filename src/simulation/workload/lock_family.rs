@@ -1,22 +1,23 @@
-//! Readers and writers, permits, several locks at once, fences, revocation and lock-delay.
+//! Readers and writers, permits, several locks at once, reentrant ones, fences, revocation and
+//! lock-delay.
 
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::recipes::{MultiLock, ReadWriteLock, Semaphore};
+use crate::recipes::{MultiLock, ReadWriteLock, ReentrantLock, Semaphore};
 use crate::simulation::checks::require;
-use crate::simulation::checks::shares::Holding;
+use crate::simulation::checks::shares::{Holding, Shares};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::Nanos;
-use crate::simulation::executor::first;
+use crate::simulation::executor::{both, first};
 use crate::simulation::faults::Fault;
 use crate::znode::{CreateMode, OpResult};
 
 /// What a writer has, and readers a part of.
 const READERS_MAX: u64 = 1_000;
-/// The most permits that there are.
+/// How many permits there are at first.
 const PERMITS: u32 = 3;
 const LOCK_DELAY: Duration = Duration::from_secs(3);
 
@@ -26,11 +27,12 @@ pub(crate) async fn run(client: Client) {
         let Ok((handle, _opened)) = client.open(None) else { return };
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;
-            let done = match client.random.below(6) {
+            let done = match client.random.below(8) {
                 0 | 1 => readers_and_writers(&client, &handle).await,
                 2 => permits(&client, &handle).await,
                 3 => several(&client, &handle).await,
-                4 => fenced(&client, &handle).await,
+                4 | 5 => fenced(&client, &handle).await,
+                6 => reentrant(&client, &handle).await,
                 _ => delayed(&client, &handle).await,
             };
             // Whatever befalls any call; the checks are made where something was achieved.
@@ -103,12 +105,19 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
 }
 
 async fn permits(client: &Client, handle: &Rc<Handle>) -> Result<()> {
-    let name = "/permits";
-    let semaphore = Semaphore::new(handle.session(), name, PERMITS)?;
+    let (name, kernel) = ("/permits", &client.kernel);
+    let number = || Semaphore::new(handle.session(), name, PERMITS)?.permits();
+    let semaphore = Semaphore::new(handle.session(), name, number().unwrap_or(PERMITS))?;
+    if client.random.percent(30) {
+        semaphore.set_permits_async(client.random.within(1..5) as u32).await?;
+        kernel.count("permits changed");
+    }
     let wanted = client.random.within(1..3) as u32;
     let acquiring = semaphore.acquire_many_async(wanted);
     let Some(permits) = patiently(client, "permits", acquiring).await else { return Ok(()) };
-    hold(client, handle, name, (u64::from(wanted), u64::from(PERMITS)), permits).await;
+    let all = Shares::let_in(&kernel.checks.borrow().oracle, name, &permits);
+    let all = all.map_err(|violation| kernel.fail(violation)).unwrap_or(u64::MAX);
+    hold(client, handle, name, (u64::from(wanted), all), permits).await;
     Ok(())
 }
 
@@ -125,6 +134,48 @@ async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     }));
     // All sets of two of three overlap.
     hold(client, handle, "/set", (1, 1), guard).await;
+    Ok(())
+}
+
+/// Two clones acquire it at the same time and share one holding, until the last lets go of it. Some
+/// lose it meanwhile, by a delete of their own.
+async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let (name, kernel, session) = ("/reentrant", &client.kernel, handle.session());
+    let lock = ReentrantLock::new(session, name)?;
+    let twin = lock.clone();
+    let acquiring = async {
+        let (one, other) = both(lock.acquire_async(), twin.acquire_async()).await;
+        Ok(vec![one?, other?])
+    };
+    let Some(guards) = patiently(client, "reentrant lock", acquiring).await else { return Ok(()) };
+    let tokens = [guards[0].fencing_token(), guards[1].fencing_token()];
+    kernel.check(require(tokens[0] == tokens[1], "I22 clones share a holding", || {
+        format!("clones hold {name} with the tokens {tokens:?}")
+    }));
+    let Some(mut guards) = hold(client, handle, name, (1, 1), guards).await else { return Ok(()) };
+    guards.pop();
+    client.think().await;
+    let is_forced = kernel.checks.borrow().sessions.is_forced(session.id());
+    let is_kept = guards[0].is_held() || !session.is_alive() || is_forced;
+    kernel.check(require(
+        is_kept || !kernel.plan.clocks_are_fair(),
+        "I22 the last one releases",
+        || format!("{name} is not held any more, and one of its guards is there"),
+    ));
+    if client.random.percent(50) {
+        session.nonblocking().delete(guards[0].path()).await?;
+        let acquiring = lock.acquire_async();
+        let Some(again) = patiently(client, "reentrant lock", acquiring).await else {
+            return Ok(());
+        };
+        kernel.check(require(
+            again.fencing_token() > tokens[0],
+            "I22 what is lost is lost",
+            || format!("a holding of {name} was deleted, and had again"),
+        ));
+        // All its guards have one holding. What is left of the former has none.
+        hold(client, handle, name, (1, 1), vec![again]).await;
+    }
     Ok(())
 }
 

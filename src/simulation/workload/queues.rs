@@ -53,9 +53,11 @@ fn is_expected(done: &Result<()>) -> Result<(), Violation> {
     require(expected, "recipes fail as writes do", || format!("one came to {done:?}"))
 }
 
-/// How long a client waits: not for ever, since nobody need ever come.
+/// How long a client waits: not for ever, since nobody need ever come, nor for longer than the end of a
+/// run waits for the last answers.
 fn patience(client: &Client) -> Nanos {
-    client.random.around(client.kernel.plan.think * 10)
+    let think = client.kernel.plan.think;
+    client.random.around(think * 10).min(think * 20)
 }
 
 async fn put(client: &Client, handle: &Rc<Handle>) -> Result<()> {

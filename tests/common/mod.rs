@@ -1,0 +1,134 @@
+//! Processes for tests that kill some of them: this test program itself, started again with its place
+//! in the cluster in the environment. See the `worker` of each.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, unbounded};
+use quorate::{Builder, Coordinator};
+
+/// Longer than anything takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Short, so that a killed process is soon missed.
+pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+
+const PEERS: &str = "QUORATE_TEST_PEERS";
+const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
+
+/// In a process that [`Process::start`] has started: all addresses, and its own.
+pub(crate) fn place() -> Option<(Vec<String>, String)> {
+    let (peers, address) = (std::env::var(PEERS).ok()?, std::env::var(ADDRESS).ok()?);
+    Some((peers.split(',').map(str::to_owned).collect(), address))
+}
+
+/// A node of such a cluster, still to be started.
+pub(crate) fn node(address: &str) -> Builder {
+    Coordinator::builder().advertise(address).session_timeout(SESSION_TIMEOUT)
+}
+
+/// A process, killed when it is dropped. Of what it prints, the lines are heard that have an '@', from
+/// behind that on: the test harness may have begun the line.
+pub(crate) struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    pub(crate) lines: Receiver<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Process {
+    /// Runs `worker` of this test program.
+    pub(crate) fn start(dir: &Path, peers: &[String], address: &str) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        Process::run(&mut command, dir, peers, address)
+    }
+
+    /// The same, by a command that is given the arguments.
+    pub(crate) fn run(
+        command: &mut Command,
+        dir: &Path,
+        peers: &[String],
+        address: &str,
+    ) -> Process {
+        let mut child = command
+            .args(["--exact", "worker", "--nocapture"])
+            .env(PEERS, peers.join(","))
+            .env(ADDRESS, address)
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (sender, lines) = unbounded();
+        let read = move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(start) = line.find('@') {
+                    let _ = sender.send(line[start + 1..].to_owned());
+                }
+            }
+        };
+        std::thread::Builder::new().spawn(read).unwrap();
+        Process { child, stdin, lines }
+    }
+
+    /// Gives it a line to read.
+    pub(crate) fn order(&mut self, order: &str) {
+        writeln!(self.stdin, "{order}").unwrap();
+    }
+
+    /// The next line.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line in time")
+    }
+
+    /// The next line that begins with this.
+    pub(crate) fn wait(&self, start: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {start:?}"));
+            if line.starts_with(start) {
+                return line;
+            }
+        }
+    }
+
+    /// SIGKILL; then what it had said before.
+    pub(crate) fn kill(&mut self) -> Vec<String> {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.lines.iter().collect()
+    }
+
+    /// Any other signal, by its name.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+/// Addresses that nobody else takes: this process has a loopback address of its own where there are
+/// many, and elsewhere ports that were free a moment ago.
+pub(crate) fn addresses(count: usize) -> Vec<String> {
+    static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
+    if cfg!(target_os = "linux") {
+        let pid = std::process::id();
+        let host = format!("127.{}.{}.{}", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255);
+        let port = |_| NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        return (0..count).map(port).map(|port| format!("{host}:{port}")).collect();
+    }
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}

@@ -8,15 +8,13 @@ use crate::acl::Id;
 use crate::auth::{AuthProvider, Schemes};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
-use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{Genesis, Member};
+use crate::membership::{Member, ZONE_BYTES_MAX};
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
-use crate::runtime::{boot, driver, entropy};
+use crate::runtime::{directory, driver, entropy};
 use crate::security::Security;
-use crate::storage::{Identity, LogStore, SledOptions, SledStore};
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::version::VERSION;
 
@@ -48,6 +46,9 @@ pub struct Builder {
     pub(crate) heartbeat: Duration,
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
+    zone: String,
+    pub(crate) keeping: Keeping,
+    majority_after: Option<Duration>,
     pub(crate) security: Security,
     /// What the instance can do: less than this build only in a cluster in memory.
     pub(crate) version: u16,
@@ -65,6 +66,9 @@ impl Default for Builder {
             heartbeat: Duration::from_millis(50),
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
+            zone: String::new(),
+            keeping: Keeping::default(),
+            majority_after: None,
             security: Security::default(),
             version: VERSION,
         }
@@ -136,6 +140,44 @@ impl Builder {
         self
     }
 
+    /// Where this instance is: a data centre, say, or a rack. The voters are spread over the zones.
+    /// At most 64 bytes, without `;` and line breaks.
+    #[must_use]
+    pub fn zone(mut self, zone: impl Into<String>) -> Builder {
+        self.zone = zone.into();
+        self
+    }
+
+    /// How many instances vote, at most: 1, 3, 5 (the default) or 7. The others have a replica and
+    /// can vote in the place of one that is lost. It should be the same on all instances; the
+    /// leader's holds.
+    #[must_use]
+    pub fn max_voters(mut self, voters: usize) -> Builder {
+        self.keeping.max_voters = voters;
+        self
+    }
+
+    /// How long a voter may be silent before another instance votes in its place, if there is one
+    /// that can: one minute by default. An instance without a vote that is silent for ten times as
+    /// long is not a member any more. It should be the same on all instances; the leader's holds.
+    #[must_use]
+    pub fn replace_after(mut self, time: Duration) -> Builder {
+        self.keeping.replace_after = time;
+        self
+    }
+
+    /// Lets most of the listed peers found the cluster, if after this time not all of them are
+    /// there. By default all of them are needed, once.
+    ///
+    /// The risk is that of disks that were lost: if a cluster was founded and most of its members
+    /// then come back with empty disks, while the others cannot be reached, they found a second one.
+    /// With all of them needed, any that still has its disk prevents that.
+    #[must_use]
+    pub fn found_with_majority_after(mut self, time: Duration) -> Builder {
+        self.majority_after = Some(time);
+        self
+    }
+
     /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`].
     /// One more of the same scheme takes the place of the first.
     #[must_use]
@@ -197,6 +239,15 @@ impl Builder {
             return invalid("request_timeout", "it must not be zero");
         }
         self.schemes.validate()?;
+        if ![1, 3, 5, 7].contains(&self.keeping.max_voters) {
+            return invalid("max_voters", "it must be 1, 3, 5 or 7");
+        }
+        if self.keeping.replace_after < self.heartbeat * 40 {
+            return invalid("replace_after", "it must be at least 40 heartbeats");
+        }
+        if self.zone.len() > ZONE_BYTES_MAX || self.zone.contains([';', '\n', '\r', '\0']) {
+            return invalid("zone", "it must have at most 64 bytes, and no `;` or line breaks");
+        }
         if self.pending_requests_max == 0 {
             return invalid("pending_requests_max", "at least one request must be let in");
         }
@@ -223,25 +274,6 @@ impl Builder {
         let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
 
-        let mut founding = peers.founding()?;
-        let in_dir = |error: crate::storage::StorageError| error.into_error(dir.clone());
-        let mut store = SledStore::open(&dir, SledOptions::default()).map_err(in_dir)?;
-        let identity = match store.identity() {
-            Some(identity) => {
-                if founding.members.len() == 1 && identity.address == address {
-                    // The only member of a cluster that was not founded by a list, but restored.
-                    let Identity { cluster, node, uid, .. } = *identity;
-                    let member = Member { uid, ..Member::new(node, address.as_str()) };
-                    founding = Genesis { cluster, members: vec![member] };
-                }
-                check_identity(identity, &founding, &address, &dir)?;
-                identity.clone()
-            }
-            None => {
-                peers.check_resolved()?;
-                found(&mut store, &founding, &address).map_err(in_dir)?
-            }
-        };
         let clock = Clock::real();
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = NodeConfig {
@@ -251,34 +283,44 @@ impl Builder {
             version: self.version,
             seed: entropy::number()?,
             log: LogLimits::default(),
-            keeping: Keeping::default(),
-            peers: Vec::new(),
-            majority_after: None,
-            zone: String::new(),
+            keeping: self.keeping,
+            peers: peers.addresses().map(str::to_owned).collect(),
+            majority_after: self.majority_after,
+            zone: self.zone.clone(),
         };
-        let node = boot(&mut store, config, now).map_err(in_dir)?;
-        if founding.members.len() == 1 && !node.status().peers.is_empty() {
-            let reason = "its cluster was founded by another list of peers".to_owned();
-            return Err(Error::DataDirMismatch { dir, reason });
+        let (store, node) = directory::start(&dir, &address, &config, now)?;
+        let identity = node.identity().clone();
+        // What a cluster's members are is in its log. One that was founded by a build before that
+        // has the ids that follow from the list.
+        let (roster, _) = node.machine().roster();
+        let mut members: Vec<Member> = roster.members().cloned().collect();
+        let founding = peers.founding()?;
+        if members.is_empty() && founding.cluster == identity.cluster {
+            members = founding.members;
         }
-        let remote = founding.members.iter().filter(|member| member.node != identity.node);
+        if !members.iter().any(|member| member.node == identity.node) {
+            members.push(node.member().clone());
+        }
+        let remote = members.iter().filter(|member| member.node != identity.node);
         let remote = remote
             .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
             .collect();
         let local = LocalPeer {
-            cluster: identity.cluster,
+            cluster: node.cluster(),
             node: identity.node,
             incarnation: identity.incarnation,
             version: self.version,
         };
+        let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();
         driver::start(driver::Start {
             node,
             store: Box::new(store),
             listener,
             local,
             remote,
+            seeds,
             clock,
-            members: founding.members,
+            members,
             settings: self,
         })
     }
@@ -311,12 +353,7 @@ impl Builder {
                 }),
             };
         };
-        if !peers.addresses().any(|peer| peer == address) {
-            return Err(Error::NotAPeer {
-                peers: peers.addresses().map(str::to_owned).collect(),
-                detail: format!(" (the advertised address {address} is not one of them)"),
-            });
-        }
+        check_address(&address)?;
         let listener = bind(self.listen.as_deref().unwrap_or(&address))?;
         Ok((address, listener))
     }
@@ -364,42 +401,4 @@ fn own_subject(_security: &Security) -> Option<Id> {
 fn default_dir(address: &str) -> PathBuf {
     let name = address.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '.'), "-");
     Path::new("quorate-data").join(name)
-}
-
-fn found(
-    store: &mut SledStore,
-    founding: &Genesis,
-    address: &str,
-) -> std::result::Result<Identity, crate::storage::StorageError> {
-    let own = founding.members.iter().find(|member| member.address == address);
-    let identity = Identity {
-        cluster: founding.cluster,
-        node: own.map_or(0, |member| member.node),
-        incarnation: entropy::number().map_err(|error| crate::storage::StorageError::Io {
-            what: "a random incarnation".to_owned(),
-            reason: error.to_string(),
-        })?,
-        address: address.to_owned(),
-        uid: own.map_or(0, |member| member.uid),
-    };
-    let (hard_state, meta, state) = founding.start(crate::version::FIRST);
-    store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-    tracing::info!(cluster = identity.cluster, node = identity.node, "a new data directory");
-    Ok(identity)
-}
-
-fn check_identity(
-    identity: &Identity,
-    founding: &Genesis,
-    address: &str,
-    dir: &Path,
-) -> Result<()> {
-    let mismatch = |reason| Err(Error::DataDirMismatch { dir: dir.to_owned(), reason });
-    if identity.address != address {
-        return mismatch(format!("it is that of {}, and this is {address}", identity.address));
-    }
-    if identity.cluster != founding.cluster {
-        return mismatch("its cluster was founded by another list of peers".to_owned());
-    }
-    Ok(())
 }

@@ -5,16 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::machine::Machine;
 use crate::machine::command::{Batch, NodeId, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
-use crate::membership::{Genesis, Member, Promise};
+use crate::membership::{Genesis, Member, Promise, nothing};
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
 };
-use crate::node::message::{
-    EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting,
-};
+use crate::node::message::{EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
 use crate::session::SessionState;
 use crate::storage::{Boot, Identity};
@@ -223,16 +220,8 @@ impl Cluster {
 
     /// One more process, with an empty disk, that knows of the cluster and starts.
     pub(crate) fn add(&mut self, id: NodeId) {
-        let machine = Machine::new();
-        let meta = SnapshotMeta {
-            index: 0,
-            term: 0,
-            zxid: machine.zxid(),
-            hash: machine.hash(),
-            voting: Voting::default(),
-        };
-        let chunks = ChunkWriter::full(machine.state()).collect();
-        let disk = Disk::new(HardState::default(), meta, chunks);
+        let (hard_state, meta, state) = nothing();
+        let disk = Disk::new(hard_state, meta, ChunkWriter::full(state).collect());
         self.hosts.insert(id, Host::new(disk));
         self.start(id);
     }

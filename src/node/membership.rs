@@ -81,7 +81,6 @@ impl Membership {
     pub(super) fn unsettle(&mut self, now: Time) {
         self.changing = None;
         self.level_since.clear();
-        self.silent = None;
         self.health_at = Time::ZERO;
         // Nobody is taken for dead for what this node did not listen for.
         self.heard.values_mut().for_each(|heard| *heard = now);

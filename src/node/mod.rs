@@ -79,6 +79,7 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
+use crate::membership::Member;
 use crate::storage::Identity;
 use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
 use crate::znode::{SessionId, Zxid};
@@ -307,6 +308,15 @@ impl Node {
             }
         }
         std::mem::take(&mut self.effects)
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// How this node is put down as a member.
+    pub(crate) fn member(&self) -> &Member {
+        &self.membership.me
     }
 
     pub(crate) fn id(&self) -> NodeId {

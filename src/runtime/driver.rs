@@ -43,6 +43,7 @@ pub(crate) struct Start {
     pub(crate) listener: TcpListener,
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
+    pub(crate) seeds: Vec<String>,
     pub(crate) clock: Clock,
     pub(crate) members: Vec<Member>,
     pub(crate) settings: Builder,
@@ -50,8 +51,9 @@ pub(crate) struct Start {
 
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
-    let Start { node, store, listener, local, remote, clock, members, settings } = start;
+    let Start { node, store, listener, local, remote, seeds, clock, members, settings } = start;
     let cluster = local.cluster;
+    let _ = seeds;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
@@ -147,6 +149,15 @@ impl Driver {
         self.watch_disk();
         let work = self.host.step();
         // Its last words too: with them it may hand over.
+        if let Some(cluster) = work.cluster {
+            let _ = cluster;
+        }
+        if let Some(members) = work.members {
+            let others = members.iter().filter(|member| member.node != self.host.node().id());
+            let others = others
+                .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
+            self.transport.set_peers(others.collect());
+        }
         if !work.messages.is_empty() {
             self.transport.send(work.messages);
         }

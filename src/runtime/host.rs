@@ -550,6 +550,9 @@ impl Host {
         if let Some(members) = &members {
             self.shared.members.store(Arc::clone(members));
         }
+        if let Some(cluster) = effects.cluster {
+            self.shared.cluster.store(cluster, Ordering::Relaxed);
+        }
         self.publish_status(now.mono, effects.stopped.is_some());
         self.timers.ring(now.mono);
         let wake_at = self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at));

@@ -3,6 +3,7 @@
 
 pub(crate) mod availability;
 pub(crate) mod clock;
+pub(crate) mod directory;
 pub(crate) mod disk;
 pub(crate) mod driver;
 pub(crate) mod entropy;

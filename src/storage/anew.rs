@@ -107,7 +107,6 @@ impl SledStore {
     /// under a new id, as the rest of `start` says. It is open, not blank, and not loaded then.
     ///
     /// The cluster, the uid and the address stay what they were.
-    #[allow(dead_code, reason = "until members are removed")]
     pub(crate) fn begin_anew(
         dir: &Path,
         options: SledOptions,

@@ -120,7 +120,6 @@ pub(crate) trait LogStore: Send {
 
     /// What the node has promised while it had no cluster; the default if nothing, or if the store
     /// is blank.
-    #[allow(dead_code, reason = "until clusters are founded by it")]
     fn promise(&self) -> &Promise;
 
     /// Replaces the identity. A node's id, incarnation and uid never change, and a cluster once set

@@ -89,6 +89,9 @@ pub(crate) enum Control {
     Stop(usize, Sender<()>),
     /// As an instance of another version, if one is given.
     Restart(usize, Option<u16>, Sender<Result<Arc<Shared>>>),
+    /// One more, at a place of its own.
+    Add(Sender<Arc<Shared>>),
+    Wipe(usize, Sender<()>),
     Expire(SessionId, Sender<()>),
     Advance(Duration, Sender<()>),
     Leader(Sender<Option<usize>>),
@@ -150,6 +153,20 @@ impl ClusterBuilder {
     #[must_use]
     pub fn super_user(mut self, id: Id) -> ClusterBuilder {
         self.settings = self.settings.super_user(id);
+        self
+    }
+
+    /// See [`Builder::max_voters`].
+    #[must_use]
+    pub fn max_voters(mut self, voters: usize) -> ClusterBuilder {
+        self.settings = self.settings.max_voters(voters);
+        self
+    }
+
+    /// See [`Builder::replace_after`].
+    #[must_use]
+    pub fn replace_after(mut self, time: Duration) -> ClusterBuilder {
+        self.settings = self.settings.replace_after(time);
         self
     }
 
@@ -365,6 +382,37 @@ impl Cluster {
         let shared = self.order(|done| Control::Restart(node, version, done))?;
         self.lock_nodes()[node] = Coordinator::of_cluster(shared, Arc::clone(&self.running));
         Ok(())
+    }
+
+    /// Starts one more instance, which joins the cluster: it has a replica once the clock has moved
+    /// on a little, and votes if that is wanted. Gives its place.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(1);
+    /// let (second, third) = (cluster.add_node(), cluster.add_node());
+    /// cluster.advance(Duration::from_secs(10));
+    /// let members = cluster.node(third).status().members;
+    /// assert!(members.len() == 3 && members.iter().all(|member| member.votes));
+    /// # let _ = second;
+    /// ```
+    pub fn add_node(&self) -> usize {
+        let shared = self.order(Control::Add);
+        let mut nodes = self.lock_nodes();
+        nodes.push(Coordinator::of_cluster(shared, Arc::clone(&self.running)));
+        nodes.len() - 1
+    }
+
+    /// Stops a node and puts an empty disk in the place of the one that it had: what
+    /// [`Cluster::restart`] starts then is another member at the same address.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn wipe(&self, node: usize) {
+        self.check(node);
+        self.order(|done| Control::Wipe(node, done));
     }
 
     /// Expires a session, as if its node had not been heard of for its timeout.

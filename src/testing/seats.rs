@@ -12,10 +12,12 @@ use crossbeam_channel::{Receiver, Select};
 use super::Control;
 use crate::acl::Id;
 use crate::builder::Builder;
+use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{Genesis, Member};
+use crate::membership::{Genesis, Member, nothing};
 use crate::node::io::{Input, Now, Problem, Time};
-use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
+use crate::node::message::{HardState, SnapshotMeta};
+use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::{Call, Host, Limits, Shared};
@@ -29,7 +31,9 @@ pub(crate) struct Seats {
     seats: Vec<Seat>,
     settings: Builder,
     clock: Clock,
+    /// By their places.
     members: Vec<Member>,
+    next_id: u64,
 }
 
 /// A place for a node.
@@ -54,26 +58,34 @@ fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0A00_0001 + u32::try_from(node).unwrap_or(0))
 }
 
+/// A disk of this member's store, which begins with this.
+fn disk(member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk {
+    let (hard_state, meta, state) = start;
+    let identity = Identity {
+        // Of the cluster in memory there is no second one, and everybody knows it.
+        cluster: CLUSTER,
+        node: member.node,
+        incarnation: member.node,
+        address: member.address.clone(),
+        uid: member.uid,
+    };
+    let disk = MemoryDisk::new();
+    disk.open()
+        .found(&identity, *hard_state, meta, &mut ChunkWriter::full(state.clone()))
+        .expect("a new store in memory takes its founding");
+    disk
+}
+
 impl Seats {
     pub(crate) fn new(nodes: usize, settings: Builder, clock: Clock) -> (Seats, Vec<Arc<Shared>>) {
         let members: Vec<Member> = (1..=nodes as u64)
             .map(|node| Member::new(node, format!("node-{}", node - 1)))
             .collect();
         let founding = Genesis { cluster: CLUSTER, members: members.clone() };
-        let mut seats = Seats { seats: Vec::new(), settings, clock, members };
+        let next_id = nodes as u64 + 1;
+        let mut seats = Seats { seats: Vec::new(), settings, clock, members, next_id };
         for member in &founding.members {
-            let disk = MemoryDisk::new();
-            let identity = Identity {
-                cluster: founding.cluster,
-                node: member.node,
-                incarnation: member.node,
-                address: member.address.clone(),
-                uid: member.uid,
-            };
-            let (hard_state, meta, state) = founding.start(seats.settings.version);
-            disk.open()
-                .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
-                .expect("a new store in memory takes its founding");
+            let disk = disk(member, &founding.start(seats.settings.version));
             let version = seats.settings.version;
             seats.seats.push(Seat { disk, running: None, group: 0, version });
         }
@@ -92,13 +104,20 @@ impl Seats {
             version: self.seats[node].version,
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
-            keeping: Keeping::default(),
+            keeping: self.settings.keeping,
             peers: Vec::new(),
             majority_after: None,
             zone: String::new(),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
-        let booted = boot(&mut store, config, now)?;
+        let booted = match boot(&mut store, config.clone(), now) {
+            Err(StorageError::Removed { .. }) => {
+                self.wipe(node);
+                store = self.seats[node].disk.open();
+                boot(&mut store, config, now)?
+            }
+            booted => booted?,
+        };
         let limits = Limits {
             pending_requests_max: self.settings.pending_requests_max,
             request_timeout: self.settings.request_timeout,
@@ -117,6 +136,14 @@ impl Seats {
             self.meet(other, node);
         }
         Ok(shared)
+    }
+
+    /// The place has an empty disk from its next start on, and its node another id.
+    fn wipe(&mut self, node: usize) {
+        self.members[node].node = self.next_id;
+        self.members[node].uid = self.next_id;
+        self.next_id += 1;
+        self.seats[node].disk = disk(&self.members[node], &nothing());
     }
 
     fn stop(&mut self, node: usize) {
@@ -204,6 +231,21 @@ impl Seats {
                 let dir = PathBuf::from(&self.members[node].address);
                 let _ = done.send(self.start(node).map_err(|error| error.into_error(dir)));
             }
+            Control::Add(done) => {
+                let address = format!("node-{}", self.members.len());
+                self.members.push(Member::new(self.next_id, address));
+                self.next_id += 1;
+                let disk = disk(&self.members[self.members.len() - 1], &nothing());
+                let version = self.settings.version;
+                self.seats.push(Seat { disk, running: None, group: 0, version });
+                let started = self.start(self.seats.len() - 1);
+                let _ = done.send(started.expect("a store in memory keeps what it was given"));
+            }
+            Control::Wipe(node, done) => {
+                self.stop(node);
+                self.wipe(node);
+                let _ = done.send(());
+            }
             Control::Expire(session, done) => {
                 self.settle();
                 for seat in &mut self.seats {
@@ -280,12 +322,18 @@ impl Seats {
                 reason: format!("the disk failed: {error}"),
             }));
         }
+        let cluster = running.host.node().cluster();
         for (to, message) in work.messages {
             let other = self.members.iter().position(|member| member.node == to);
             let Some(other) = other.filter(|other| self.reaches(node, *other)) else {
                 continue;
             };
             if let Some(running) = &mut self.seats[other].running {
+                // As a transport has it.
+                let is_known = running.host.node().cluster() == cluster && cluster != 0;
+                if message.is_of_cluster() && !is_known {
+                    continue;
+                }
                 running.host.input(Input::Peer { from, message });
             }
         }

@@ -1,0 +1,175 @@
+//! Instances that come and go, through the public interface, in memory.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{Availability, CreateMode, Error};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The addresses of those that vote, and of those that do not, as a node has them.
+fn members(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
+    let members = cluster.node(node).status().members.into_iter();
+    let (voters, learners): (Vec<_>, Vec<_>) = members.partition(|member| member.votes);
+    let sorted = |members: Vec<quorate::MemberStatus>| {
+        let mut addresses: Vec<String> = members.into_iter().map(|member| member.address).collect();
+        addresses.sort();
+        addresses
+    };
+    (sorted(voters), sorted(learners))
+}
+
+#[test]
+fn a_new_instance_has_everything_and_takes_part() {
+    let cluster = Cluster::new(3);
+    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).unwrap();
+    let new = cluster.add_node();
+    cluster.advance(5 * SECOND);
+    let coordinator = cluster.node(new);
+    assert!(coordinator.is_ready());
+    assert_eq!(coordinator.address(), "node-3");
+    let session = coordinator.session();
+    assert_eq!(&session.get("/a").unwrap().0[..], b"1");
+    session.set("/a", b"2").unwrap();
+    cluster.node(0).session().sync().unwrap();
+    assert_eq!(&cluster.node(0).session().get("/a").unwrap().0[..], b"2");
+    let config = session.get("/zookeeper/config").unwrap().0;
+    let config = String::from_utf8(config.to_vec()).unwrap();
+    assert_eq!(config.matches(":participant").count(), 3, "{config}");
+    assert_eq!(config.matches(":observer").count(), 1, "{config}");
+}
+
+#[test]
+fn who_leaves_hands_its_vote_over_and_comes_back_as_another_member() {
+    let cluster = Cluster::new(3);
+    cluster.add_node();
+    cluster.advance(5 * SECOND);
+    let leader = cluster.leader().unwrap();
+    let leaver = cluster.node(leader);
+    let stay = (leader + 1) % 3;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            leaver.leave(60 * SECOND).unwrap();
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            cluster.advance(SECOND / 10);
+        }
+    });
+    assert!(matches!(leaver.session().get("/"), Err(Error::Stopped { .. })));
+    cluster.advance(SECOND);
+    let (voters, learners) = members(&cluster, stay);
+    assert!(!voters.contains(&format!("node-{leader}")));
+    assert_eq!((voters.len(), learners.len()), (3, 0));
+    cluster.restart(leader);
+    cluster.advance(5 * SECOND);
+    assert_eq!(members(&cluster, stay).1, [format!("node-{leader}")]);
+    cluster.node(leader).session().sync().unwrap();
+}
+
+#[test]
+fn the_last_instance_cannot_leave() {
+    let cluster = Cluster::new(1);
+    let error = cluster.node(0).leave(Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    cluster.node(0).session().create("/still", b"", CreateMode::Persistent).unwrap();
+}
+
+#[test]
+fn an_instance_with_an_empty_disk_takes_the_place_of_the_one_that_it_was() {
+    let cluster = Cluster::new(3);
+    cluster.node(0).session().create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.wipe(1);
+    cluster.restart(1);
+    cluster.advance(10 * SECOND);
+    let (voters, learners) = members(&cluster, 0);
+    assert_eq!((voters.len(), learners.len()), (3, 0));
+    assert!(voters.contains(&"node-1".to_owned()));
+    assert_eq!(&cluster.node(1).session().get("/a").unwrap().0[..], b"1");
+    // It votes in earnest.
+    cluster.stop(2);
+    cluster.advance(5 * SECOND);
+    cluster.node(1).session().set("/a", b"2").unwrap();
+}
+
+/// Every instance is replaced by one of a new address and a new disk, while writes go on and a lock
+/// is held. Nothing that was acknowledged is lost.
+#[test]
+fn a_whole_cluster_is_replaced_under_load() {
+    let cluster = Cluster::builder().replace_after(10 * SECOND).start(5);
+    cluster.advance(SECOND);
+    let mut written = 0;
+    let mut tokens = Vec::new();
+    for old in 0..5 {
+        let new = cluster.add_node();
+        for _ in 0..50 {
+            cluster.advance(SECOND / 10);
+            let session = cluster.node(new.min(5 + old)).session();
+            let created = session.create(&format!("/n{written}"), b"", CreateMode::Persistent);
+            if created.is_ok() {
+                written += 1;
+            }
+        }
+        let held = cluster.node(new).session().lock("/lock").unwrap().acquire().unwrap();
+        tokens.push(held.fencing_token());
+        let leaver = cluster.node(old);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                leaver.leave(60 * SECOND).unwrap();
+                done.store(true, Ordering::Release);
+            });
+            while !done.load(Ordering::Acquire) {
+                cluster.advance(SECOND / 10);
+            }
+        });
+        assert!(held.is_held());
+    }
+    let last = cluster.node(9);
+    last.session().sync().unwrap();
+    for n in 0..written {
+        assert!(last.session().exists(&format!("/n{n}")).unwrap().is_some(), "/n{n} of {written}");
+    }
+    assert!(written >= 200, "{written} of 250 writes while members came and went");
+    assert!(tokens.is_sorted(), "{tokens:?}");
+    let (voters, _) = members(&cluster, 9);
+    assert_eq!(voters, (5..10).map(|node| format!("node-{node}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_can_still_be_lost_is_told_as_it_changes() {
+    let cluster = Cluster::new(3);
+    cluster.advance(SECOND);
+    let observer = cluster.leader().unwrap();
+    let others: Vec<usize> = (0..3).filter(|node| *node != observer).collect();
+    let coordinator = cluster.node(observer);
+    assert!(coordinator.safe_to_stop());
+    let changes = coordinator.availability_changes();
+    cluster.stop(others[0]);
+    cluster.advance(10 * SECOND);
+    assert!(!coordinator.safe_to_stop());
+    cluster.stop(others[1]);
+    cluster.advance(10 * SECOND);
+    assert!(!coordinator.is_ready());
+    cluster.restart(others[0]);
+    cluster.restart(others[1]);
+    cluster.advance(10 * SECOND);
+    let kinds: Vec<&str> = changes
+        .try_iter()
+        .map(|change| match change {
+            Availability::Healthy { spare } => {
+                assert_eq!(spare, 1);
+                "healthy"
+            }
+            Availability::AtRisk { reason } => {
+                assert!(reason.contains(&format!("node-{}", others[0])), "{reason}");
+                "at risk"
+            }
+            _ => "no quorum",
+        })
+        .collect();
+    assert_eq!(kinds[..3], ["healthy", "at risk", "no quorum"]);
+    assert_eq!(kinds.last(), Some(&"healthy"));
+}

@@ -21,14 +21,16 @@
 //! A directory without `IDENTITY` is blank, and a crash while founding leaves
 //! one: but only if it holds nothing that founding does not make.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::files::{
+    copy_all, create_directory, create_file, io_error, lock, move_entries, remove_all,
+    sync_directory,
+};
 use super::frame::{FRAME_BYTES_MAX, Format, Frame};
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, refuse};
@@ -51,11 +53,6 @@ const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
 /// Where file systems put what their repair found; on a volume of its own it is in every root.
 const LOST_AND_FOUND: &str = "lost+found";
-
-/// How long a lock may outlive its last user: a process that the host starts holds a copy of it
-/// until it runs its own program, and threads of sled hold on to that of the database.
-pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
-pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// The generation that founding makes.
 pub(super) const FIRST_GENERATION: u64 = 1;
@@ -459,28 +456,6 @@ impl Directory {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-fn lock(path: &Path) -> Result<File, StorageError> {
-    let file = private()
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(|error| io_error("opening LOCK", &error))?;
-    let begun = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                if begun.elapsed() >= LOCK_WAIT {
-                    return Err(StorageError::InUse);
-                }
-                thread::sleep(LOCK_POLL);
-            }
-            Err(TryLockError::Error(error)) => return Err(io_error("locking LOCK", &error)),
-        }
-    }
-}
-
 /// Refuses a directory without `IDENTITY` that holds what founding does not make.
 fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
     let entries = fs::read_dir(path).map_err(|error| io_error("listing the directory", &error))?;
@@ -504,39 +479,6 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Moves those entries of a directory that are chosen into another one, durably.
-fn move_entries(from: &Path, to: &Path, chosen: impl Fn(&str) -> bool) -> io::Result<()> {
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        if entry.file_name().to_str().is_none_or(&chosen) {
-            fs::rename(entry.path(), to.join(entry.file_name()))?;
-        }
-    }
-    sync_directory(to)?;
-    sync_directory(from)
-}
-
-/// Copies a file, or a directory with all that is in it.
-fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
-    if !from.is_dir() {
-        return fs::copy(from, to).map(drop);
-    }
-    create_directory(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        copy_all(&entry.path(), &to.join(entry.file_name()))?;
-    }
-    Ok(())
-}
-
-/// Removes a directory with all that is in it, if it is there.
-fn remove_all(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 fn is_tmp(name: &str) -> bool {
     name.strip_suffix(TMP).is_some_and(|name| FRAMES.iter().any(|frame| frame.name == name))
 }
@@ -548,67 +490,6 @@ fn generation_number(name: &str) -> Option<u64> {
         return None;
     }
     digits.parse().ok()
-}
-
-/// Options for a file that only its owner may read.
-fn private() -> OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-}
-
-/// Makes or empties a file that only its owner may read.
-pub(crate) fn create_file(path: &Path) -> Result<File, StorageError> {
-    private()
-        .create(true)
-        .truncate(true)
-        .open(path)
-        .map_err(|error| io_error(&format!("creating {}", path.display()), &error))
-}
-
-/// Makes a directory that only its owner may enter, and its parents, durably.
-pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let parent = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    create_directory(parent)?;
-    let mut builder = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    match builder.create(path) {
-        // Another instance that starts in the same moment may have made it.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-        other => other?,
-    }
-    sync_directory(parent)
-}
-
-/// Makes the names in a directory durable.
-#[cfg(unix)]
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-/// Makes the names in a directory durable: elsewhere than on Unix the file system sees to it.
-#[cfg(not(unix))]
-pub(crate) fn sync_directory(_: &Path) -> io::Result<()> {
-    Ok(())
-}
-
-/// The store's form of an I/O error.
-pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    let what = what.to_owned();
-    match error.kind() {
-        StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
-        _ => StorageError::Io { what, reason: error.to_string() },
-    }
 }
 
 /// Writes `ANEW` as a crash leaves it.

@@ -23,7 +23,7 @@ use std::time::Instant;
 use sled::{Batch, Db, IVec, Mode};
 
 use super::StorageError;
-use super::directory::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
+use super::files::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
 use super::record::{Encoded, Kind, Reader, Record, RecordId, corrupt};
 use super::witness::{Testimony, Witness};
 

@@ -18,6 +18,7 @@
 
 mod anew;
 mod directory;
+mod files;
 mod frame;
 mod generation;
 mod log_index;
@@ -47,7 +48,7 @@ use crate::membership::{Promise, node_id};
 pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 
 pub(crate) use self::anew::{Marks, Replacement, copy_store, identity_of};
-pub(crate) use self::directory::{create_file, sync_directory};
+pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::sled::{SledOptions, SledStore};
 

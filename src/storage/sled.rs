@@ -394,7 +394,7 @@ impl LogStore for SledStore {
             }
             let before = Bounds::empty(meta.index);
             let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
-            let io = |error| super::directory::io_error("clearing the directory", &error);
+            let io = |error| super::files::io_error("clearing the directory", &error);
             store.directory.remove_leftovers(None).map_err(io)?;
             let first_chain = first_chain(&Directory::origin_of(identity), FIRST_GENERATION);
             let mut generation = store.create_generation(FIRST_GENERATION)?;

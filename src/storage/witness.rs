@@ -27,7 +27,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::directory::{create_file, io_error};
+use super::files::{create_file, io_error};
 use super::record::{array, corrupt};
 use super::{HardState, StorageError};
 

@@ -1,0 +1,135 @@
+//! Files and directories: how they are made, moved, locked and synced.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::StorageError;
+
+/// How long a lock may outlive its last user: a process that the host starts holds a copy of it
+/// until it runs its own program, and threads of sled hold on to that of the database.
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
+pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Locks a file, which is made if it is not there.
+#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
+pub(super) fn lock(path: &Path) -> Result<File, StorageError> {
+    let file = private()
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| io_error("opening LOCK", &error))?;
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                if begun.elapsed() >= LOCK_WAIT {
+                    return Err(StorageError::InUse);
+                }
+                thread::sleep(LOCK_POLL);
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error("locking LOCK", &error)),
+        }
+    }
+}
+
+/// Moves those entries of a directory that are chosen into another one, durably.
+pub(super) fn move_entries(
+    from: &Path,
+    to: &Path,
+    chosen: impl Fn(&str) -> bool,
+) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_none_or(&chosen) {
+            fs::rename(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    sync_directory(to)?;
+    sync_directory(from)
+}
+
+/// Copies a file, or a directory with all that is in it.
+pub(super) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    if !from.is_dir() {
+        return fs::copy(from, to).map(drop);
+    }
+    create_directory(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        copy_all(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+/// Removes a directory with all that is in it, if it is there.
+pub(super) fn remove_all(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Options for a file that only its owner may read.
+fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Makes or empties a file that only its owner may read.
+pub(crate) fn create_file(path: &Path) -> Result<File, StorageError> {
+    private()
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .map_err(|error| io_error(&format!("creating {}", path.display()), &error))
+}
+
+/// Makes a directory that only its owner may enter, and its parents, durably.
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    create_directory(parent)?;
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        // Another instance that starts in the same moment may have made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other?,
+    }
+    sync_directory(parent)
+}
+
+/// Makes the names in a directory durable.
+#[cfg(unix)]
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Makes the names in a directory durable: elsewhere than on Unix the file system sees to it.
+#[cfg(not(unix))]
+pub(crate) fn sync_directory(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// The store's form of an I/O error.
+pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let what = what.to_owned();
+    match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
+        _ => StorageError::Io { what, reason: error.to_string() },
+    }
+}

@@ -257,7 +257,7 @@ impl Shared {
         }
         let status = self.status();
         if let Some(reason) = status.forming {
-            return format!("there is no cluster yet: {reason}");
+            return reason;
         }
         let unreachable: Vec<String> = status
             .peers

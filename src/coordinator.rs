@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use crate::availability::Availability;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::node::{Node, REMOVED};
 use crate::recovery::{self, Backup};
 use crate::runtime::host::Shared;
@@ -363,6 +364,13 @@ impl Coordinator {
             members: members.collect(),
             stopped: shared.stopped().map(str::to_owned),
         }
+    }
+
+    /// What this instance has counted. Blocks until the node's thread has a moment; all zero once it
+    /// has stopped.
+    pub fn metrics(&self) -> Metrics {
+        let shared = self.shared();
+        shared.look(Node::metrics).unwrap_or_default()
     }
 
     /// How much the cluster can still lose, as this instance sees it. Does not block.

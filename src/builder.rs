@@ -258,6 +258,8 @@ impl Builder {
             node: identity.node,
             incarnation: identity.incarnation,
             version: self.version,
+            address,
+            boot: entropy::number()?,
         };
         driver::start(driver::Start {
             node,

@@ -58,10 +58,11 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
     let options = TransportOptions { security: settings.security, ..TransportOptions::default() };
-    let transport = TcpTransport::start(listener, local, remote, options, move |event| {
-        events.send(event).is_ok()
-    })
-    .map_err(system("the network thread"))?;
+    let transport =
+        TcpTransport::start(listener, local, remote, Vec::new(), options, move |event| {
+            events.send(event).is_ok()
+        })
+        .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
     let disk = Disk::start(store, done).map_err(system("the disk thread"))?;
     let limits = Limits {
@@ -218,6 +219,8 @@ impl Driver {
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }
+            // It is in the log.
+            TransportEvent::SeedUnreachable { .. } => return,
         });
     }
 
@@ -265,10 +268,16 @@ mod tests {
         clock: &Clock,
     ) -> (Driver, Arc<Shared>) {
         let node = founding.members[place].node;
-        let local =
-            LocalPeer { cluster: founding.cluster, node, incarnation: node, version: VERSION };
         let address = founding.members[place].address.clone();
-        let (cluster, incarnation) = (local.cluster, node);
+        let (cluster, incarnation) = (founding.cluster, node);
+        let local = LocalPeer {
+            cluster,
+            node,
+            incarnation,
+            version: VERSION,
+            address: address.clone(),
+            boot: 1,
+        };
         let mut store = MemoryDisk::new().open();
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let identity = Identity { cluster, node, incarnation, address, uid: node };
@@ -294,10 +303,11 @@ mod tests {
             .collect();
         let (events, network) = bounded(NETWORK_CAPACITY);
         let options = TransportOptions::default();
-        let transport = TcpTransport::start(listener, local, remote, options, move |event| {
-            events.send(event).is_ok()
-        })
-        .unwrap();
+        let transport =
+            TcpTransport::start(listener, local, remote, Vec::new(), options, move |event| {
+                events.send(event).is_ok()
+            })
+            .unwrap();
         let (done, written) = unbounded();
         let disk = Disk::start(Box::new(store), done).unwrap();
         let limits = Limits {

@@ -310,7 +310,7 @@ impl Builder {
             node: identity.node,
             incarnation: identity.incarnation,
             version: self.version,
-            address,
+            address: address.clone(),
             boot: entropy::number()?,
         };
         let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();

@@ -53,16 +53,14 @@ pub(crate) struct Start {
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let Start { node, store, listener, local, remote, seeds, clock, members, settings } = start;
     let cluster = local.cluster;
-    let _ = seeds;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
     let options = TransportOptions { security: settings.security, ..TransportOptions::default() };
-    let transport =
-        TcpTransport::start(listener, local, remote, Vec::new(), options, move |event| {
-            events.send(event).is_ok()
-        })
-        .map_err(system("the network thread"))?;
+    let transport = TcpTransport::start(listener, local, remote, seeds, options, move |event| {
+        events.send(event).is_ok()
+    })
+    .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
     let disk = Disk::start(store, done).map_err(system("the disk thread"))?;
     let limits = Limits {
@@ -151,7 +149,7 @@ impl Driver {
         let work = self.host.step();
         // Its last words too: with them it may hand over.
         if let Some(cluster) = work.cluster {
-            let _ = cluster;
+            self.transport.set_cluster(cluster);
         }
         if let Some(members) = work.members {
             let others = members.iter().filter(|member| member.node != self.host.node().id());
@@ -215,12 +213,17 @@ impl Driver {
     fn take_event(&mut self, event: TransportEvent) {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
-            TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
+            TransportEvent::Connected { peer, version } => {
+                self.host.shared().seed_found();
+                Input::Connected { peer, version }
+            }
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }
-            // It is in the log.
-            TransportEvent::SeedUnreachable { .. } => return,
+            TransportEvent::SeedUnreachable { address, reason, permanent } => {
+                self.host.shared().seed_unreachable(address, reason, permanent);
+                return;
+            }
         });
     }
 

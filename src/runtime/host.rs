@@ -395,6 +395,10 @@ impl Host {
         self.calls.clone()
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }

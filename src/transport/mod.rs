@@ -51,7 +51,6 @@ pub(crate) enum TransportEvent {
     /// (another cluster, another version, another identity).
     Unreachable { peer: NodeId, reason: String, permanent: bool },
     /// Nobody was found at the address of this seed; otherwise as [`TransportEvent::Unreachable`].
-    #[cfg_attr(not(test), expect(dead_code, reason = "until nodes look for others by it"))]
     SeedUnreachable { address: String, reason: String, permanent: bool },
 }
 

@@ -242,14 +242,12 @@ impl TcpTransport {
     /// that is reached elsewhere, since it has said so itself, is left there as long as the list has
     /// not changed for it. One that is in the list no longer is disconnected, or a guest if it is
     /// connected to us.
-    #[cfg_attr(not(test), expect(dead_code, reason = "until members come and go"))]
     pub(crate) fn set_peers(&self, peers: Vec<RemotePeer>) {
         self.ask(Command::Peers(peers));
     }
 
     /// Sets the cluster that this node has had none of. Peers are told by new connections, and those
     /// of other clusters are disconnected.
-    #[cfg_attr(not(test), expect(dead_code, reason = "until clusters are founded"))]
     pub(crate) fn set_cluster(&self, cluster: u64) {
         self.ask(Command::Cluster(cluster));
     }

@@ -427,9 +427,8 @@ impl Coordinator {
     pub fn safe_to_stop(&self) -> bool {
         let shared = self.shared();
         let seen = shared.status().availability;
-        let others = seen.voters.iter().filter(|voter| **voter != shared.node);
-        let alive = others.filter(|voter| !seen.silent.contains(voter)).count();
-        shared.stopped().is_none() && seen.has_leader && alive >= seen.quorum
+        let lost = |voter| voter == shared.node || seen.silent.contains(&voter);
+        shared.stopped().is_none() && seen.has_leader && seen.spare(lost).is_some()
     }
 
     /// Leaves the cluster for good: hands the vote to another instance if one can take it, is

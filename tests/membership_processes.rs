@@ -17,7 +17,8 @@ use quorate::{Coordinator, CreateMode, Session};
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
-    let dir = std::env::var("QUORATE_TEST_DIR").unwrap_or_else(|_| format!("data-{address}"));
+    common::log();
+    let dir = format!("data-{address}");
     let coordinator = node(&address)
         .data_dir(dir)
         .replace_after(Duration::from_secs(2))

@@ -273,9 +273,26 @@ pub(crate) struct NodeStatus {
 pub(crate) struct Availability {
     pub(crate) voters: Vec<NodeId>,
     pub(crate) learners: Vec<NodeId>,
+    /// Those who voted before, while a change of several votes is made: they decide, too.
+    pub(crate) outgoing: Vec<NodeId>,
     /// The voters that the leader has not heard of, as far as it has told.
     pub(crate) silent: Vec<NodeId>,
-    /// How many voters decide.
-    pub(crate) quorum: usize,
     pub(crate) has_leader: bool,
+}
+
+impl Availability {
+    /// How many of the voters that are heard of could be lost before nothing can be decided, if those
+    /// that `is_lost` names are lost already; `None` if nothing can be.
+    pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
+        let spare = |voters: &Vec<NodeId>| {
+            let alive = voters.iter().filter(|voter| !is_lost(**voter)).count();
+            alive.checked_sub(voters.len() / 2 + 1)
+        };
+        let incoming = spare(&self.voters)?;
+        if self.outgoing.is_empty() {
+            Some(incoming)
+        } else {
+            Some(incoming.min(spare(&self.outgoing)?))
+        }
+    }
 }

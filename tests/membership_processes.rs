@@ -338,8 +338,10 @@ fn a_copied_directory_is_refused() {
     processes[2].order("close");
     processes[2].wait("closed");
     let data = |address: &String| dir.path().join(format!("data-{address}"));
-    let copied =
-        std::process::Command::new("cp").arg("-r").args([data(&peers[2]), data(&peers[3])]).status();
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([data(&peers[2]), data(&peers[3])])
+        .status();
     assert!(copied.unwrap().success());
     processes[2] = start(dir.path(), &peers[..3], &peers[2]);
     ready(&mut processes[2]);

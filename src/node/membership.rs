@@ -199,7 +199,7 @@ impl Node {
                 let command = Command::Configure { version, seats };
                 let request =
                     Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-                let batch = Batch { time: self.now.wall_ms, requests: vec![request] };
+                let batch = Batch { time: self.log_time(), requests: vec![request] };
                 if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
                     self.membership.changing = Some(self.raw.raft.raft_log.last_index());
                 }

@@ -369,8 +369,7 @@ impl Coordinator {
     /// What this instance has counted. Blocks until the node's thread has a moment; all zero once it
     /// has stopped.
     pub fn metrics(&self) -> Metrics {
-        let shared = self.shared();
-        shared.look(Node::metrics).unwrap_or_default()
+        self.shared().metrics()
     }
 
     /// How much the cluster can still lose, as this instance sees it. Does not block.

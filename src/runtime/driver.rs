@@ -71,6 +71,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(node, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
+    shared.meter_by(transport.meter());
     let calls = host.calls();
     let driver = Driver {
         host,

@@ -135,6 +135,7 @@ pub(crate) fn addresses(count: usize) -> Vec<String> {
 
 /// Writes the log of this process to its standard error, if `QUORATE_TEST_LOG` is set: for when a
 /// test fails.
+#[allow(clippy::disallowed_methods, reason = "the times of a log")]
 pub(crate) fn log() {
     if std::env::var_os("QUORATE_TEST_LOG").is_some() {
         let _ = tracing::subscriber::set_global_default(Log(std::time::Instant::now()));

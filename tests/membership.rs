@@ -125,6 +125,7 @@ fn a_whole_cluster_is_replaced_under_load() {
     }
     assert!(written >= 200, "{written} of 250 writes while members came and went");
     assert!(tokens.is_sorted(), "{tokens:?}");
+    cluster.advance(SECOND);
     let (voters, _) = members(&cluster, 9);
     assert_eq!(voters, (5..10).map(|node| format!("node-{node}")).collect::<Vec<_>>());
 }

@@ -185,7 +185,9 @@ impl Node {
         }
         self.look_at_members();
         self.tell_health();
-        if !self.may_change() {
+        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
+        let settled = self.leads_since.0 + self.patience() + self.config.heartbeat * 2;
+        if self.now.mono < settled || !self.may_change() {
             return;
         }
         let view = self.view();

@@ -7,7 +7,8 @@
 //! 1. Who asks to be a member is put down in the roster, then made a learner.
 //! 2. A member whose address or uid a newer one has (its disk was wiped or begun anew) gives its
 //!    place to that one, by one joint change, once the new one has caught up.
-//! 3. Who wants to leave goes; its vote goes to a learner that has caught up, if there is one.
+//! 3. Who wants to leave goes: first its vote, to a learner that has caught up if there is one, and
+//!    then the rest of it.
 //! 4. Too many voters: one less.
 //! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
 //! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
@@ -237,10 +238,13 @@ fn let_go(view: &View) -> Option<Action> {
         let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
         return view.vote([(heir, Part::Voter)]);
     }
+    // A member acts by those changes that it knows to be committed, and after a crash it may not know
+    // of the last. So that the leaver's vote is not needed any more when it has gone, it loses that
+    // by a change of its own, which is known to be committed wherever the next one is on disk.
     if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
-        return view.vote([(leaver, Part::Gone), (heir, Part::Voter)]);
+        return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
     }
-    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Gone)])).flatten()
+    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
 }
 
 fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
@@ -371,7 +375,7 @@ mod tests {
         // Two would be left, of which one is dead.
         assert_eq!(plan(&view, &KEEPING), None);
         plant(Some(Bug::VoterRemovedBelowQuorum));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Gone)]));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
         plant(None);
     }
 

@@ -2,13 +2,15 @@
 //! that keeps the members as they should be ([`members`](super::members) says how).
 //!
 //! Whoever is not a member of the cluster that it knows tells all whom it reaches that it wants to be
-//! one, again and again, until the log that it is sent says so; a member does the same while the
-//! roster has something else of it than what it is (its address changes, say). Only the leader acts
-//! on that. Wishes are forgotten when they are not repeated.
+//! one ([`PeerMessage::Join`]), again and again, until the log that it is sent says so. A member tells
+//! who it is ([`PeerMessage::Present`]) while the roster has something else of it (its address has
+//! changed, say), and while it hears of no leader. Only the leader acts on either. Wishes are
+//! forgotten when they are not repeated.
 //!
-//! A leader that hears of one who is not a member says so ([`PeerMessage::Gone`]). One that was
-//! removed while it was away, and by its own log still is a member, learns by that that it is not:
-//! it stops, and its directory is marked.
+//! A leader that hears of one who is not a member, and takes itself for one, says so
+//! ([`PeerMessage::Gone`]). One that was removed while it was away, and by its own log still is a
+//! member, learns by that that it is not: it stops, and its directory is marked. It is never taken in
+//! again under its old id, under which it has voted, and which has an end in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -134,6 +136,19 @@ impl Node {
         }
     }
 
+    /// One that is a member by its own log tells who it is.
+    pub(super) fn take_present(&mut self, from: NodeId, member: Member) {
+        if !self.serving {
+            return;
+        }
+        if !self.is_member(from) {
+            self.tell_gone(from);
+        } else if member.node == from && member.is_valid() {
+            let until = self.now.mono + WISH_TIME;
+            self.membership.wishes.insert(from, (member, until));
+        }
+    }
+
     pub(super) fn take_leave(&mut self, from: NodeId) {
         if !self.serving {
             return;
@@ -245,16 +260,22 @@ impl Node {
             let as_put_down = roster.get(self.id).map(|seat| &seat.member);
             let differs = as_put_down != Some(&self.membership.me);
             // A cluster of a version that knows no members is not told of any.
-            let wants = if is_member { self.knows_members() && differs } else { self.joins };
-            if !wants {
-                return;
+            let wants = if is_member {
+                self.knows_members() && (differs || self.is_lonely())
+            } else {
+                self.joins
+            };
+            let member = self.membership.me.clone();
+            match (wants, is_member) {
+                (false, _) => return,
+                (true, true) => PeerMessage::Present { member },
+                (true, false) => PeerMessage::Join { member },
             }
-            PeerMessage::Join { member: self.membership.me.clone() }
         };
         if self.serving {
             let until = now + WISH_TIME;
             match wish {
-                PeerMessage::Join { member } => {
+                PeerMessage::Present { member } => {
                     self.membership.wishes.insert(self.id, (member, until));
                 }
                 _ => drop(self.membership.leavers.insert(self.id, until)),
@@ -263,6 +284,12 @@ impl Node {
         }
         let to = self.versions.connected_with(MEMBERS_SINCE);
         self.effects.messages.extend(to.map(|peer| (peer, wish.clone())));
+    }
+
+    /// Whether nothing was heard of a leader for long. One that was removed hears nothing any more,
+    /// and if it is a learner, nobody hears of it either: it does not stand for election.
+    fn is_lonely(&self) -> bool {
+        self.now.mono.saturating_sub(self.led_at) >= self.patience()
     }
 
     /// Notes who is there and who is level with the log.
@@ -384,9 +411,7 @@ impl Node {
             silent: silent.into_iter().filter(|node| voting.voters.contains(node)).collect(),
             quorum: voters / 2 + 1,
             // For as long as an election takes, the former one counts.
-            has_leader: self.stopped.is_none()
-                && voters > 0
-                && self.now.mono.saturating_sub(self.led_at) < self.patience(),
+            has_leader: self.stopped.is_none() && voters > 0 && !self.is_lonely(),
         }
     }
 }

@@ -54,6 +54,7 @@ impl Node {
             }
             PeerMessage::Meet { word } => self.take_word(from, word),
             PeerMessage::Join { member } => self.take_join(from, member),
+            PeerMessage::Present { member } => self.take_present(from, member),
             PeerMessage::Leave => self.take_leave(from),
             PeerMessage::Gone { index } => self.take_gone(index)?,
             PeerMessage::Health { silent } => self.take_health(from, silent),

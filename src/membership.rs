@@ -10,6 +10,7 @@ use crate::machine::command::NodeId;
 use crate::machine::{Machine, State};
 use crate::node::message::{HardState, SnapshotMeta, Voting};
 use crate::peers::check_address;
+use crate::planted::{Bug, planted};
 use crate::version::MEMBERS_SINCE;
 use crate::znode::Zxid;
 
@@ -36,6 +37,7 @@ impl Member {
 /// The id of the member whose instance and data directory drew these: never 0, and another one for
 /// each directory that is begun anew.
 pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
+    let incarnation = if planted(Bug::NodeIdTwice) { 0 } else { incarnation };
     let bytes = [uid.to_le_bytes(), incarnation.to_le_bytes()].concat();
     xxh3_64(&bytes).max(1)
 }

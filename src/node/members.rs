@@ -49,8 +49,10 @@ pub(crate) const FORGET_FACTOR: u32 = 10;
 /// What a leader sees of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sight {
-    /// For how long nothing was heard of it; zero: it is alive.
+    /// For how long it is known that nothing was heard of it; zero: it is not known to be dead.
     pub(crate) silent: Duration,
+    /// It was heard of just now, so that it is known to be alive.
+    pub(crate) heard: bool,
     /// It has been level with the log for a while.
     pub(crate) caught_up: bool,
 }
@@ -86,6 +88,11 @@ impl View {
 
     fn is_alive(&self, node: NodeId) -> bool {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
+    }
+
+    /// What a new leader has not heard of may be alive, and may as well be dead for long.
+    fn is_heard(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
     }
 
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
@@ -127,7 +134,7 @@ impl View {
             };
         }
         let decides = |voters: &BTreeSet<NodeId>| {
-            let alive = voters.iter().filter(|node| self.is_alive(**node)).count();
+            let alive = voters.iter().filter(|node| self.is_heard(**node)).count();
             2 * alive > voters.len()
         };
         !after.is_empty() && decides(&after) && decides(&self.voters)
@@ -304,10 +311,10 @@ mod tests {
     use crate::planted::plant;
 
     const KEEPING: Keeping = Keeping { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight = Sight { silent: Duration::ZERO, caught_up: true };
+    const ALIVE: Sight = Sight { silent: Duration::ZERO, heard: true, caught_up: true };
 
     fn dead_for(seconds: u64) -> Sight {
-        Sight { silent: Duration::from_secs(seconds), caught_up: false }
+        Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
     }
 
     /// Node 1 leads.
@@ -379,6 +386,17 @@ mod tests {
         plant(None);
     }
 
+    /// A new leader takes nobody for dead for what it did not listen for, and nobody for alive.
+    #[test]
+    fn who_was_not_heard_of_yet_is_not_counted_on() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, Sight { heard: false, ..ALIVE });
+        view.leaving.insert(3);
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, ALIVE);
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+    }
+
     #[test]
     fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
         let mut view = view(&[1, 2, 3], &[]);
@@ -404,7 +422,8 @@ mod tests {
                 for (node, sight) in &mut view.sights {
                     let (seconds, caught_up) = sights[*node as usize];
                     let silent = Duration::from_secs(seconds);
-                    *sight = Sight { silent, caught_up: caught_up && seconds == 0 };
+                    let heard = seconds == 0;
+                    *sight = Sight { silent, heard, caught_up: caught_up && heard };
                 }
                 let wish = |(node, at)| (node, Member::new(node, format!("node-{at}:1")));
                 view.wishes = wishes.into_iter().map(wish).collect();

@@ -21,6 +21,7 @@ use super::message::PeerMessage;
 use super::{ELECTION_TICKS, Node};
 use crate::machine::command::{Batch, Command, NodeId, Request};
 use crate::membership::{MEMBERS_MAX, Member, Roster, Seat};
+use crate::planted::{Bug, planted};
 use crate::version::MEMBERS_SINCE;
 use crate::znode::SessionId;
 
@@ -44,6 +45,8 @@ pub(super) struct Membership {
     tell_at: Time,
     /// When something was last heard of a member.
     heard: BTreeMap<NodeId, Time>,
+    /// Since when it would have been noticed if nothing was.
+    listening: BTreeMap<NodeId, Time>,
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
     /// Who asks for something, until when that holds.
@@ -68,6 +71,7 @@ impl Membership {
             leaving: false,
             tell_at: Time::ZERO,
             heard: BTreeMap::new(),
+            listening: BTreeMap::new(),
             level_since: BTreeMap::new(),
             wishes: BTreeMap::new(),
             leavers: BTreeMap::new(),
@@ -80,13 +84,13 @@ impl Membership {
     }
 
     /// There is another leader, or none: what was known as the former one's is known no more.
-    pub(super) fn unsettle(&mut self, now: Time) {
+    pub(super) fn unsettle(&mut self) {
         self.changing = None;
         self.level_since.clear();
         self.silent = None;
         self.health_at = Time::ZERO;
         // Nobody is taken for dead for what this node did not listen for.
-        self.heard.values_mut().for_each(|heard| *heard = now);
+        self.listening.clear();
     }
 }
 
@@ -100,6 +104,17 @@ impl Node {
         let members = self.raw.store().conf_state();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
+    }
+
+    /// Only planted: some voter in the place of a learner.
+    pub(super) fn stand_in(&self, learner: NodeId) -> NodeId {
+        let members = self.raw.store().conf_state();
+        let voter = members.voters.iter().find(|voter| **voter != self.id);
+        if members.learners.contains(&learner) {
+            voter.copied().unwrap_or(learner)
+        } else {
+            learner
+        }
     }
 
     /// Something was heard of a peer.
@@ -289,7 +304,8 @@ impl Node {
     /// Whether nothing was heard of a leader for long. One that was removed hears nothing any more,
     /// and if it is a learner, nobody hears of it either: it does not stand for election.
     fn is_lonely(&self) -> bool {
-        self.now.mono.saturating_sub(self.led_at) >= self.patience()
+        !planted(Bug::RemovedUnaware)
+            && self.now.mono.saturating_sub(self.led_at) >= self.patience()
     }
 
     /// Notes who is there and who is level with the log.
@@ -302,9 +318,10 @@ impl Node {
         let progress = self.raw.raft.prs();
         let members: BTreeSet<NodeId> = progress.iter().map(|(id, _)| *id).collect();
         membership.heard.retain(|node, _| members.contains(node));
+        membership.listening.retain(|node, _| members.contains(node));
         membership.level_since.retain(|node, _| members.contains(node));
         for (node, progress) in progress.iter().filter(|(node, _)| **node != self.id) {
-            membership.heard.entry(*node).or_insert(now);
+            membership.listening.entry(*node).or_insert(now);
             // What was proposed in the last moment nobody can have yet.
             let level = progress.matched > 0 && progress.matched + LEVEL_ENTRIES >= last;
             if level {
@@ -323,10 +340,13 @@ impl Node {
     fn sight(&self, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
-        let silent = self.membership.heard.get(&node).map_or(Duration::ZERO, since);
+        let heard = self.membership.heard.get(&node);
+        let silent = heard.max(self.membership.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > self.patience() { silent } else { Duration::ZERO };
+        let heard = heard.is_some_and(|heard| since(heard) <= self.patience())
+            || planted(Bug::PresumedAlive);
         let level = self.membership.level_since.get(&node).map_or(Duration::ZERO, since);
-        Sight { silent, caught_up: silent.is_zero() && level >= self.patience() }
+        Sight { silent, heard, caught_up: silent.is_zero() && level >= self.patience() }
     }
 
     fn view(&self) -> View {

@@ -112,6 +112,24 @@ fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
+/// The leader hands over, and the next one has not heard of anybody yet.
+#[test]
+fn a_new_leader_does_not_count_on_the_dead() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    cluster.advance(30 * SECOND);
+    cluster.leave(leader);
+    cluster.advance(30 * SECOND);
+    assert!(!cluster.stopped.contains_key(&leader), "its vote is needed");
+    let next = cluster.leader().unwrap();
+    assert_eq!(voting(&cluster, next), (vec![1, 2, 3], vec![]));
+    cluster.start(victim);
+    cluster.advance(10 * SECOND);
+    assert!(cluster.stopped.contains_key(&leader));
+}
+
 /// It has voted under its id, and its log has the end of that.
 #[test]
 fn a_removed_member_is_not_taken_in_again_under_its_old_id() {

@@ -234,10 +234,9 @@ impl World {
         self.processes.iter().position(|process| process.member.node == node)
     }
 
-    /// Whether a leader of so long might take this node for alive, at the most.
-    pub(super) fn may_seem_alive(&self, node: NodeId, leads_since: Nanos) -> bool {
-        let allowed = |at: Nanos| at.max(leads_since) + self.patience() > self.now();
-        self.down_since.get(&node).is_none_or(|at| allowed(*at))
+    /// Whether a leader may take this node for alive: it has run not long ago.
+    pub(super) fn may_seem_alive(&self, node: NodeId) -> bool {
+        self.down_since.get(&node).is_none_or(|at| at + self.patience() > self.now())
     }
 
     /// Whether all that can run are members, as many vote as should, and the roster says so.
@@ -250,13 +249,16 @@ impl World {
             return true;
         }
         let voting = membership.voting();
-        let there =
-            |process: &Process| process.life.is_some() && membership.is_member(process.member.node);
+        let roster = checks.oracle.roster();
+        let there = |process: &Process| {
+            let told = process.life.as_ref().and_then(|life| life.members.as_ref());
+            membership.is_member(process.member.node)
+                && told.is_some_and(|told| told.iter().eq(roster.members()))
+        };
         let most = self.processes.len().min(self.kernel.plan.keeping.max_voters);
         let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
         let votes = (wanted..=self.kernel.plan.keeping.max_voters).contains(&voting.voters.len());
         let alive = voting.voters.iter().all(|voter| self.place_of(*voter).is_some());
-        let roster = checks.oracle.roster();
         let members = voting.voters.iter().chain(&voting.learners);
         let put_down = members.clone().count() == roster.seats.len()
             && members.clone().all(|node| {

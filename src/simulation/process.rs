@@ -58,6 +58,8 @@ pub(crate) struct Life {
     pub(crate) leaving: bool,
     /// Whom it is connected with, by their places.
     pub(crate) connected: BTreeMap<usize, NodeId>,
+    /// The members, as it was last told whom to be connected with.
+    pub(crate) members: Option<Arc<Vec<Member>>>,
     /// It has been told to close.
     pub(crate) closing: bool,
 }
@@ -84,6 +86,7 @@ impl Life {
             resigned: false,
             leaving: false,
             connected: BTreeMap::new(),
+            members: None,
             closing: false,
         }
     }

@@ -117,8 +117,6 @@ pub(crate) struct World {
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
-    /// Since when there is a leader of each term.
-    led_since: BTreeMap<u64, Nanos>,
     due: BinaryHeap<Reverse<Due>>,
     sequence: u64,
     pub(crate) steps: u64,
@@ -137,7 +135,6 @@ impl World {
             disks: BTreeMap::new(),
             down_since: BTreeMap::new(),
             lost_at: 0,
-            led_since: BTreeMap::new(),
             due: BinaryHeap::new(),
             sequence: 0,
             steps: 0,
@@ -519,17 +516,20 @@ impl World {
                 work.messages.len()
             ));
         }
+        if work.members.is_some() {
+            life.members.clone_from(&work.members);
+        }
         let (term, _, leads) = life.host.node().leadership();
         let (now, leads_in) = (self.now(), leads.then_some(term));
-        let leads_since = *self.led_since.entry(term).or_insert(now);
         let checked = self.observe(place, &life, before, installed, &work.disk).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
+            checks.membership.told(work.cluster)?;
             work.disk.iter().try_for_each(|op| {
                 let membership = &mut checks.membership;
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;
                 // Who was stopped for a while reads what others have said before they went.
                 let stopped = self.processes[place].paused_until + self.patience() > now;
-                let is_alive = |node| stopped || self.may_seem_alive(node, leads_since);
+                let is_alive = |node| stopped || self.may_seem_alive(node);
                 membership.proposing(op, life.host.node(), leads_in, now, is_alive)?;
                 checks.agreement.writing(op)
             })

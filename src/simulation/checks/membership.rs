@@ -99,6 +99,13 @@ impl Membership {
         }
     }
 
+    /// I25: the shell is told of no other cluster than the one that there is.
+    pub(crate) fn told(&self, cluster: Option<u64>) -> Result<(), Violation> {
+        require(cluster.is_none() || cluster == self.cluster, "I25 one cluster", || {
+            format!("there is {:x?}, and somebody says {cluster:x?}", self.cluster)
+        })
+    }
+
     /// I12: what is committed is with a majority of those who vote. A leader counts by the
     /// configuration that it has applied: while it has not, that before the last change.
     pub(crate) fn decides(&self, mut holds: impl FnMut(NodeId) -> bool) -> bool {

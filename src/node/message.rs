@@ -39,8 +39,7 @@ pub(crate) enum PeerMessage {
     SnapshotAck { transfer: u64, next: u32 },
     /// Either end gives the transfer up.
     SnapshotAbort { transfer: u64 },
-    /// The sender wants to be a member, or is one and tells who it is now. Repeated until the log
-    /// says so.
+    /// The sender, who has never been a member, wants to be one. Repeated until the log says so.
     Join { member: Member },
     /// The sender wants to be a member no more. Repeated until it is gone.
     Leave,
@@ -50,6 +49,9 @@ pub(crate) enum PeerMessage {
     Health { silent: Vec<NodeId> },
     /// What a node without a cluster tells everybody, and a member answers to that.
     Meet { word: Word },
+    /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
+    /// roster says so, and while it knows of no leader.
+    Present { member: Member },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -441,6 +443,7 @@ mod tests {
             ("gone", PeerMessage::Gone { index: 300 }),
             ("health", PeerMessage::Health { silent: vec![300] }),
             ("meet", PeerMessage::Meet { word }),
+            ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
         ]
     }
 
@@ -452,7 +455,7 @@ mod tests {
             golden.sample(name, &bytes);
             // What is added here must not be sent to a peer of a version that has it not: see
             // `version`.
-            let of_3 = ["join", "leave", "gone", "health", "meet"].contains(&name);
+            let of_3 = ["join", "leave", "gone", "health", "meet", "present"].contains(&name);
             assert_eq!(bytes[0] >= 8, of_3, "{name} is of a later version");
             assert!(bytes[0] != 0 || bytes[2] < 8, "{name} is of a later version");
             assert_eq!(PeerMessage::decode(&bytes), Ok(message));

@@ -589,7 +589,7 @@ impl Node {
             self.expiring.clear();
             self.outgoing.clear();
             self.versions.unsettle(self.versions_settled_at());
-            self.membership.unsettle(self.now.mono);
+            self.membership.unsettle();
             self.send_again();
             if leadership.leader != 0 {
                 self.metrics.leaders_known += 1;

@@ -325,7 +325,9 @@ fn weight(message: &PeerMessage) -> usize {
             PeerMessage::Forward { requests } => requests.iter().map(request_weight).sum(),
             PeerMessage::Round { sessions, .. } => 8 * sessions.len(),
             PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
-            PeerMessage::Join { member } => member.address.len() + member.zone.len(),
+            PeerMessage::Join { member } | PeerMessage::Present { member } => {
+                member.address.len() + member.zone.len()
+            }
             PeerMessage::Health { silent } => 8 * silent.len(),
             // A word is bounded, and one is told a second.
             PeerMessage::Meet { word } => 64 * (1 + word.list.len()),

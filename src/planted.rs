@@ -116,12 +116,15 @@ pub enum Bug {
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
+    GuestWatchFromNow,
+    GuestSeesOlder,
+    TellingsLost,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 96] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -215,6 +218,9 @@ impl Bug {
         Bug::LostHoldingShared,
         Bug::CloneInLine,
         Bug::PermitsOfOld,
+        Bug::GuestWatchFromNow,
+        Bug::GuestSeesOlder,
+        Bug::TellingsLost,
     ];
 
     /// Those of how members come and go.
@@ -366,6 +372,9 @@ impl Bug {
                 "who acquires a reentrant lock again has a part in a holding that is lost"
             }
             Bug::CloneInLine => "a clone of a reentrant lock waits in line behind another",
+            Bug::GuestWatchFromNow => "a client that moves has its watches set from now on",
+            Bug::GuestSeesOlder => "a client that moves is served by a replica that is behind",
+            Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

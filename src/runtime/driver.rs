@@ -153,7 +153,7 @@ impl Driver {
             let _ = cluster;
         }
         if let Some(members) = work.members {
-            let others = members.iter().filter(|member| member.node != self.host.node().id());
+            let others = members.iter().filter(|member| member.node != self.host.engine().id());
             let others = others
                 .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
             self.transport.set_peers(others.collect());

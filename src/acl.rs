@@ -208,7 +208,7 @@ impl Id {
     }
 
     /// With what may be tried out to find a password left out.
-    fn redacted(&self) -> Id {
+    pub(crate) fn redacted(&self) -> Id {
         match self.id.split_once(':') {
             Some((user, _)) if self.is("digest") || self.is("argon2") => {
                 Id::new(self.scheme.clone(), format!("{user}:x"))

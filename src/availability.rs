@@ -71,6 +71,9 @@ impl Availability {
         if seen.silent.is_empty() {
             return Availability::Healthy { spare };
         }
+        if alive < seen.quorum {
+            return Availability::NoQuorum { reason: waiting_for() };
+        }
         let silent: Vec<String> = seen.silent.iter().map(|node| address(*node)).collect();
         let more = match spare {
             0 => "the loss of one more stops it".to_owned(),
@@ -109,6 +112,7 @@ mod tests {
         );
         let at_risk = of(3, &[2], true).to_string();
         assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");
+        assert_eq!(of(3, &[1, 2], true).to_string(), "no quorum: no leader");
         assert_eq!(of(3, &[], false).to_string(), "no quorum: no leader");
     }
 }

@@ -12,7 +12,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use crate::availability::Availability;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
-use crate::node::REMOVED;
+use crate::metrics::Metrics;
+use crate::node::{Node, REMOVED};
 use crate::recovery::{self, Backup};
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Shared;
@@ -123,12 +124,14 @@ impl Drop for Owner {
 }
 
 impl Coordinator {
-    /// Joins the cluster of these peers, `host:port` each: all the instances of the application,
-    /// this one included.
+    /// Joins the cluster of these peers, `host:port` each, or founds it with them if there is none:
+    /// all the instances of the application, this one included.
     ///
     /// Every instance gives the same list, in any order and on every start; each takes the first
     /// address of it that is its host's own and free, and keeps its data below
-    /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] sets either.
+    /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] sets either, which
+    /// an instance that is not on the list must do. `docs/membership.md` says how a cluster is
+    /// founded, and how instances come and go afterwards.
     ///
     /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Only
     /// a disk may keep it waiting: one that has not opened the data directory within a minute, and a
@@ -138,7 +141,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
-    /// [`Error::UnresolvedPeer`], [`Error::NotSecured`] when one is not on this host's loopback,
+    /// [`Error::NotSecured`] when one is not on this host's loopback,
     /// [`Error::NotAPeer`] when none of it is this process. For the data
     /// directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
     /// [`Error::Corrupt`]. [`Error::System`].
@@ -363,6 +366,13 @@ impl Coordinator {
             members: members.collect(),
             stopped: shared.stopped().map(str::to_owned),
         }
+    }
+
+    /// What this instance has counted. Blocks until the node's thread has a moment; all zero once it
+    /// has stopped.
+    pub fn metrics(&self) -> Metrics {
+        let shared = self.shared();
+        shared.look(|engine| engine.node().map(Node::metrics)).flatten().unwrap_or_default()
     }
 
     /// How much the cluster can still lose, as this instance sees it. Does not block.

@@ -310,14 +310,6 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A peer's name does not resolve.
-    #[error("peer {peer} does not resolve: {reason}")]
-    UnresolvedPeer {
-        /// The peer as it was given.
-        peer: String,
-        /// What the resolver said.
-        reason: String,
-    },
     /// A peer is listed twice.
     #[error("peers {first} and {second} are the same address")]
     DuplicatePeer {
@@ -338,7 +330,7 @@ pub enum Error {
     /// None of the peers is this process.
     #[error(
         "none of the peers {peers:?} is an address of this host that can be bound{detail}; list this \
-         instance too, or name its address with Builder::advertise"
+         instance too, or say where the others reach it with Builder::advertise"
     )]
     NotAPeer {
         /// The peers as they were given.

@@ -67,6 +67,7 @@ pub mod fuzzing;
 mod golden;
 mod machine;
 mod membership;
+mod metrics;
 mod multi;
 mod multi_read;
 mod node;
@@ -105,6 +106,7 @@ pub use availability::Availability;
 pub use builder::Builder;
 pub use coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
 pub use error::{Error, Result};
+pub use metrics::Metrics;
 pub use multi::Multi;
 pub use multi_read::{ReadOp, ReadResult};
 pub use nonblocking::NonBlocking;
@@ -128,6 +130,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/membership.md")]
 #[doc = include_str!("../docs/security.md")]
 #[doc = include_str!("../docs/one-write.md")]
 #[doc = include_str!("../docs/snapshots.md")]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error};
+use quorate::{Availability, CreateMode, Error, EventKind, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -172,4 +172,26 @@ fn what_can_still_be_lost_is_told_as_it_changes() {
         .collect();
     assert_eq!(kinds[..3], ["healthy", "at risk", "no quorum"]);
     assert_eq!(kinds.last(), Some(&"healthy"));
+}
+
+/// ZooKeeper's watch on the configuration, with the stat of a write (its version is -1 there).
+#[test]
+fn a_change_of_the_members_is_a_write_of_config_that_a_watch_tells() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let path = "/zookeeper/config";
+    let (_, before) = session.get(path).unwrap();
+    let watch = session.watch(path, WatchMode::Persistent).unwrap();
+    cluster.add_node();
+    cluster.advance(5 * SECOND);
+    let (config, after) = session.get(path).unwrap();
+    let events: Vec<_> = watch.events().try_iter().collect();
+    assert!(!events.is_empty());
+    assert!(events.iter().all(|event| event.kind == EventKind::DataChanged && event.path == path));
+    assert_eq!(events.last().unwrap().zxid, after.mzxid);
+    assert_eq!(after.version, before.version + events.len() as u64);
+    assert_eq!((after.czxid, after.cversion, after.aversion), (0, 0, 0));
+    assert_eq!(after.pzxid, before.pzxid);
+    let config = String::from_utf8(config.to_vec()).unwrap();
+    assert!(config.ends_with(&format!("version={:x}", after.mzxid)), "{config}");
 }

@@ -214,7 +214,7 @@ impl Op {
     }
 
     /// As users call it.
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Op::Create { .. } => "create",
             Op::CreateWithAcl { .. } => "create_with_acl",

@@ -82,6 +82,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::machine::command::{NodeId, Request};
 use crate::membership::Member;
+use crate::metrics::Metrics;
 use crate::storage::Identity;
 use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
 use crate::znode::{SessionId, Zxid};
@@ -265,6 +266,7 @@ pub(crate) struct Node {
     /// changes no znode that a watch tells of: a sync may tell that zxid.
     published: Option<Zxid>,
     effects: Effects,
+    metrics: Metrics,
     stopped: Option<String>,
     #[cfg(any(test, feature = "simulator"))]
     late_events: Vec<(io::WatchId, crate::watch::WatchEvent)>,
@@ -313,6 +315,17 @@ impl Node {
             }
         }
         std::mem::take(&mut self.effects)
+    }
+
+    /// What it has counted, but for the network's part.
+    pub(crate) fn metrics(&self) -> Metrics {
+        Metrics {
+            watches: self.watches.len() as u64,
+            znodes: self.machine.tree().len() as u64,
+            sessions: self.machine.session_count() as u64,
+            zxid: self.machine.zxid(),
+            ..self.metrics.clone()
+        }
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -584,6 +597,8 @@ impl Node {
                 self.guests.again();
             }
             if leadership.leader != 0 {
+                self.metrics.leaders_known += 1;
+                self.metrics.elections_won += u64::from(leadership.leader == self.id);
                 tracing::info!(
                     node = self.id,
                     leader = leadership.leader,
@@ -613,6 +628,7 @@ impl Node {
         let fresh = self.fresh_soon.extract_if(.., |(index, _)| *index <= applied.index);
         self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);
         self.answer_waits();
+        self.metrics.watch_events += self.effects.events.len() as u64;
         self.local.forget_settled();
         if self.published != Some(self.machine.zxid()) {
             self.published = Some(self.machine.zxid());

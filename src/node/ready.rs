@@ -106,6 +106,7 @@ impl Node {
         meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
         let (term, state) = (message.term, self.machine.state());
         tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
+        self.metrics.snapshots_sent += 1;
         let messages = self.outgoing.begin(message.to, term, meta, state, self.now.mono);
         self.effects.messages.extend(messages.into_iter().map(|part| (message.to, part)));
     }
@@ -131,6 +132,7 @@ impl Node {
             return Err("Raft restored a snapshot that was not received".to_owned());
         };
         tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
+        self.metrics.snapshots_installed += 1;
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
         self.machine = machine;
@@ -260,6 +262,7 @@ impl Node {
         if planted(Bug::CompactedTooFar) {
             keep_from = applied.index + 2;
         }
+        self.metrics.checkpoints += 1;
         self.checkpoint = applied;
         self.checkpoint_at = self.now.mono;
         self.checkpointing = Some(applied.index);

@@ -24,6 +24,7 @@ use super::{ELECTION_TICKS, Leadership, Node, NodeConfig, raft_log};
 use crate::machine::Machine;
 use crate::machine::command::NodeId;
 use crate::membership::{Member, Promise};
+use crate::metrics::Metrics;
 use crate::planted::{Bug, planted};
 use crate::storage::{Boot, Identity};
 
@@ -127,6 +128,7 @@ impl Node {
             unreachable: unreachable.collect(),
             published: None,
             effects: Effects::default(),
+            metrics: Metrics::default(),
             stopped: None,
             #[cfg(any(test, feature = "simulator"))]
             late_events: Vec::new(),

@@ -226,6 +226,13 @@ impl Node {
     pub(super) fn take_applied(&mut self, applied: Applied) {
         let mut fired = Fired::default();
         for change in &applied.changes {
+            let count = match change.kind {
+                ChangeKind::Created => &mut self.metrics.znodes_created,
+                ChangeKind::DataChanged => &mut self.metrics.znodes_changed,
+                ChangeKind::Deleted => &mut self.metrics.znodes_deleted,
+            };
+            *count += 1;
+            self.metrics.count_below(&change.path);
             if let Some(of) = quota::of_stats(&change.path)
                 && change.kind == ChangeKind::DataChanged
             {
@@ -245,6 +252,7 @@ impl Node {
         for outcome in applied.outcomes {
             let session = outcome.session;
             if outcome.result.is_err() {
+                self.metrics.requests_refused += 1;
                 self.admission.refused(session, outcome.holder, &self.machine);
             }
             if strikes(Bug::OutcomeLost, 97) {
@@ -262,6 +270,7 @@ impl Node {
             self.guest_session_changed(change);
             match change {
                 SessionChange::Held(session) => {
+                    self.metrics.sessions_opened += 1;
                     let Some(record) = self.machine.session(session) else {
                         continue;
                     };
@@ -280,6 +289,7 @@ impl Node {
                     }
                 }
                 SessionChange::Gone(session, holder) => {
+                    self.metrics.sessions_ended += 1;
                     self.expiry.forget(session);
                     self.expiring.remove(&session);
                     self.admission.forget(session);

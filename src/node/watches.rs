@@ -158,7 +158,6 @@ fn event_kind(change: ChangeKind) -> EventKind {
 }
 
 impl WatchTable {
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.watchers.len()
     }

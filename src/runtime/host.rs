@@ -100,6 +100,8 @@ pub(crate) struct Shared {
     /// The members as this replica knows them.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
+    /// Why nobody was found at addresses of the list, and whether waiting will not help.
+    seeds: Mutex<BTreeMap<String, (String, bool)>>,
     pub(crate) schemes: Schemes,
 }
 
@@ -244,8 +246,29 @@ impl Shared {
         let _ = self.calls.send(Call::Leave);
     }
 
+    /// Nobody was found at this address of the list.
+    pub(crate) fn seed_unreachable(&self, address: String, reason: String, refused: bool) {
+        let mut seeds = self.seeds.lock().unwrap_or_else(PoisonError::into_inner);
+        seeds.insert(address, (reason, refused));
+    }
+
+    /// Somebody was found: what was the matter before is told anew if it still is.
+    pub(crate) fn seed_found(&self) {
+        self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn seeds(&self) -> BTreeMap<String, (String, bool)> {
+        self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The peer that refuses this node, if one does.
     pub(crate) fn refusal(&self) -> Option<Error> {
+        let refused = |(peer, (reason, refused)): (String, (String, bool))| {
+            refused.then_some(Error::PeerRefused { peer, reason })
+        };
+        if let Some(error) = self.seeds().into_iter().find_map(refused) {
+            return Some(error);
+        }
         self.status().peers.into_iter().find_map(|(peer, problem)| {
             let reason = problem.filter(|problem| problem.refused)?.reason;
             let peer = self.address(peer)?;
@@ -260,7 +283,13 @@ impl Shared {
         }
         let status = self.status();
         if let Some(reason) = status.forming {
-            return format!("there is no cluster yet: {reason}");
+            let seeds = self.seeds().into_iter();
+            let seeds: Vec<String> =
+                seeds.map(|(address, (reason, _))| format!("{address}: {reason}")).collect();
+            return match seeds.as_slice() {
+                [] => reason,
+                seeds => format!("{reason} ({})", seeds.join("; ")),
+            };
         }
         let unreachable: Vec<String> = status
             .peers
@@ -343,6 +372,7 @@ impl Host {
             cluster: AtomicU64::new(0),
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
+            seeds: Mutex::default(),
             schemes,
         });
         let host = Host {

@@ -11,6 +11,7 @@
 //! before it (`after`), and waits are answered in order. A session in a final
 //! state sends nothing more, and is forgotten once all is answered.
 
+mod audit;
 mod session;
 pub(crate) mod waits;
 
@@ -423,6 +424,7 @@ impl LocalSessions {
         }
         (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
+        audit::note(session, &held.ids, &write.command, result);
         if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
             effects.ids.push((held.holding(), ids.clone()));
@@ -466,6 +468,7 @@ impl LocalSessions {
             return;
         };
         (held.moved_at, held.patience) = (now, self.patience);
+        audit::note(session, &held.ids, &opening.command, result);
         match result {
             Ok(reply) => {
                 if !held.is_over() {

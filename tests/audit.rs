@@ -1,0 +1,80 @@
+//! The audit log: one line for each request that had an outcome, and none that nobody asked for.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use quorate::testing::Cluster;
+use quorate::{Acl, CreateMode};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Keeps the lines of the audit log, as `operation path users: result`.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+#[derive(Default)]
+struct Line([String; 4]);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let places = ["operation", "path", "users", "result"];
+        if let Some(place) = places.iter().position(|place| *place == field.name()) {
+            self.0[place] = format!("{value:?}").trim_matches('"').to_owned();
+        }
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "quorate::audit"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let [operation, path, users, result] = line.0;
+        self.0.lock().unwrap().push(format!("{operation} {path} {users}: {result}"));
+    }
+}
+
+#[test]
+fn each_request_has_one_line_with_who_asked_and_what_came_of_it() {
+    let lines = Lines::default();
+    // Nodes run on a thread of the cluster's own.
+    tracing::subscriber::set_global_default(lines.clone()).unwrap();
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).open_session().unwrap();
+    session.add_auth("digest", "alice:secret").unwrap();
+    session.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
+    assert!(session.create("/a", b"", CreateMode::Persistent).is_err());
+    session.multi().set("/a", b"1").create("/b", b"", CreateMode::Ephemeral).commit().unwrap();
+    session.get("/a").unwrap();
+    session.close().unwrap();
+    let lines = lines.0.lock().unwrap().clone();
+    let by_alice = |line: &&String| line.contains("digest:alice:x");
+    let ours: Vec<&String> = lines.iter().filter(by_alice).collect();
+    let wanted = [
+        ("create_with_acl /a", "success"),
+        ("create /a", "failure"),
+        ("set /a", "success"),
+        ("create /b", "success"),
+        ("close ", "success"),
+    ];
+    assert_eq!(ours.len(), wanted.len(), "{lines:?}");
+    for (line, (begins, result)) in ours.iter().zip(wanted) {
+        assert!(line.starts_with(begins) && line.contains(&format!(": {result}")), "{line}");
+    }
+    assert!(lines.iter().any(|line| line.starts_with("open ")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("add_auth ")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("secret")), "{lines:?}");
+}

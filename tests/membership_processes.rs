@@ -1,0 +1,328 @@
+//! Instances that come and go as real processes: founded one after the other, killed, rolled, replaced,
+//! moved, with disks that are lost and copied.
+
+#![cfg(unix)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{PATIENCE, Process, addresses, node, place};
+use quorate::{Coordinator, CreateMode, Session};
+
+/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
+/// '@'.
+#[test]
+fn worker() {
+    let Some((peers, address)) = place() else { return };
+    let dir = std::env::var("QUORATE_TEST_DIR").unwrap_or_else(|_| format!("data-{address}"));
+    let coordinator = node(&address)
+        .data_dir(dir)
+        .replace_after(Duration::from_secs(2))
+        .join(peers)
+        .unwrap_or_else(|error| panic!("{error}"));
+    println!("@started");
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match line.as_str() {
+            "ready" => {
+                coordinator.wait_ready(PATIENCE).unwrap();
+                println!("@ready");
+            }
+            "write" => {
+                let session = coordinator.session();
+                let name = address.rsplit(':').next().unwrap().to_owned();
+                std::thread::Builder::new().spawn(move || write(&session, &name)).unwrap();
+            }
+            "members" => {
+                let members = coordinator.status().members.into_iter();
+                let mut voters: Vec<String> =
+                    members.filter(|member| member.votes).map(|member| member.address).collect();
+                voters.sort();
+                println!("@members {}", voters.join(","));
+            }
+            "safe" => println!("@safe {}", coordinator.is_ready() && coordinator.safe_to_stop()),
+            "waits" => println!("@waits {}", waits(&coordinator)),
+            "list" => {
+                let session = coordinator.session();
+                session.sync().unwrap();
+                for child in session.children("/").unwrap() {
+                    println!("@has /{child}");
+                }
+                println!("@listed");
+            }
+            "close" => {
+                coordinator.close();
+                println!("@closed");
+                return;
+            }
+            "leave" => {
+                coordinator.leave(PATIENCE).unwrap();
+                println!("@left");
+                return;
+            }
+            other => panic!("unknown order {other}"),
+        }
+    }
+}
+
+/// What an instance that is not ready waits for.
+fn waits(coordinator: &Coordinator) -> String {
+    match coordinator.wait_ready(Duration::from_millis(100)) {
+        Ok(()) => "for nothing".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Writes until it is killed, or until it cannot.
+fn write(session: &Session, name: &str) {
+    let run = session.id().number();
+    for n in 0.. {
+        let path = format!("/{name}-{run:x}-{n}");
+        if session.create(&path, vec![7; 100], CreateMode::Persistent).is_err() {
+            return;
+        }
+        println!("@ack {path}");
+    }
+}
+
+fn start(dir: &Path, peers: &[String], address: &str) -> Process {
+    let process = Process::start(dir, peers, address);
+    process.wait("started");
+    process
+}
+
+fn start_all(dir: &Path, peers: &[String]) -> Vec<Process> {
+    peers.iter().map(|address| start(dir, peers, address)).collect()
+}
+
+fn ready(process: &mut Process) {
+    process.order("ready");
+    process.wait("ready");
+}
+
+/// Asks until the answer is this.
+fn until(process: &mut Process, question: &str, answer: &str) {
+    let begin = question.split(' ').next().unwrap();
+    for _ in 0..6000 {
+        process.order(question);
+        if process.wait(begin) == format!("{begin} {answer}") {
+            return;
+        }
+        // The answer is the process's, which takes its time: no more than this, all together.
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("{question} was never answered by {answer}");
+}
+
+/// Paths that were acknowledged by one who writes, until `done` of them.
+fn acks(process: &Process, count: usize) -> BTreeSet<String> {
+    (0..count).map(|_| process.wait("ack ")["ack ".len()..].to_owned()).collect()
+}
+
+fn rest(process: &mut Process) -> BTreeSet<String> {
+    let lines = process.kill();
+    lines.iter().filter_map(|line| line.strip_prefix("ack ")).map(str::to_owned).collect()
+}
+
+fn has_all(process: &mut Process, acked: &BTreeSet<String>) {
+    process.order("list");
+    let mut there = BTreeSet::new();
+    loop {
+        let line = process.line();
+        match line.strip_prefix("has ") {
+            Some(path) => drop(there.insert(path.to_owned())),
+            None if line == "listed" => break,
+            None => {}
+        }
+    }
+    let lost: Vec<&String> = acked.difference(&there).collect();
+    assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
+}
+
+#[test]
+fn one_then_two_then_three_of_three_found_one_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut first = start(dir.path(), &peers, &peers[0]);
+    first.order("waits");
+    let waits = first.wait("waits");
+    assert!(waits.contains(&peers[1]) && waits.contains(&peers[2]), "{waits}");
+    let mut second = start(dir.path(), &peers, &peers[1]);
+    second.order("waits");
+    assert!(second.wait("waits").contains(&peers[2]));
+    let mut third = start(dir.path(), &peers, &peers[2]);
+    for process in [&mut first, &mut second, &mut third] {
+        ready(process);
+    }
+    // All at once, and in another order.
+    for process in [&mut first, &mut second, &mut third] {
+        process.kill();
+    }
+    let mut again = start_all(dir.path(), &[peers[2].clone(), peers[0].clone(), peers[1].clone()]);
+    again.iter_mut().for_each(ready);
+}
+
+#[test]
+fn a_list_of_one_grows_by_instances_that_know_one_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut first = start(dir.path(), &peers[..1], &peers[0]);
+    ready(&mut first);
+    first.order("write");
+    let acked = acks(&first, 10);
+    let mut second = start(dir.path(), &peers[..1], &peers[1]);
+    ready(&mut second);
+    let mut third = start(dir.path(), &peers[1..2], &peers[2]);
+    ready(&mut third);
+    let mut all = peers.clone();
+    all.sort();
+    until(&mut third, "members", &all.join(","));
+    let mut acked = acked;
+    acked.extend(rest(&mut first));
+    has_all(&mut third, &acked);
+}
+
+/// Two of three are killed and their disks wiped, in every order of their return with the third.
+#[test]
+fn wiped_instances_come_back_as_new_ones_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut processes = start_all(dir.path(), &peers);
+    processes.iter_mut().for_each(ready);
+    processes[0].order("write");
+    let mut acked = acks(&processes[0], 50);
+    for victim in [1, 2] {
+        processes[victim].kill();
+        std::fs::remove_dir_all(dir.path().join(format!("data-{}", peers[victim]))).unwrap();
+        processes[victim] = start(dir.path(), &peers, &peers[victim]);
+        ready(&mut processes[victim]);
+        let mut all = peers.clone();
+        all.sort();
+        // It votes again, so that the next one may go.
+        until(&mut processes[0], "members", &all.join(","));
+        until(&mut processes[0], "safe", "true");
+    }
+    acked.extend(acks(&processes[0], 10));
+    acked.extend(rest(&mut processes[0]));
+    has_all(&mut processes[2], &acked);
+}
+
+/// With one wiped and one away, the third must not be taken for a first start.
+#[test]
+fn a_wiped_instance_and_a_blank_one_found_nothing_against_an_old_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let mut processes = start_all(dir.path(), &peers);
+    processes.iter_mut().for_each(ready);
+    processes[0].order("write");
+    let mut acked = acks(&processes[0], 10);
+    acked.extend(rest(&mut processes[0]));
+    processes.iter_mut().for_each(|process| drop(process.kill()));
+    for address in &peers[1..] {
+        std::fs::remove_dir_all(dir.path().join(format!("data-{address}"))).unwrap();
+    }
+    // The blank ones alone cannot: the third might have a cluster.
+    let mut second = start(dir.path(), &peers, &peers[1]);
+    let third = start(dir.path(), &peers, &peers[2]);
+    for _ in 0..20 {
+        second.order("waits");
+        let waits = second.wait("waits");
+        assert!(waits.contains(&peers[0]), "{waits}");
+    }
+    // It has. Without a majority it can do nothing, and neither is there another cluster.
+    let mut first = start(dir.path(), &peers, &peers[0]);
+    for _ in 0..20 {
+        first.order("waits");
+        assert!(!first.wait("waits").contains("for nothing"));
+    }
+    drop(third);
+}
+
+/// Each instance is closed in good order and started again, while another one writes.
+#[test]
+fn a_rolling_restart_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(5);
+    let mut processes = start_all(dir.path(), &peers);
+    processes.iter_mut().for_each(ready);
+    let mut acked = BTreeSet::new();
+    for place in 0..5 {
+        let writer = (place + 1) % 5;
+        processes[writer].order("write");
+        acked.extend(acks(&processes[writer], 5));
+        until(&mut processes[place], "safe", "true");
+        processes[place].order("close");
+        processes[place].wait("closed");
+        acked.extend(rest(&mut processes[place]));
+        acked.extend(acks(&processes[writer], 20));
+        processes[place] = start(dir.path(), &peers, &peers[place]);
+        ready(&mut processes[place]);
+        acked.extend(acks(&processes[writer], 5));
+    }
+    for process in &mut processes[1..] {
+        acked.extend(rest(process));
+    }
+    processes.truncate(1);
+    let mut others: Vec<Process> =
+        peers[1..].iter().map(|address| start(dir.path(), &peers, address)).collect();
+    ready(&mut others[0]);
+    has_all(&mut others[0], &acked);
+}
+
+/// Each instance leaves, and one with a new address and a new disk takes its place, while others write.
+#[test]
+fn a_rolling_replacement_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = addresses(10);
+    let mut processes = start_all(dir.path(), &all[..5]);
+    processes.iter_mut().for_each(ready);
+    let mut acked = BTreeSet::new();
+    for place in 0..5 {
+        // Whoever is given the list of today knows some that are still there.
+        let mut new = start(dir.path(), &all[place..place + 5], &all[place + 5]);
+        ready(&mut new);
+        new.order("write");
+        acked.extend(acks(&new, 10));
+        processes.push(new);
+        until(&mut processes[place], "safe", "true");
+        processes[place].order("leave");
+        processes[place].wait("left");
+        acked.extend(rest(&mut processes[place]));
+        acked.extend(acks(&processes[place + 5], 10));
+    }
+    let mut voters = all[5..].to_vec();
+    voters.sort();
+    until(&mut processes[9], "members", &voters.join(","));
+    for process in &mut processes[5..9] {
+        // Its writes go on until now.
+        process.signal("STOP");
+        process.signal("CONT");
+    }
+    acked.extend(acks(&processes[5], 1));
+    has_all(&mut processes[9], &acked);
+}
+
+/// All of them have other addresses when they come back, as after a restart of a whole fleet.
+#[test]
+fn instances_that_all_moved_find_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (addresses(3), addresses(3));
+    let mut processes = start_all(dir.path(), &old);
+    processes.iter_mut().for_each(ready);
+    processes[0].order("write");
+    let mut acked = acks(&processes[0], 10);
+    acked.extend(rest(&mut processes[0]));
+    processes.iter_mut().for_each(|process| drop(process.kill()));
+    for (old, new) in old.iter().zip(&new) {
+        let data = |address: &String| dir.path().join(format!("data-{address}"));
+        std::fs::rename(data(old), data(new)).unwrap();
+    }
+    let mut moved = start_all(dir.path(), &new);
+    moved.iter_mut().for_each(ready);
+    let mut voters = new.clone();
+    voters.sort();
+    until(&mut moved[1], "members", &voters.join(","));
+    has_all(&mut moved[2], &acked);
+}

@@ -255,3 +255,133 @@ fn a_stopped_client_is_forgotten() {
     other.sync().unwrap();
     assert_eq!(other.exists("/mine").unwrap(), None);
 }
+
+fn kinds(watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
+    watch.events().try_iter().map(|event| (event.kind, event.zxid)).collect()
+}
+
+/// 200 instances: 5 vote, 15 have a replica, and 180 have none. Some of the latter count under a
+/// lock, all of them watch, and whoever leads is stopped, and one who serves.
+#[test]
+fn two_hundred_instances_go_on_when_members_die() {
+    const CLIENTS: usize = 180;
+    const WORKERS: usize = 24;
+    const EACH: usize = 3;
+    let cluster = Cluster::builder().max_voters(5).start(5);
+    for _ in 5..20 {
+        cluster.add_node();
+    }
+    let mut waited = 0;
+    while (0..20).any(|node| !cluster.node(node).is_ready()) {
+        cluster.advance(SECOND);
+        waited += 1;
+        assert!(waited < 100, "all have joined before long");
+    }
+    let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
+    let first = clients[0].session();
+    first.create("/shared", b"", CreateMode::Persistent).unwrap();
+    first.create("/shared/n", b"0", CreateMode::Persistent).unwrap();
+    first.create("/members", b"", CreateMode::Persistent).unwrap();
+    let sessions: Vec<_> = clients.iter().map(quorate::Coordinator::session).collect();
+    let watches: Vec<_> = sessions
+        .iter()
+        .enumerate()
+        .map(|(number, session)| {
+            session.sync().unwrap();
+            let path = format!("/members/{number}");
+            session.create(&path, b"", CreateMode::Ephemeral).unwrap();
+            session.watch("/shared", WatchMode::PersistentRecursive).unwrap()
+        })
+        .collect();
+    let working = std::sync::atomic::AtomicUsize::new(WORKERS);
+    std::thread::scope(|scope| {
+        for session in sessions.iter().take(WORKERS) {
+            scope.spawn(|| {
+                let lock = session.lock("/lock").unwrap();
+                for _ in 0..EACH {
+                    let guard = lock.acquire().unwrap();
+                    let (data, _) = session.get("/shared/n").unwrap();
+                    let n: usize = std::str::from_utf8(&data).unwrap().parse().unwrap();
+                    session.set("/shared/n", (n + 1).to_string()).unwrap();
+                    guard.release().unwrap();
+                }
+                working.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        let mut beats = 0;
+        let mut leader = None;
+        while working.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+            cluster.advance(SECOND / 20);
+            beats += 1;
+            if beats == 10 {
+                leader = cluster.leader();
+                cluster.stop(leader.unwrap());
+            }
+            if beats == 60 {
+                cluster.stop((0..5).find(|node| Some(*node) != leader).unwrap());
+            }
+            if beats == 200 {
+                cluster.restart(leader.unwrap());
+            }
+        }
+    });
+    let last = &sessions[CLIENTS - 1];
+    last.sync().unwrap();
+    let total = WORKERS * EACH;
+    assert_eq!(&last.get("/shared/n").unwrap().0[..], total.to_string().as_bytes());
+    assert_eq!(last.children("/members").unwrap().len(), CLIENTS, "no session was lost");
+    let mut told = None;
+    for (session, watch) in sessions.iter().zip(&watches) {
+        session.sync().unwrap();
+        let events = kinds(watch);
+        assert!(events.iter().all(|(kind, _)| *kind == EventKind::DataChanged));
+        assert!(events.is_sorted_by(|one, next| one.1 < next.1), "doubled or out of order");
+        assert_eq!(events.len(), total, "an event was lost");
+        assert_eq!(told.get_or_insert_with(|| events.clone()), &events);
+    }
+}
+
+/// Under load, with everybody who could serve stopped and cut off in turn: nothing older is read,
+/// events come once and before what they tell of, and writes are done once.
+#[test]
+fn under_load_nothing_is_lost_doubled_or_older() {
+    let cluster = Cluster::new(3);
+    let one = cluster.add_client();
+    let session = cluster.node(one).session();
+    let writer = cluster.node(cluster.add_client()).session();
+    session.create("/n", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/n", WatchMode::Persistent).unwrap();
+    let (mut zxid, mut written) = (0, Vec::new());
+    for round in 0..60_usize {
+        let sets: Vec<_> = (0..4).map(|_| writer.nonblocking().set("/n", b"x")).collect();
+        let own = session.nonblocking().set("/n", b"y");
+        match round % 5 {
+            0 => cluster.isolate(round % 3),
+            1 => cluster.stop(round % 3),
+            2 => cluster.isolate(one),
+            3 => cluster.partition(&[&[0, 1], &[2, one, one + 1]]),
+            _ => {}
+        }
+        cluster.advance(SECOND / 4 * (round % 4) as u32);
+        let read = session.nonblocking().get("/n");
+        cluster.heal();
+        if round % 5 == 1 {
+            cluster.restart(round % 3);
+        }
+        cluster.advance(3 * SECOND);
+        let (_, stat) = read.wait().unwrap();
+        assert!(stat.mzxid >= zxid, "older than before");
+        zxid = stat.mzxid;
+        written.extend(sets.into_iter().map(|set| set.wait().unwrap().mzxid));
+        written.push(own.wait().unwrap().mzxid);
+        let (_, stat) = session.get("/n").unwrap();
+        assert!(stat.mzxid >= *written.last().unwrap(), "its own write is not there");
+        let told = watch.events().len();
+        assert!(told > 0 && stat.version as usize == written.len());
+    }
+    session.sync().unwrap();
+    written.sort_unstable();
+    let events: Vec<u64> = kinds(&watch).into_iter().map(|(_, zxid)| zxid).collect();
+    assert_eq!(events, written);
+    assert!(session.is_alive() && writer.is_alive());
+}

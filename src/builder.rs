@@ -310,6 +310,8 @@ impl Builder {
             node: identity.node,
             incarnation: identity.incarnation,
             version: self.version,
+            address: address.clone(),
+            boot: entropy::number()?,
         };
         let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();
         driver::start(driver::Start {

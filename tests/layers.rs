@@ -12,7 +12,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("path", &["error"]),
     ("planted", &[]),
     ("version", &[]),
-    ("machine", &["machine", "acl", "error", "path", "planted", "quota", "version", "znode"]),
+    (
+        "machine",
+        &["machine", "acl", "error", "membership", "path", "planted", "quota", "version", "znode"],
+    ),
     (
         "node",
         &[
@@ -29,12 +32,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "storage",
             "watch",
             "membership",
+            "metrics",
         ],
     ),
     ("membership", &["machine", "node", "peers", "version", "znode"]),
     ("storage", &["storage", "node", "machine", "membership", "error", "znode"]),
     ("security", &["security", "error"]),
-    ("transport", &["transport", "node", "machine", "security", "version"]),
+    ("transport", &["transport", "node", "machine", "peers", "security", "version"]),
     ("sync", &["session"]),
 ];
 

@@ -164,7 +164,13 @@ pub(crate) struct Voting {
 impl PeerMessage {
     /// Whether only nodes of one cluster may say this to each other.
     pub(crate) fn is_of_cluster(&self) -> bool {
-        !matches!(self, PeerMessage::Meet { .. })
+        !matches!(
+            self,
+            PeerMessage::Meet { .. }
+                | PeerMessage::Ask { .. }
+                | PeerMessage::Tell { .. }
+                | PeerMessage::LetGo { .. }
+        )
     }
 
     /// Appends the encoded message to `buffer`.

@@ -53,12 +53,11 @@ pub(crate) struct Start {
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let Start { node, store, listener, local, remote, seeds, clock, members, settings } = start;
     let cluster = local.cluster;
-    let _ = seeds;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
     let options = TransportOptions { security: settings.security, ..TransportOptions::default() };
-    let transport = TcpTransport::start(listener, local, remote, options, move |event| {
+    let transport = TcpTransport::start(listener, local, remote, seeds, options, move |event| {
         events.send(event).is_ok()
     })
     .map_err(system("the network thread"))?;
@@ -150,7 +149,7 @@ impl Driver {
         let work = self.host.step();
         // Its last words too: with them it may hand over.
         if let Some(cluster) = work.cluster {
-            let _ = cluster;
+            self.transport.set_cluster(cluster);
         }
         if let Some(members) = work.members {
             let others = members.iter().filter(|member| member.node != self.host.engine().id());
@@ -214,9 +213,16 @@ impl Driver {
     fn take_event(&mut self, event: TransportEvent) {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
-            TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
+            TransportEvent::Connected { peer, version } => {
+                self.host.shared().seed_found();
+                Input::Connected { peer, version }
+            }
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
+            }
+            TransportEvent::SeedUnreachable { address, reason, permanent } => {
+                self.host.shared().seed_unreachable(address, reason, permanent);
+                return;
             }
         });
     }
@@ -265,10 +271,16 @@ mod tests {
         clock: &Clock,
     ) -> (Driver, Arc<Shared>) {
         let node = founding.members[place].node;
-        let local =
-            LocalPeer { cluster: founding.cluster, node, incarnation: node, version: VERSION };
         let address = founding.members[place].address.clone();
-        let (cluster, incarnation) = (local.cluster, node);
+        let (cluster, incarnation) = (founding.cluster, node);
+        let local = LocalPeer {
+            cluster,
+            node,
+            incarnation,
+            version: VERSION,
+            address: address.clone(),
+            boot: 1,
+        };
         let mut store = MemoryDisk::new().open();
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let identity = Identity { cluster, node, incarnation, address, uid: node };
@@ -294,10 +306,11 @@ mod tests {
             .collect();
         let (events, network) = bounded(NETWORK_CAPACITY);
         let options = TransportOptions::default();
-        let transport = TcpTransport::start(listener, local, remote, options, move |event| {
-            events.send(event).is_ok()
-        })
-        .unwrap();
+        let transport =
+            TcpTransport::start(listener, local, remote, Vec::new(), options, move |event| {
+                events.send(event).is_ok()
+            })
+            .unwrap();
         let (done, written) = unbounded();
         let disk = Disk::start(Box::new(store), done).unwrap();
         let limits = Limits {

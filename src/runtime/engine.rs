@@ -76,10 +76,9 @@ impl Engine {
         }
     }
 
-    /// The cluster that it belongs to, 0 for none yet; `None` for a client, who belongs to whichever
-    /// serves it.
-    pub(crate) fn cluster(&self) -> Option<u64> {
-        self.node().map(Node::cluster)
+    /// The cluster that it belongs to, 0 for none yet and for a client.
+    pub(crate) fn cluster(&self) -> u64 {
+        self.node().map_or(0, Node::cluster)
     }
 
     /// The watches that its users have set, by their paths.

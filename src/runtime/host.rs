@@ -399,6 +399,10 @@ impl Host {
         self.calls.clone()
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// The member that runs here; `None` for a client.
     pub(crate) fn member(&self) -> Option<&Node> {
         self.engine.node()

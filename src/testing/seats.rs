@@ -372,11 +372,7 @@ impl Seats {
             };
             if let Some(running) = &mut self.seats[other].running {
                 // As a transport has it.
-                let is_known = match (running.host.engine().cluster(), cluster) {
-                    (Some(one), Some(other)) => one == other && one != 0,
-                    // A client belongs to whoever serves it.
-                    _ => true,
-                };
+                let is_known = running.host.engine().cluster() == cluster && cluster != 0;
                 if message.is_of_cluster() && !is_known {
                     continue;
                 }

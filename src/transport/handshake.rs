@@ -6,14 +6,23 @@
 //! answered.
 //!
 //! ```text
-//! hello:   magic, 8 bytes | version, u16 LE | what follows depends on the version; so far: postcard of
-//!          (cluster u64, from u64, to u64, incarnation u64)
-//! answer:  magic, 8 bytes | version, u16 LE | code, u8 (0 = welcome) | text, UTF-8, for people
+//! hello:   magic, 8 bytes | version, u16 LE | postcard of what depends on the version:
+//!     1, 2    (cluster u64, from u64, to u64, incarnation u64)
+//!     3       (cluster u64, from u64, to u64, incarnation u64, address string, boot u64)
+//! refusal: magic, 8 bytes | version, u16 LE | code, u8, not 0 | text, UTF-8, for people
+//! welcome: magic, 8 bytes | version, u16 LE | 0, u8 | postcard of what depends on the hello's version:
+//!     1, 2    nothing
+//!     3       (node u64, cluster u64, address string, boot u64)
 //! ```
 //!
-//! The front of the hello and the whole answer are the same in every version,
+//! The front of the hello and the whole refusal are the same in every version,
 //! so that nodes of different versions can tell each other what is wrong.
 //! Codes are only ever appended.
+//!
+//! From version 3 on both ends say where they are reached (`address`, `host:port`) and which run of
+//! their process they are (`boot`, drawn at each start). The cluster may be 0: a node that has none
+//! yet talks to those of any, and they to it. And a hello may be for whoever is at the address
+//! (`to` is 0), who says in the welcome who that is.
 //!
 //! The version of an answer is the highest that the node that answers can do, and that of a hello
 //! the one that the connection is to have: the highest of the node that connects, at first. A node
@@ -35,9 +44,14 @@ use serde::{Deserialize, Serialize};
 
 use super::LocalPeer;
 use crate::machine::command::NodeId;
+use crate::peers::check_address;
+use crate::version::MEMBERS_SINCE;
 
 /// The most a hello or an answer may take.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
+
+/// The longest address that is taken: the longest name, a port, and room.
+const ADDRESS_BYTES_MAX: usize = 300;
 
 /// The most of an answer's text that is written or shown.
 const TEXT_BYTES_MAX: usize = 512;
@@ -46,17 +60,30 @@ const MAGIC: [u8; 8] = *b"quorate\n";
 const FRONT_BYTES: usize = MAGIC.len() + 2;
 
 /// What a node says first on a connection that it has made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u16,
+    /// 0: none yet.
     pub(crate) cluster: u64,
     pub(crate) from: NodeId,
-    /// Whom the connection was meant for: addresses may have been given to others since.
+    /// Whom the connection was meant for: addresses may have been given to others since. 0: whoever
+    /// it is.
     pub(crate) to: NodeId,
     pub(crate) incarnation: u64,
+    /// Not in versions 1 and 2.
+    pub(crate) run: Option<Run>,
 }
 
-/// A hello's form, in all versions so far.
+/// A run of a node's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Where it is reached.
+    pub(crate) address: String,
+    /// Drawn when it started.
+    pub(crate) boot: u64,
+}
+
+/// A hello's form in versions 1 and 2, and how it begins in the later ones.
 #[derive(Serialize, Deserialize)]
 struct HelloBody {
     cluster: u64,
@@ -65,11 +92,35 @@ struct HelloBody {
     incarnation: u64,
 }
 
+/// A run's form.
+#[derive(Serialize, Deserialize)]
+struct RunBody<'a> {
+    address: &'a str,
+    boot: u64,
+}
+
 /// What the other node says to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Welcome,
+    /// To a hello of version 1 or 2 it is not said who welcomes it.
+    Welcome(Option<Host>),
     Refused(Refusal),
+}
+
+/// Who has welcomed a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) node: NodeId,
+    /// 0: none yet.
+    pub(crate) cluster: u64,
+    pub(crate) run: Run,
+}
+
+/// How a host's form begins.
+#[derive(Serialize, Deserialize)]
+struct HostBody {
+    node: NodeId,
+    cluster: u64,
 }
 
 /// Why a connection is refused, for the program and for people.
@@ -90,14 +141,17 @@ pub(crate) enum RefusalCode {
     Cluster,
     /// The peer looks for another node than this one.
     NotAddressed,
-    /// The peer claims to be this node.
+    /// The peer claims to be this node, or is.
     OwnId,
-    /// The peer is not a member that this node knows, or not yet.
+    /// The peer is not a member that this node knows, or not yet, and cannot be a guest: it does not
+    /// say where it is, or there are too many.
     UnknownPeer,
     /// The node that listens has other keys, or none, or demands some.
     Security,
     /// The peer's certificate is that of another node.
     Identity,
+    /// Another process runs as this node, with a copy of its data directory.
+    Duplicate,
     /// A later version's reason.
     Other(u8),
 }
@@ -113,6 +167,7 @@ impl RefusalCode {
             | RefusalCode::OwnId
             | RefusalCode::Security
             | RefusalCode::Identity
+            | RefusalCode::Duplicate
             | RefusalCode::Other(_) => true,
             RefusalCode::Malformed | RefusalCode::UnknownPeer => false,
         }
@@ -128,6 +183,7 @@ impl RefusalCode {
             RefusalCode::UnknownPeer => 6,
             RefusalCode::Security => 7,
             RefusalCode::Identity => 8,
+            RefusalCode::Duplicate => 9,
             RefusalCode::Other(byte) => byte,
         }
     }
@@ -142,6 +198,7 @@ impl RefusalCode {
             6 => RefusalCode::UnknownPeer,
             7 => RefusalCode::Security,
             8 => RefusalCode::Identity,
+            9 => RefusalCode::Duplicate,
             other => RefusalCode::Other(other),
         }
     }
@@ -151,9 +208,58 @@ impl Refusal {
     pub(crate) fn new(code: RefusalCode, text: String) -> Refusal {
         Refusal { code, text }
     }
+
+    /// Two processes have the data directory of one node.
+    pub(crate) fn duplicate(node: NodeId, other: impl std::fmt::Display) -> Refusal {
+        let text = format!(
+            "two processes run as node {node}, with copies of one data directory, and the other one \
+             is at {other}: stop one of them and remove its directory"
+        );
+        Refusal::new(RefusalCode::Duplicate, text)
+    }
+}
+
+impl Run {
+    /// What `local` says of itself.
+    pub(crate) fn of(local: &LocalPeer) -> Run {
+        Run { address: local.address.clone(), boot: local.boot }
+    }
+
+    fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
+        postcard::to_extend(&RunBody { address: &self.address, boot: self.boot }, buffer)
+            .expect("encoding a string and an integer to a Vec cannot fail")
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Run> {
+        let (run, rest) = postcard::take_from_bytes::<RunBody<'_>>(bytes).ok()?;
+        let clean = rest.is_empty()
+            && run.address.len() <= ADDRESS_BYTES_MAX
+            && !run.address.contains(|char: char| char.is_control() || char.is_whitespace())
+            && check_address(run.address).is_ok();
+        clean.then(|| Run { address: run.address.to_owned(), boot: run.boot })
+    }
+}
+
+impl Host {
+    /// What `local` says of itself.
+    pub(crate) fn of(local: &LocalPeer) -> Host {
+        Host { node: local.node, cluster: local.cluster, run: Run::of(local) }
+    }
 }
 
 impl Hello {
+    /// What `local` says in this version to this node, or to whom it may concern.
+    pub(crate) fn new(local: &LocalPeer, version: u16, to: NodeId) -> Hello {
+        Hello {
+            version,
+            cluster: local.cluster,
+            from: local.node,
+            to,
+            incarnation: local.incarnation,
+            run: has_runs(version).then(|| Run::of(local)),
+        }
+    }
+
     /// Appends the encoded hello to `buffer`.
     pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
         let body = HelloBody {
@@ -162,8 +268,12 @@ impl Hello {
             to: self.to,
             incarnation: self.incarnation,
         };
-        postcard::to_extend(&body, front(buffer, self.version))
-            .expect("encoding four integers to a Vec cannot fail")
+        let buffer = postcard::to_extend(&body, front(buffer, self.version))
+            .expect("encoding four integers to a Vec cannot fail");
+        match &self.run {
+            Some(run) => run.encode(buffer),
+            None => buffer,
+        }
     }
 
     /// Decodes a hello; what is not one of these versions is a refusal to answer with.
@@ -178,16 +288,21 @@ impl Hello {
                 format!("this node can do versions {oldest} to {newest}, not {version}"),
             ));
         }
-        match postcard::take_from_bytes::<HelloBody>(body) {
-            Ok((body, [])) => Ok(Hello {
-                version,
-                cluster: body.cluster,
-                from: body.from,
-                to: body.to,
-                incarnation: body.incarnation,
-            }),
-            Ok(_) | Err(_) => Err(malformed("the hello is damaged")),
-        }
+        let damaged = || malformed("the hello is damaged");
+        let (body, rest) = postcard::take_from_bytes::<HelloBody>(body).map_err(|_| damaged())?;
+        let run = match has_runs(version) {
+            true => Some(Run::decode(rest).ok_or_else(damaged)?),
+            false if rest.is_empty() => None,
+            false => return Err(damaged()),
+        };
+        Ok(Hello {
+            version,
+            cluster: body.cluster,
+            from: body.from,
+            to: body.to,
+            incarnation: body.incarnation,
+            run,
+        })
     }
 }
 
@@ -196,7 +311,15 @@ impl Answer {
     pub(crate) fn encode(&self, version: u16, buffer: Vec<u8>) -> Vec<u8> {
         let mut buffer = front(buffer, version);
         match self {
-            Answer::Welcome => buffer.push(0),
+            Answer::Welcome(host) => {
+                buffer.push(0);
+                if let Some(Host { node, cluster, run }) = host {
+                    let body = HostBody { node: *node, cluster: *cluster };
+                    buffer = postcard::to_extend(&body, buffer)
+                        .expect("encoding two integers to a Vec cannot fail");
+                    buffer = run.encode(buffer);
+                }
+            }
             Answer::Refused(refusal) => {
                 buffer.push(refusal.code.to_byte());
                 buffer.extend_from_slice(shortened(&refusal.text).as_bytes());
@@ -210,7 +333,15 @@ impl Answer {
         let (version, rest) = split_front(bytes)?;
         let (&code, text) = rest.split_first()?;
         if code == 0 {
-            return Some((version, Answer::Welcome));
+            let host = match text {
+                [] => None,
+                body => {
+                    let (HostBody { node, cluster }, rest) =
+                        postcard::take_from_bytes(body).ok()?;
+                    Some(Host { node, cluster, run: Run::decode(rest)? })
+                }
+            };
+            return Some((version, Answer::Welcome(host)));
         }
         // The text goes to logs: whoever answers shall not be able to forge lines there.
         let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)])
@@ -221,32 +352,70 @@ impl Answer {
     }
 }
 
-/// Decides whether the sender of `hello` is a peer: a member known here (`is_known`), of our
-/// cluster, that means us.
-pub(crate) fn check(
-    local: &LocalPeer,
-    hello: &Hello,
-    is_known: impl FnOnce(NodeId) -> bool,
-) -> Result<NodeId, Refusal> {
-    let (code, text) = if hello.cluster != local.cluster {
-        (
-            RefusalCode::Cluster,
-            format!(
-                "this node belongs to another cluster ({:016x}, not {:016x}): clusters founded by \
-                 different lists of peers are different clusters",
-                local.cluster, hello.cluster
-            ),
-        )
-    } else if hello.to != local.node {
+/// Whether nodes of these clusters may talk: they are the same, or one of the two is none yet.
+pub(crate) fn fit(one: u64, other: u64) -> bool {
+    one == other || one == 0 || other == 0
+}
+
+/// What a node of another cluster is told.
+fn other_cluster(own: u64, theirs: u64) -> Refusal {
+    let text = format!(
+        "this node belongs to another cluster ({own:016x}, not {theirs:016x}): clusters founded by \
+         different lists of peers are different clusters"
+    );
+    Refusal::new(RefusalCode::Cluster, text)
+}
+
+/// Decides whether `hello` is for this node, from another one, and of a cluster that it may be of.
+pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
+    if !fit(hello.cluster, local.cluster) {
+        return Err(other_cluster(local.cluster, hello.cluster));
+    }
+    let for_anyone = hello.to == 0 && hello.run.is_some();
+    let (code, text) = if hello.to != local.node && !for_anyone {
         (RefusalCode::NotAddressed, format!("this is node {}, not {}", local.node, hello.to))
     } else if hello.from == local.node {
+        if hello.run.as_ref().is_some_and(|run| run.boot != local.boot) {
+            return Err(Refusal::duplicate(local.node, &local.address));
+        }
         (RefusalCode::OwnId, format!("node {} is this node", hello.from))
-    } else if !is_known(hello.from) {
-        (RefusalCode::UnknownPeer, format!("node {} is not a member known here", hello.from))
+    } else if hello.from == 0 {
+        (RefusalCode::Malformed, "0 is no node's id".to_owned())
     } else {
-        return Ok(hello.from);
+        return Ok(());
     };
     Err(Refusal::new(code, text))
+}
+
+/// Decides whether it is the node of this id that has welcomed us, or any that it may be if that is
+/// 0, and which one it is.
+pub(crate) fn check_host(
+    local: &LocalPeer,
+    to: NodeId,
+    host: Option<&Host>,
+) -> Result<NodeId, Refusal> {
+    let (code, text) = match host {
+        Some(host) if !fit(host.cluster, local.cluster) => {
+            return Err(other_cluster(local.cluster, host.cluster));
+        }
+        Some(host) if to != 0 && host.node != to => {
+            (RefusalCode::NotAddressed, format!("node {} has answered, not {to}", host.node))
+        }
+        Some(host) if host.node == 0 || host.node == local.node => {
+            (RefusalCode::OwnId, format!("a node has answered as {}, which it is not", host.node))
+        }
+        Some(host) => return Ok(host.node),
+        None if to == 0 => {
+            (RefusalCode::Protocol, "the node that answers does not say who it is".to_owned())
+        }
+        None => return Ok(to),
+    };
+    Err(Refusal::new(code, text))
+}
+
+/// Whether nodes say in this version which run of a process they are.
+fn has_runs(version: u16) -> bool {
+    version >= MEMBERS_SINCE
 }
 
 /// As much of `text` as is written.
@@ -277,24 +446,47 @@ mod tests {
 
     use super::*;
 
-    const LOCAL: LocalPeer = LocalPeer { cluster: 77, node: 1, incarnation: 5, version: 2 };
+    fn local() -> LocalPeer {
+        LocalPeer {
+            cluster: 77,
+            node: 1,
+            incarnation: 5,
+            version: 3,
+            address: "one:7400".to_owned(),
+            boot: 8,
+        }
+    }
 
-    const HELLO: Hello = Hello { version: 1, cluster: 77, from: 2, to: 1, incarnation: 6 };
+    const HELLO: Hello =
+        Hello { version: 1, cluster: 77, from: 2, to: 1, incarnation: 6, run: None };
+
+    fn hello() -> Hello {
+        let run = Run { address: "two:7400".to_owned(), boot: 300 };
+        Hello { version: 3, run: Some(run), ..HELLO }
+    }
 
     #[test]
     fn golden_handshake() {
         let mut golden = crate::golden::Golden::new("handshake");
         golden.sample("hello", &HELLO.encode(Vec::new()));
-        golden.sample("welcome", &Answer::Welcome.encode(1, Vec::new()));
+        golden.sample("welcome", &Answer::Welcome(None).encode(1, Vec::new()));
         let refusal = Refusal::new(RefusalCode::Cluster, "another cluster".to_owned());
         golden.sample("refusal", &Answer::Refused(refusal).encode(1, Vec::new()));
         golden.sample("hello, version 2", &Hello { version: 2, ..HELLO }.encode(Vec::new()));
-        golden.sample("welcome, version 2", &Answer::Welcome.encode(2, Vec::new()));
+        golden.sample("welcome, version 2", &Answer::Welcome(None).encode(2, Vec::new()));
         let keys = Refusal::new(RefusalCode::Security, "other keys".to_owned());
         golden.sample("refusal, other keys", &Answer::Refused(keys).encode(2, Vec::new()));
         let identity = Refusal::new(RefusalCode::Identity, "another's".to_owned());
         golden.sample("refusal, another's id", &Answer::Refused(identity).encode(2, Vec::new()));
         golden.sample("preface of a secret", &crate::transport::secure::SECRET_PREFACE);
+        golden.sample("hello, version 3", &hello().encode(Vec::new()));
+        let welcome = Answer::Welcome(Some(Host::of(&local())));
+        golden.sample("welcome, version 3", &welcome.encode(3, Vec::new()));
+        let duplicate = Refusal::new(RefusalCode::Duplicate, "a copy".to_owned());
+        golden.sample(
+            "refusal, a copied directory",
+            &Answer::Refused(duplicate).encode(3, Vec::new()),
+        );
         golden.check();
     }
 
@@ -308,8 +500,13 @@ mod tests {
             let answer = Answer::Refused(Refusal::new(code, "nein \u{fc}".to_owned()));
             assert_eq!(Answer::decode(&answer.encode(3, Vec::new())), Some((3, answer)));
         }
-        let welcome = Answer::Welcome.encode(1, Vec::new());
-        assert_eq!(Answer::decode(&welcome), Some((1, Answer::Welcome)));
+        let welcome = Answer::Welcome(None).encode(1, Vec::new());
+        assert_eq!(Answer::decode(&welcome), Some((1, Answer::Welcome(None))));
+        assert_eq!(Hello::decode(&hello().encode(Vec::new()), 1..=3), Ok(hello()));
+        let welcome = Answer::Welcome(Some(Host::of(&local())));
+        assert_eq!(Answer::decode(&welcome.encode(4, Vec::new())), Some((4, welcome)));
+        assert_eq!(Hello::new(&local(), 2, 9).run, None);
+        assert_eq!(Hello::new(&local(), 3, 9).run, Some(Run::of(&local())));
     }
 
     #[test]
@@ -324,19 +521,62 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_is_none_is_damage() {
+        let long = format!("{}:7400", "x".repeat(ADDRESS_BYTES_MAX));
+        for address in ["", "two", "two:0", ":7400", "t\no:7400", "t o:7400", &long] {
+            let run = Run { address: address.to_owned(), boot: 1 };
+            let hello = Hello { run: Some(run.clone()), ..hello() };
+            let refused = Hello::decode(&hello.encode(Vec::new()), 1..=3).unwrap_err();
+            assert_eq!(refused.code, RefusalCode::Malformed, "{address:?}");
+            let welcome = Answer::Welcome(Some(Host { node: 1, cluster: 0, run }));
+            assert_eq!(Answer::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
+        }
+        let bytes = hello().encode(Vec::new());
+        assert!(Hello::decode(&bytes[..bytes.len() - 1], 1..=3).is_err());
+        assert!(Hello::decode(&[&bytes[..], b"0"].concat(), 1..=3).is_err());
+    }
+
+    #[test]
     fn hello_is_checked_in_every_respect() {
-        let known = |node| [2, 3].contains(&node);
-        let code = |hello: Hello| check(&LOCAL, &hello, known).map_err(|refusal| refusal.code);
-        assert_eq!(code(HELLO), Ok(2));
+        let code = |hello: Hello| check(&local(), &hello).map_err(|refusal| refusal.code);
+        let own = |boot| Some(Run { boot, ..Run::of(&local()) });
+        for good in [HELLO, hello(), Hello { to: 0, ..hello() }, Hello { cluster: 0, ..hello() }] {
+            assert_eq!(code(good), Ok(()));
+        }
         let wrong = [
             (Hello { cluster: 78, ..HELLO }, RefusalCode::Cluster),
+            (Hello { cluster: 78, to: 0, ..hello() }, RefusalCode::Cluster),
             (Hello { to: 3, ..HELLO }, RefusalCode::NotAddressed),
+            (Hello { to: 3, ..hello() }, RefusalCode::NotAddressed),
+            (Hello { to: 0, ..HELLO }, RefusalCode::NotAddressed),
             (Hello { from: 1, ..HELLO }, RefusalCode::OwnId),
-            (Hello { from: 4, ..HELLO }, RefusalCode::UnknownPeer),
+            (Hello { from: 1, to: 0, run: own(8), ..hello() }, RefusalCode::OwnId),
+            (Hello { from: 1, to: 0, run: own(9), ..hello() }, RefusalCode::Duplicate),
+            (Hello { from: 0, ..HELLO }, RefusalCode::Malformed),
         ];
         for (hello, refused) in wrong {
             assert_eq!(code(hello), Err(refused));
         }
+        let blank = LocalPeer { cluster: 0, ..local() };
+        assert_eq!(check(&blank, &Hello { cluster: 78, ..hello() }), Ok(()));
+    }
+
+    #[test]
+    fn host_is_checked_in_every_respect() {
+        let code = |to, node, cluster| {
+            let host = Host { node, cluster, ..Host::of(&local()) };
+            check_host(&local(), to, Some(&host)).map_err(|refusal| refusal.code)
+        };
+        assert_eq!(check_host(&local(), 2, None), Ok(2));
+        assert!(check_host(&local(), 0, None).is_err());
+        for to in [0, 2] {
+            assert_eq!(code(to, 2, 77), Ok(2));
+            assert_eq!(code(to, 2, 0), Ok(2));
+            assert_eq!(code(to, 2, 78), Err(RefusalCode::Cluster));
+        }
+        assert_eq!(code(3, 2, 77), Err(RefusalCode::NotAddressed));
+        assert_eq!(code(0, 1, 77), Err(RefusalCode::OwnId));
+        assert_eq!(code(0, 0, 77), Err(RefusalCode::OwnId));
     }
 
     #[test]
@@ -354,12 +594,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), ours in any::<bool>()) {
-            let bytes = if ours { [&b"quorate\n\x01\x00"[..], &bytes].concat() } else { bytes };
+        fn any_bytes_decode_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..100),
+            ours in 0..4_u8,
+        ) {
+            let front = [&b"quorate\n"[..], &[ours, 0]].concat();
+            let bytes = if ours > 0 { [front, bytes].concat() } else { bytes };
             let _ = Answer::decode(&bytes);
-            if let Ok(hello) = Hello::decode(&bytes, 1..=2) {
-                prop_assert_eq!(Hello::decode(&hello.encode(Vec::new()), 1..=2), Ok(hello));
-                let _ = check(&LOCAL, &hello, |_| true);
+            if let Ok(hello) = Hello::decode(&bytes, 1..=3) {
+                prop_assert_eq!(&Hello::decode(&hello.encode(Vec::new()), 1..=3), &Ok(hello.clone()));
+                let _ = check(&local(), &hello);
+            }
+        }
+
+        #[test]
+        fn whoever_welcomes_is_understood_or_not_at_all(
+            node in any::<u64>(),
+            cluster in any::<u64>(),
+            boot in any::<u64>(),
+            harm in any::<u8>(),
+            at in 11..30_usize,
+        ) {
+            let run = Run { address: "a.b:1".to_owned(), boot };
+            let welcome = Answer::Welcome(Some(Host { node, cluster, run }));
+            let mut bytes = welcome.encode(3, Vec::new());
+            prop_assert_eq!(Answer::decode(&bytes), Some((3, welcome)));
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= harm;
+            }
+            if let Some((_, answer)) = Answer::decode(&bytes) {
+                let again = Answer::decode(&answer.encode(3, Vec::new()));
+                prop_assert_eq!(again, Some((3, answer)));
             }
         }
     }

@@ -19,14 +19,19 @@ use crate::security::Security;
 /// Who a node is, towards its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
+    /// 0: none yet.
     pub(crate) cluster: u64,
     pub(crate) node: NodeId,
     pub(crate) incarnation: u64,
     /// The highest version that it can do: see `crate::version`.
     pub(crate) version: u16,
+    /// Where others reach it, `host:port`.
+    pub(crate) address: String,
+    /// Drawn at each start.
+    pub(crate) boot: u64,
 }
 
-/// Another member: its id, and where it is reached (`host:port`).
+/// A member: its id, and where it is reached (`host:port`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RemotePeer {
     pub(crate) node: NodeId,
@@ -38,12 +43,15 @@ pub(crate) struct RemotePeer {
 pub(crate) enum TransportEvent {
     /// A message of an authenticated peer.
     Received { from: NodeId, message: PeerMessage },
-    /// What is sent to this peer now reaches it, as far as can be told. It can do this version.
+    /// What is sent to this peer now reaches it, as far as can be told. It can do this version. It
+    /// is a member, a guest, or was found at the address of a seed.
     Connected { peer: NodeId, version: u16 },
     /// This peer cannot be reached; it is tried again after a while. `reason` is for people.
     /// `permanent` says that trying again will not help unless something is reconfigured
     /// (another cluster, another version, another identity).
     Unreachable { peer: NodeId, reason: String, permanent: bool },
+    /// Nobody was found at the address of this seed; otherwise as [`TransportEvent::Unreachable`].
+    SeedUnreachable { address: String, reason: String, permanent: bool },
 }
 
 /// The limits and intervals of a transport.
@@ -73,6 +81,8 @@ pub(crate) struct TransportOptions {
     /// How long a peer may neither take what is sent to it nor answer before its connection
     /// counts as dead.
     pub(crate) stall_timeout: Duration,
+    /// How long a guest is remembered that is neither reached nor heard.
+    pub(crate) guest_timeout: Duration,
 }
 
 impl Default for TransportOptions {
@@ -90,6 +100,7 @@ impl Default for TransportOptions {
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(2),
             stall_timeout: Duration::from_secs(5),
+            guest_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -6,6 +6,15 @@
 //! it to the other; what comes back is the answer to the handshake, and signs
 //! of life.
 //!
+//! A node talks to three kinds of peers. *Members* are listed, with id and
+//! address. A *seed* is an address whose node is not known: it is dialled for
+//! whoever is there, and who answers is a peer as long as the connection stands.
+//! A *guest* has introduced itself and is not listed, or not yet; it is dialled
+//! back where it says it is, and forgotten a while after it has left. Whoever
+//! has another cluster is refused; a node that has none yet talks to all, but
+//! what only members of one cluster may say to each other is dropped on receipt
+//! from anybody else.
+//!
 //! ```text
 //! dialling node                      listening node
 //!    hello            ------------>
@@ -24,8 +33,8 @@
 //! unbounded channel, whose content is bounded by bytes; it never blocks.
 //! Events go to a callback on the network thread, and if that blocks, nothing
 //! is read meanwhile, so that the peers' sockets fill and they in turn drop.
-//! A name is looked up on a thread of its own, `quorate-dns`, at most one for
-//! each peer, since a resolver may take minutes; it is not joined.
+//! A name is looked up on a thread of its own, `quorate-dns`, about one for
+//! each peer or seed, since a resolver may take minutes; it is not joined.
 //!
 //! Invariants:
 //! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
@@ -33,21 +42,29 @@
 //!   together; what a connection has sent by 32 KiB before it is welcomed
 //!   (4 KiB and one read, without keys) and one message and one read after; the
 //!   connections by `connections_max`, and those not welcomed, for each address,
-//!   by `strangers_per_address_max`.
+//!   by `strangers_per_address_max`; the guests by 64.
 //! - A peer is read from at most `received_per_second_max`, in bytes, with 512
 //!   for each message on top. More than that it has to keep to itself.
 //! - Nothing from the network panics, and nothing that one connection does
 //!   ends more than that connection.
 //! - Messages for a peer that is not connected are dropped at once: they would
 //!   be stale when they arrived, and Raft sends again what still matters.
-//! - With nothing to do, the thread sleeps without waking.
+//! - Two processes that run as one node are never both connected to this one.
+//! - With nothing to do, the thread sleeps without waking, but for what it cannot
+//!   reach: that it tries again, at most every `retry_min` and at least every
+//!   `retry_max`; and for guests, which it looks after every `guest_timeout`.
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`,
 //! `crate::security`), the loop (`driver`), the connections we make (`outgoing`,
-//! `peer`, `link`, `queue`) and get (`incoming`).
+//! `seeds`, `peer`, `link`, `queue`) and get (`incoming`, `introductions`,
+//! `caller`), and who may make them (`circle`).
 
+mod caller;
+mod circle;
 mod driver;
+mod failure;
 mod incoming;
+mod introductions;
 mod link;
 mod outgoing;
 mod peer;
@@ -55,6 +72,7 @@ mod queue;
 mod rate;
 #[cfg(feature = "tls")]
 mod renewal;
+mod seeds;
 mod stream;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "deadlines of tests")]
@@ -72,6 +90,7 @@ use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Token, Waker};
 
 use self::driver::Driver;
+use self::peer::Target;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::machine::command::{self, NodeId, Op, Request};
 use crate::node::guests::wire::{Ask, News};
@@ -88,11 +107,12 @@ enum Command {
         weight: usize,
     },
     Peers(Vec<RemotePeer>),
+    Cluster(u64),
     /// What the files of certificates hold, if that has changed, or why that cannot be used.
     #[cfg(feature = "tls")]
     Certificates(Result<Option<crate::security::Loaded>, String>),
     Resolved {
-        node: NodeId,
+        target: Target,
         attempt: Token,
         addresses: Result<Vec<SocketAddr>, String>,
     },
@@ -133,6 +153,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_received: AtomicU64,
     /// Messages not sent: no connection, no room, or too long.
     pub(crate) messages_dropped: AtomicU64,
+    /// Messages received that only members of this cluster may send, and others have.
+    pub(crate) messages_foreign: AtomicU64,
     /// Incoming connections closed because of what they sent or did not send.
     pub(crate) connections_refused: AtomicU64,
 }
@@ -152,7 +174,8 @@ pub(crate) struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Listens on `listener` and connects to `peers`.
+    /// Listens on `listener`, connects to `peers`, and looks for others at the addresses of
+    /// `seeds`.
     ///
     /// `events` is called on the network thread. It may block to slow the peers down, but never for
     /// the sake of a thread that is in [`TcpTransport::close`]. By `false` it says that the
@@ -161,6 +184,7 @@ impl TcpTransport {
         listener: std::net::TcpListener,
         local: LocalPeer,
         peers: Vec<RemotePeer>,
+        seeds: Vec<String>,
         options: TransportOptions,
         events: impl Fn(TransportEvent) -> bool + Send + 'static,
     ) -> io::Result<TcpTransport> {
@@ -182,7 +206,7 @@ impl TcpTransport {
             poll,
             mio::net::TcpListener::from_std(listener),
             local,
-            peers,
+            (peers, seeds),
             options,
             Arc::clone(&shared),
             (commands_tx.clone(), commands_rx),
@@ -215,11 +239,18 @@ impl TcpTransport {
         }
     }
 
-    /// Replaces the list of peers. Those not in it are disconnected and refused from now on; those
-    /// whose address has changed are connected anew.
-    #[cfg_attr(not(test), expect(dead_code, reason = "until members come and go"))]
+    /// Replaces the list of members. Those whose address has changed are connected anew. A member
+    /// that is reached elsewhere, since it has said so itself, is left there as long as the list has
+    /// not changed for it. One that is in the list no longer is disconnected, or a guest if it is
+    /// connected to us.
     pub(crate) fn set_peers(&self, peers: Vec<RemotePeer>) {
         self.ask(Command::Peers(peers));
+    }
+
+    /// Sets the cluster that this node has had none of. Peers are told by new connections, and those
+    /// of other clusters are disconnected.
+    pub(crate) fn set_cluster(&self, cluster: u64) {
+        self.ask(Command::Cluster(cluster));
     }
 
     pub(crate) fn counters(&self) -> &Counters {

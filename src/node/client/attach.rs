@@ -11,6 +11,8 @@ use crate::version::MEMBERS_SINCE;
 
 /// So many heartbeats a member may be silent when it was asked, or be without a leader.
 const PATIENCE_BEATS: u32 = 30;
+/// So many until one that has not answered at all is asked again, or another.
+const FIRST_BEATS: u32 = 10;
 /// So many one is not asked again that did not serve.
 const AVOIDED_BEATS: u32 = 60;
 /// The bytes of one message, about: a write may be larger.
@@ -35,6 +37,7 @@ pub(super) struct Attachment {
     news_bytes: usize,
     /// What has been heard since that was told.
     unsaid_bytes: usize,
+    begun_at: Time,
     /// Since when it owes a word.
     asked_at: Option<Time>,
     leaderless_since: Option<Time>,
@@ -103,6 +106,11 @@ impl Client {
         let Some(attached) = &self.attached else { return };
         let over = |since: Option<Time>| since.is_some_and(|since| now >= since + patience);
         let member = attached.member;
+        let answers_soon = self.config.heartbeat * FIRST_BEATS;
+        if !attached.serves && attached.heard == 0 && now >= attached.begun_at + answers_soon {
+            // It may not have been able to answer yet, as when it has only just been reached.
+            return self.lose_member(member, now + answers_soon);
+        }
         if over(attached.asked_at) || over(attached.leaderless_since) && self.others(member) {
             self.lose_member(member, self.avoided_until());
         }
@@ -148,6 +156,7 @@ impl Client {
             news: Vec::new(),
             news_bytes: 0,
             unsaid_bytes: 0,
+            begun_at: now,
             asked_at: Some(now),
             leaderless_since: None,
         });

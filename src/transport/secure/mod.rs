@@ -278,7 +278,7 @@ fn heed(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
         Ok(None) => Ok(()),
         Ok(Some(frame)) => Err(match Answer::decode(frame) {
             Some((_, Answer::Refused(refusal))) => Fault::Refused(refusal.text),
-            Some((_, Answer::Welcome)) | None => {
+            Some((_, Answer::Welcome(_))) | None => {
                 Fault::Refused("it is not for this node".to_owned())
             }
         }),

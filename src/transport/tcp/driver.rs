@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Registry, Token};
 
+use super::circle::Circle;
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
+use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
 use super::{Command, LISTENER, Shared, WAKER};
@@ -46,7 +48,9 @@ pub(super) struct Context {
     /// Where socket reads go first; one for all connections.
     pub(super) scratch: Box<[u8]>,
     /// Whose the connections are that were made from here.
-    pub(super) dialled: BTreeMap<Token, NodeId>,
+    pub(super) dialled: BTreeMap<Token, Target>,
+    /// Who may introduce itself.
+    pub(super) circle: Circle,
     /// Which certificate each peer has.
     pub(super) subjects: Subjects,
     /// Cleared when nobody listens any longer.
@@ -60,6 +64,29 @@ impl Context {
     pub(super) fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
+    }
+
+    /// A node is welcomed: it is a guest from now on, if it is no member.
+    pub(super) fn admit(&mut self, node: NodeId) {
+        if !self.circle.is_known(node) {
+            self.keep(node);
+        }
+    }
+
+    /// Keeps a guest, and looks after it later.
+    fn keep(&mut self, node: NodeId) {
+        let at = self.now + self.options.guest_timeout;
+        if let Some(before) = self.circle.invite(node, at) {
+            self.timers.remove(before, Timer::Guest(node));
+        }
+        self.timers.insert(at, Timer::Guest(node));
+    }
+
+    /// It is no guest any longer.
+    fn dismiss(&mut self, node: NodeId) {
+        if let Some(at) = self.circle.dismiss(node) {
+            self.timers.remove(at, Timer::Guest(node));
+        }
     }
 
     /// Tells the node; blocks while it is busy, and nothing is read for that long.
@@ -79,8 +106,12 @@ impl fmt::Debug for Context {
 /// What can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// The next step of the connection to this peer.
-    Peer(NodeId),
+    /// The next step of the connection to this peer or seed.
+    Peer(Target),
+    /// This guest may have left.
+    Guest(NodeId),
+    /// A connection waits to be this peer's.
+    Rival(NodeId),
     /// An incoming connection must have introduced itself.
     Introduction(Token),
     /// This connection has sent so much that it has to wait.
@@ -160,7 +191,7 @@ impl Driver {
         poll: Poll,
         socket: mio::net::TcpListener,
         local: LocalPeer,
-        peers: Vec<RemotePeer>,
+        (peers, seeds): (Vec<RemotePeer>, Vec<String>),
         options: TransportOptions,
         shared: Arc<Shared>,
         (commands_tx, commands_rx): (Sender<Command>, Receiver<Command>),
@@ -176,6 +207,7 @@ impl Driver {
             now: clock(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
+            circle: Circle::default(),
             subjects: Subjects::default(),
             is_heard: true,
             sink,
@@ -191,6 +223,7 @@ impl Driver {
             context,
         };
         driver.set_peers(peers);
+        driver.outgoing.set_seeds(&mut driver.context, seeds);
         Ok(driver)
     }
 
@@ -214,7 +247,7 @@ impl Driver {
                     WAKER => {}
                     LISTENER => self.incoming.listener_ready(),
                     token => match self.context.dialled.get(&token) {
-                        Some(&node) => self.outgoing.ready(&mut self.context, node, event),
+                        Some(&target) => self.outgoing.ready(&mut self.context, target, event),
                         None => self.incoming.ready(token),
                     },
                 }
@@ -223,14 +256,20 @@ impl Driver {
             self.outgoing.flush(&mut self.context);
             self.incoming.accept(&mut self.context);
             self.incoming.read(&mut self.context);
-            for node in self.incoming.take_welcomed() {
-                self.outgoing.nudge(&mut self.context, node);
-            }
+            self.meet();
             self.fire_timers();
+            self.meet();
         }
         // What was sent just before the end (a leader's farewell) is worth one try.
         self.obey();
         self.outgoing.flush(&mut self.context);
+    }
+
+    /// Those who have introduced themselves are answered.
+    fn meet(&mut self) {
+        for met in self.incoming.take_welcomed() {
+            self.outgoing.met(&mut self.context, met);
+        }
     }
 
     fn is_wanted(&self) -> bool {
@@ -266,10 +305,11 @@ impl Driver {
                     self.context.shared.handed_bytes.fetch_sub(weight, AcqRel);
                 }
                 Command::Peers(peers) => self.set_peers(peers),
+                Command::Cluster(cluster) => self.set_cluster(cluster),
                 #[cfg(feature = "tls")]
                 Command::Certificates(read) => self.renewal.renew(&mut self.context, read),
-                Command::Resolved { node, attempt, addresses } => {
-                    self.outgoing.resolved(&mut self.context, node, attempt, addresses);
+                Command::Resolved { target, attempt, addresses } => {
+                    self.outgoing.resolved(&mut self.context, target, attempt, addresses);
                 }
             }
         }
@@ -278,9 +318,44 @@ impl Driver {
     fn set_peers(&mut self, peers: Vec<RemotePeer>) {
         let own = self.context.local.node;
         let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
-        self.context.subjects.retain(|node| peers.iter().any(|peer| peer.node == node));
-        self.incoming.set_peers(&mut self.context, peers.iter().map(|peer| peer.node));
+        for peer in &peers {
+            self.context.dismiss(peer.node);
+        }
+        let members = peers.iter().map(|peer| peer.node).collect();
+        for node in self.context.circle.set_members(members) {
+            // A member that was removed has still to hear of it.
+            if self.incoming.could_be_guest(node) && !self.context.circle.is_full() {
+                self.context.admit(node);
+            } else {
+                self.incoming.disconnect(&mut self.context, node);
+            }
+        }
         self.outgoing.set_peers(&mut self.context, peers);
+    }
+
+    fn set_cluster(&mut self, cluster: u64) {
+        if self.context.local.cluster == cluster {
+            return;
+        }
+        self.context.local.cluster = cluster;
+        self.incoming.disconnect_strange(&mut self.context);
+        self.outgoing.greet_anew(&mut self.context);
+    }
+
+    /// Forgets a guest that has left. One that is silent makes room if there are too many.
+    fn look_after(&mut self, guest: NodeId) {
+        if !self.context.circle.is_guest(guest) {
+            return;
+        }
+        let silent_since = self.context.now.checked_sub(self.context.options.guest_timeout);
+        let is_heard = self.incoming.heard_at(guest) > silent_since;
+        let is_reached = self.outgoing.is_up(guest) && !self.context.circle.is_full();
+        if is_heard || is_reached {
+            return self.context.keep(guest);
+        }
+        self.context.dismiss(guest);
+        self.incoming.disconnect(&mut self.context, guest);
+        self.outgoing.forget(&mut self.context, guest);
     }
 
     fn fire_timers(&mut self) {
@@ -288,7 +363,9 @@ impl Driver {
         self.context.now = clock();
         while let Some(timer) = self.context.timers.pop_due(self.context.now) {
             match timer {
-                Timer::Peer(node) => self.outgoing.timer(&mut self.context, node),
+                Timer::Peer(target) => self.outgoing.timer(&mut self.context, target),
+                Timer::Guest(node) => self.look_after(node),
+                Timer::Rival(node) => self.incoming.contest(&mut self.context, node),
                 Timer::Introduction(token) => self.incoming.overdue(&mut self.context, token),
                 Timer::Resume(token) => self.incoming.resume(token),
                 Timer::Accept => self.incoming.listener_ready(),

@@ -1,35 +1,31 @@
 //! The connections that peers make to this node, to send on.
 //!
 //! A connection is a stranger until its hello was checked, for at most
-//! `handshake_timeout`. When there are too many connections, the oldest
+//! `handshake_timeout` (`introductions`). When there are too many connections, the oldest
 //! stranger makes room: so a crowd of silent strangers keeps no peer out.
 //!
 //! Invariants: a peer has at most one connection, its latest; no more than
 //! `connections_max` are open (or one for each peer, if these are more);
 //! a stranger has a timer, a peer has none.
+//!
+//! Not here: what is done with one connection (`caller`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 
+use super::caller::{Closed, Connection, From, Turn};
 use super::driver::{Context, Timer, Warnings};
-use super::rate::Rate;
+use super::introductions::Rival;
 use super::stream::Stream;
 use super::{Counters, LISTENER};
 use crate::machine::command::NodeId;
-use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
-use crate::transport::TransportEvent;
-use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
-use crate::transport::handshake::{self, Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
-use crate::transport::secure::{Fault, Side};
-use crate::version::OLDEST;
-
-/// The most reads from one connection before the others have their turn.
-const READS_PER_TURN: usize = 4;
+use crate::transport::handshake::{self, RefusalCode};
+use crate::transport::secure::Side;
 
 /// The most connections taken before those there are have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -37,71 +33,32 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// The pause after an error of the listener, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a message costs beside its bytes, in bytes: it has to be decoded, and the node has to look
-/// at it.
-const MESSAGE_COST: usize = 512;
-
-const TOOK_NO_ANSWERS: &str = "requests, and took no answers";
-
 #[derive(Debug)]
 pub(super) struct Incoming {
     listener: TcpListener,
     /// The listener may have connections for us.
     acceptable: bool,
-    /// Whose hello is accepted.
-    known: BTreeSet<NodeId>,
-    connections: BTreeMap<Token, Connection>,
-    by_peer: BTreeMap<NodeId, Token>,
+    pub(super) connections: BTreeMap<Token, Connection>,
+    pub(super) by_peer: BTreeMap<NodeId, Token>,
     /// The connections not introduced; tokens grow, so the first is the oldest.
-    strangers: BTreeSet<Token>,
+    pub(super) strangers: BTreeSet<Token>,
+    /// Those that wait for an answer, by the node that they say they are.
+    pub(super) rivals: BTreeMap<NodeId, Rival>,
     /// The connections that may have something to read, in the order of their turns.
-    readable: VecDeque<Token>,
+    pub(super) readable: VecDeque<Token>,
     /// Peers that have just introduced themselves.
-    welcomed: Vec<NodeId>,
+    pub(super) welcomed: Vec<Met>,
     junk: Warnings,
     refusals: Warnings,
     failures: Warnings,
 }
 
+/// A peer that has introduced itself.
 #[derive(Debug)]
-struct Connection {
-    stream: Stream,
-    token: Token,
-    address: SocketAddr,
-    reader: FrameReader,
-    from: From,
-    rate: Rate,
-    is_readable: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum From {
-    Stranger { until: Instant },
-    Peer { node: NodeId, incarnation: u64 },
-}
-
-/// What a connection's turn has come to.
-enum Turn {
-    /// There is nothing left to read.
-    Drained,
-    /// There may be more.
-    More,
-    /// There may be more, but it has to wait until then.
-    Paused(Instant),
-    /// It was a stranger and is a peer now, and there may be more.
-    Introduced(Hello),
-}
-
-/// Why a connection is closed.
-enum Closed {
-    /// By the other end.
-    End,
-    Failed(io::Error),
-    /// It has sent what no peer would.
-    Junk(String),
-    /// It has not shown that it is one of the cluster.
-    Unproven(Fault),
-    Refused(Refusal),
+pub(super) struct Met {
+    pub(super) node: NodeId,
+    /// Where it says that it is, if it does.
+    pub(super) address: Option<String>,
 }
 
 impl Incoming {
@@ -110,10 +67,10 @@ impl Incoming {
         Ok(Incoming {
             listener,
             acceptable: true,
-            known: BTreeSet::new(),
             connections: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             strangers: BTreeSet::new(),
+            rivals: BTreeMap::new(),
             readable: VecDeque::new(),
             welcomed: Vec::new(),
             junk: Warnings::default(),
@@ -122,17 +79,40 @@ impl Incoming {
         })
     }
 
-    pub(super) fn set_peers(&mut self, context: &mut Context, peers: impl Iterator<Item = NodeId>) {
-        self.known = peers.collect();
-        let gone: Vec<Token> = self
-            .by_peer
-            .iter()
-            .filter(|(node, _)| !self.known.contains(node))
-            .map(|(_, token)| *token)
-            .collect();
-        for token in gone {
+    /// Closes what this node has connected to us.
+    pub(super) fn disconnect(&mut self, context: &mut Context, node: NodeId) {
+        if let Some(token) = self.by_peer.get(&node).copied() {
             self.remove(context, token);
         }
+    }
+
+    /// Closes what nodes of other clusters have connected to us while we had none.
+    pub(super) fn disconnect_strange(&mut self, context: &mut Context) {
+        let own = context.local.cluster;
+        let strange: Vec<Token> = self
+            .connections
+            .values()
+            .filter(|one| match one.from {
+                From::Peer(from) => !handshake::fit(from.cluster, own),
+                From::Stranger { .. } | From::Rival { .. } => false,
+            })
+            .map(|connection| connection.token)
+            .collect();
+        for token in strange {
+            self.remove(context, token);
+        }
+    }
+
+    /// Whether this node is connected to us and has said where it is.
+    pub(super) fn could_be_guest(&self, node: NodeId) -> bool {
+        let connection = self.by_peer.get(&node).and_then(|token| self.connections.get(token));
+        connection.is_some_and(|one| matches!(one.from, From::Peer(from) if from.boot.is_some()))
+    }
+
+    /// When the connection of this node last delivered anything, or was made.
+    pub(super) fn heard_at(&self, node: NodeId) -> Option<Instant> {
+        let connection = self.by_peer.get(&node).and_then(|token| self.connections.get(token));
+        connection.map(|connection| connection.heard_at)
     }
 
     pub(super) fn listener_ready(&mut self) {
@@ -153,7 +133,7 @@ impl Incoming {
         self.acceptable || !self.readable.is_empty()
     }
 
-    pub(super) fn take_welcomed(&mut self) -> Vec<NodeId> {
+    pub(super) fn take_welcomed(&mut self) -> Vec<Met> {
         std::mem::take(&mut self.welcomed)
     }
 
@@ -200,7 +180,7 @@ impl Incoming {
         mut socket: mio::net::TcpStream,
         address: SocketAddr,
     ) {
-        let connections_max = context.options.connections_max.max(self.known.len() + 1);
+        let connections_max = context.options.connections_max.max(context.circle.len() + 1);
         if self.connections.len() >= connections_max {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
@@ -240,18 +220,8 @@ impl Incoming {
         let until = context.now + context.options.handshake_timeout;
         context.timers.insert(until, Timer::Introduction(token));
         self.strangers.insert(token);
-        self.connections.insert(
-            token,
-            Connection {
-                stream,
-                token,
-                address,
-                reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
-                from: From::Stranger { until },
-                rate: Rate::new(context.now),
-                is_readable: false,
-            },
-        );
+        let connection = Connection::new(context, stream, token, address, until);
+        self.connections.insert(token, connection);
     }
 
     /// A connection has waited as long as it had to.
@@ -276,15 +246,26 @@ impl Incoming {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
-            match connection.turn(context, &self.known) {
-                Ok(Turn::Drained) => connection.is_readable = false,
+            if matches!(connection.from, From::Rival { .. }) {
+                // It stays readable, and so out of the list until it has its answer.
+                continue;
+            }
+            let turn = connection.turn(context);
+            if let From::Peer(from) = connection.from
+                && connection.challenge.is_some_and(|challenge| challenge.answered)
+            {
+                self.settle_against(context, from.node);
+            }
+            match turn {
+                Ok(Turn::Drained) => {
+                    if let Some(connection) = self.connections.get_mut(&token) {
+                        connection.is_readable = false;
+                    }
+                }
                 Ok(Turn::More) => self.readable.push_back(token),
                 // It stays readable, and so out of the list until it is resumed.
                 Ok(Turn::Paused(until)) => context.timers.insert(until, Timer::Resume(token)),
-                Ok(Turn::Introduced(hello)) => {
-                    self.readable.push_back(token);
-                    self.introduce(context, token, &hello);
-                }
+                Ok(Turn::Greeted(hello)) => self.introduce(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
             if !context.is_heard {
@@ -293,32 +274,14 @@ impl Incoming {
         }
     }
 
-    fn introduce(&mut self, context: &mut Context, token: Token, hello: &Hello) {
-        self.strangers.remove(&token);
-        self.welcomed.push(hello.from);
-        if let Some(former) = self.by_peer.insert(hello.from, token) {
-            if let Some(Connection { from: From::Peer { incarnation, .. }, address, .. }) =
-                self.connections.get(&former)
-                && *incarnation != hello.incarnation
-            {
-                tracing::warn!(
-                    peer = hello.from,
-                    former = %address,
-                    "another incarnation of the peer replaces the one that was connected",
-                );
-            }
-            self.remove(context, former);
-        }
-    }
-
-    fn close(&mut self, context: &mut Context, token: Token, closed: Closed) {
+    pub(super) fn close(&mut self, context: &mut Context, token: Token, closed: Closed) {
         let Some(connection) = self.connections.get(&token) else {
             return;
         };
         let address = connection.address;
         let peer = match connection.from {
-            From::Peer { node, .. } => Some(node),
-            From::Stranger { .. } => None,
+            From::Peer(from) => Some(from.node),
+            From::Stranger { .. } | From::Rival { .. } => None,
         };
         match closed {
             Closed::End => tracing::debug!(%address, peer, "connection closed"),
@@ -335,6 +298,10 @@ impl Incoming {
                     tracing::warn!(%address, peer, reason = %fault, suppressed, "connection refused");
                 }
             }
+            // A node looks at all addresses that it was given, and so at its own.
+            Closed::Refused(refusal) if refusal.code == RefusalCode::OwnId => {
+                tracing::debug!(%address, "this node has reached itself");
+            }
             Closed::Refused(refusal) => {
                 Counters::add(&context.shared.counters.connections_refused, 1);
                 if let Some(suppressed) = self.refusals.permit(context.now) {
@@ -346,7 +313,7 @@ impl Incoming {
         self.remove(context, token);
     }
 
-    fn remove(&mut self, context: &mut Context, token: Token) {
+    pub(super) fn remove(&mut self, context: &mut Context, token: Token) {
         let Some(mut connection) = self.connections.remove(&token) else {
             return;
         };
@@ -355,156 +322,23 @@ impl Incoming {
                 self.strangers.remove(&token);
                 context.timers.remove(until, Timer::Introduction(token));
             }
-            From::Peer { node, .. } => {
-                if self.by_peer.get(&node) == Some(&token) {
-                    self.by_peer.remove(&node);
+            From::Rival { node } => {
+                if self.rivals.get(&node).is_some_and(|rival| rival.token == token) {
+                    self.take_rival(context, node);
+                }
+            }
+            From::Peer(from) => {
+                if self.by_peer.get(&from.node) == Some(&token) {
+                    self.by_peer.remove(&from.node);
+                    if let Some(rival) = self.rivals.get_mut(&from.node) {
+                        context.timers.remove(rival.at, Timer::Rival(from.node));
+                        rival.at = context.now;
+                        context.timers.insert(rival.at, Timer::Rival(from.node));
+                    }
                 }
             }
         }
         // It is closed next, which deregisters it in any case.
         let _ = context.registry.deregister(&mut connection.stream.socket);
-    }
-}
-
-impl Connection {
-    /// Reads for a while, and passes on what is whole.
-    fn turn(&mut self, context: &mut Context, known: &BTreeSet<NodeId>) -> Result<Turn, Closed> {
-        for _ in 0..READS_PER_TURN {
-            // What came along with the hello is still in the reader.
-            let introduced = match self.from {
-                From::Stranger { until } => self.hear_hello(context, until, known)?,
-                From::Peer { node, .. } => {
-                    self.hear_messages(context, node)?;
-                    None
-                }
-            };
-            if let Some(hello) = introduced {
-                return Ok(Turn::Introduced(hello));
-            }
-            if !context.is_heard {
-                return Ok(Turn::Drained);
-            }
-            let room = match self.from {
-                From::Stranger { .. } => HEADER_BYTES + HANDSHAKE_BYTES_MAX,
-                From::Peer { .. } => {
-                    if let Some(until) = self.rate.pause(context.now) {
-                        return Ok(Turn::Paused(until));
-                    }
-                    context.scratch.len()
-                }
-            };
-            match self.stream.read(&mut context.scratch[..room], &mut self.reader) {
-                Ok(0) if self.reader.is_midway() => {
-                    return Err(Closed::Junk("a part of a frame".to_owned()));
-                }
-                Ok(0) => return Err(Closed::End),
-                Ok(bytes) => {
-                    Counters::add(&context.shared.counters.bytes_received, bytes);
-                    self.rate.count(bytes, context.now, &context.options);
-                    if self.stream.has_pending() {
-                        return Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned()));
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Turn::Drained);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(error)),
-            }
-        }
-        Ok(Turn::More)
-    }
-
-    fn hear_hello(
-        &mut self,
-        context: &mut Context,
-        until: Instant,
-        known: &BTreeSet<NodeId>,
-    ) -> Result<Option<Hello>, Closed> {
-        let frame = self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?;
-        let Some(frame) = frame else {
-            return Ok(None);
-        };
-        let own = context.local.version;
-        let checked = Hello::decode(frame, OLDEST..=own).and_then(|hello| {
-            handshake::check(&context.local, &hello, |node| known.contains(&node))?;
-            let subject = self.stream.subject();
-            context
-                .subjects
-                .check(hello.from, subject)
-                .map_err(|reason| Refusal::new(RefusalCode::Identity, reason))?;
-            Ok(hello)
-        });
-        match checked {
-            Ok(hello) => {
-                self.stream.trust();
-                self.answer(own, &Answer::Welcome)?;
-                context.timers.remove(until, Timer::Introduction(self.token));
-                self.from = From::Peer { node: hello.from, incarnation: hello.incarnation };
-                self.reader.set_limit(MESSAGE_BYTES_MAX);
-                Ok(Some(hello))
-            }
-            Err(refusal) => {
-                self.answer(own, &Answer::Refused(refusal.clone()))?;
-                Err(Closed::Refused(refusal))
-            }
-        }
-    }
-
-    /// Passes on all messages that have arrived whole.
-    fn hear_messages(&mut self, context: &mut Context, from: NodeId) -> Result<(), Closed> {
-        let mut asked = false;
-        let mut received = 0;
-        while context.is_heard
-            && let Some(frame) =
-                self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?
-        {
-            if frame.is_empty() {
-                asked = true;
-                continue;
-            }
-            let message = PeerMessage::decode(frame)
-                .map_err(|why| Closed::Junk(format!("a message that cannot be read: {why}")))?;
-            received += 1;
-            context.emit(TransportEvent::Received { from, message });
-        }
-        Counters::add(&context.shared.counters.messages_received, received);
-        self.rate.count(received * MESSAGE_COST, context.now, &context.options);
-        if asked {
-            // One for many is enough: only that there is one matters.
-            self.write_frame(|buffer| buffer)?;
-        }
-        Ok(())
-    }
-
-    /// Why a read failed. A stranger that cannot know why is told.
-    fn failed(&mut self, error: io::Error) -> Closed {
-        let Some(fault) = Fault::of(&error) else {
-            return Closed::Failed(error);
-        };
-        if fault.needs_plain_answer() {
-            let refusal = Refusal::new(RefusalCode::Security, fault.to_string());
-            let mut frame = Vec::new();
-            append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(OLDEST, buffer));
-            // Whether it arrives or not, the connection ends.
-            let _ = self.stream.socket.write(&frame);
-        }
-        Closed::Unproven(fault.clone())
-    }
-
-    fn answer(&mut self, own: u16, answer: &Answer) -> Result<(), Closed> {
-        self.write_frame(|buffer| answer.encode(own, buffer))
-    }
-
-    /// Writes a small frame at once. A socket that has no room for it is not read from by the
-    /// other end, as no peer's is.
-    fn write_frame(&mut self, write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Result<(), Closed> {
-        let mut frame = Vec::new();
-        append_frame(&mut frame, write);
-        match self.stream.write(&frame) {
-            Ok(bytes) if bytes == frame.len() && !self.stream.has_pending() => Ok(()),
-            Ok(_) => Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned())),
-            Err(error) => Err(Closed::Failed(error)),
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! One peer, as this node sends to it.
+//! One peer, as this node sends to it, or one seed, at whose address it looks for
+//! one.
 //!
 //! ```text
 //! waiting -> (resolving ->) connecting -> greeting -> up
@@ -8,7 +9,8 @@
 //!
 //! Invariants: a peer has at most one socket and one timer; a connection that
 //! is not up queues no messages; a peer is reported unreachable once for each
-//! reason in a row, not for each try.
+//! reason in a row, not for each try. A seed's connection that is up is given to
+//! the peer that it turned out to be (`outgoing`).
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -19,15 +21,18 @@ use mio::Token;
 use mio::event::Event;
 
 use super::driver::{Context, Timer};
+use super::failure::{Failure, Kind, describe};
 use super::link::{Connection, Phase};
 use super::queue::Rejected;
 use super::{Command, Counters, WAKER};
+use crate::machine::command::NodeId;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::security::Security;
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
-use crate::transport::secure::Fault;
-use crate::transport::{RemotePeer, TransportEvent};
-use crate::version::OLDEST;
+use crate::transport::TransportEvent;
+use crate::transport::handshake::{
+    self, Answer, HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode,
+};
+use crate::version::{MEMBERS_SINCE, OLDEST};
 
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;
@@ -44,9 +49,32 @@ const READS_MAX: usize = 16;
 /// A connection in use is asked for a sign of life this often.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Whom a connection is made to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    /// This node.
+    Node(NodeId),
+    /// Whoever is at the address of the seed of this place.
+    Seed(usize),
+}
+
+impl Target {
+    /// What a hello to it is addressed to.
+    fn id(self) -> NodeId {
+        match self {
+            Target::Node(node) => node,
+            Target::Seed(_) => 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) remote: RemotePeer,
+    target: Target,
+    /// Where it is dialled.
+    pub(super) address: String,
+    /// Where the list of members has it, if it is one.
+    pub(super) listed: Option<String>,
     link: Link,
     timer: Option<Instant>,
     /// Tries that failed in a row, for the pause.
@@ -59,6 +87,10 @@ pub(super) struct Peer {
     lowered_to: Option<u16>,
     /// The reason last reported, if the peer has not been reached since.
     reported: Option<String>,
+    /// At its address somebody else has answered.
+    pub(super) is_elsewhere: bool,
+    /// Who has just been found at a seed's address, and what it can do.
+    pub(super) found: Option<(Host, u16)>,
     /// Whether it is in the list of those to be flushed.
     pub(super) is_unflushed: bool,
 }
@@ -70,29 +102,12 @@ enum Link {
     Open(Box<Connection>),
 }
 
-/// Why a peer is not connected.
-pub(super) struct Failure {
-    reason: String,
-    permanent: bool,
-}
-
-impl Failure {
-    fn passing(reason: impl Into<String>) -> Failure {
-        Failure { reason: reason.into(), permanent: false }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        let permanent = Fault::of(&error).is_some_and(Fault::is_permanent);
-        Failure { reason: describe(&error), permanent }
-    }
-}
-
 impl Peer {
-    pub(super) fn new(remote: RemotePeer, now: Instant) -> Peer {
+    pub(super) fn new(target: Target, address: String, now: Instant) -> Peer {
         Peer {
-            remote,
+            target,
+            address,
+            listed: None,
             link: Link::Waiting,
             timer: None,
             failures: 0,
@@ -100,12 +115,97 @@ impl Peer {
             attempt: WAKER,
             lowered_to: None,
             reported: None,
+            is_elsewhere: false,
+            found: None,
             is_unflushed: false,
         }
     }
 
+    /// Whether what is sent is queued.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting
+            && connection.phase != Phase::Greeting)
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.link, Link::Waiting)
+    }
+
+    /// Changes where it is dialled, from the next time on.
+    pub(super) fn move_to(&mut self, address: String) {
+        self.address = address;
+        self.is_elsewhere = false;
+        self.failures = 0;
+    }
+
+    /// Gives up what is under way, and tries anew now.
+    pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
+        if matches!(self.link, Link::Resolving) && self.address.parse::<SocketAddr>().is_err() {
+            // One look-up at a time: what it finds is tried first, and the address then.
+            return Ok(());
+        }
+        self.disconnect(context);
+        self.dial(context)
+    }
+
+    /// Says anew who we are, if that was said: what is queued is written first, as far as the
+    /// socket takes it.
+    pub(super) fn greet_anew(&mut self, context: &mut Context) -> Result<(), Failure> {
+        match &self.link {
+            Link::Open(connection) if connection.phase != Phase::Connecting => {
+                // If it fails, it is given up all the same.
+                let _ = self.flush(context);
+                self.disconnect(context);
+                self.dial(context)
+            }
+            Link::Open(_) | Link::Waiting | Link::Resolving => Ok(()),
+        }
+    }
+
+    /// Hands the connection over to the peer that it leads to.
+    pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<Connection>> {
+        self.arm(context, None);
+        match std::mem::replace(&mut self.link, Link::Waiting) {
+            Link::Open(connection) => Some(connection),
+            Link::Waiting | Link::Resolving => None,
+        }
+    }
+
+    /// Sends over this connection from now on. The other end keeps the latest one only.
+    pub(super) fn adopt(
+        &mut self,
+        context: &mut Context,
+        connection: Box<Connection>,
+        version: u16,
+    ) {
+        // What fails now is given up in any case.
+        let _ = self.flush(context);
+        self.disconnect(context);
+        context.dialled.insert(connection.token, self.target);
+        self.link = Link::Open(connection);
+        self.welcome(context, version, None);
+    }
+
+    /// Tries again after the pause that is due, or after `at_least`; after the shortest if the
+    /// peer that was found there has stayed for long.
+    pub(super) fn resume(&mut self, context: &mut Context, lasted: bool, at_least: Duration) {
+        if lasted {
+            self.failures = 0;
+        }
+        let pause = self.pause(context).max(at_least);
+        self.arm(context, Some(context.now + pause));
+    }
+
+    /// The pause before the next try.
+    fn pause(&mut self, context: &Context) -> Duration {
+        let doubled = 1_u32 << self.failures.min(20);
+        self.failures = self.failures.saturating_add(1);
+        context.options.retry_min.saturating_mul(doubled).min(context.options.retry_max)
+    }
+
     fn arm(&mut self, context: &mut Context, at: Option<Instant>) {
-        let timer = Timer::Peer(self.remote.node);
+        let timer = Timer::Peer(self.target);
         if let Some(before) = std::mem::replace(&mut self.timer, at) {
             context.timers.remove(before, timer);
         }
@@ -117,14 +217,14 @@ impl Peer {
     /// Starts a try.
     pub(super) fn dial(&mut self, context: &mut Context) -> Result<(), Failure> {
         self.tried_at = context.now;
-        if let Ok(address) = self.remote.address.parse::<SocketAddr>() {
+        if let Ok(address) = self.address.parse::<SocketAddr>() {
             return self.connect(context, vec![address].into_iter(), "");
         }
         self.attempt = context.token();
         self.link = Link::Resolving;
         self.arm(context, Some(context.now + context.options.connect_timeout));
-        let (node, attempt) = (self.remote.node, self.attempt);
-        let address = self.remote.address.clone();
+        let (target, attempt) = (self.target, self.attempt);
+        let address = self.address.clone();
         let answer_tx = context.commands_tx.clone();
         let shared = Arc::clone(&context.shared);
         std::thread::Builder::new()
@@ -134,7 +234,7 @@ impl Peer {
                     .to_socket_addrs()
                     .map(|addresses| addresses.take(ADDRESSES_MAX).collect())
                     .map_err(|error| format!("cannot look up {address:?}: {}", describe(&error)));
-                let resolved = Command::Resolved { node, attempt, addresses };
+                let resolved = Command::Resolved { target, attempt, addresses };
                 if answer_tx.send(resolved).is_ok() {
                     shared.wake();
                 }
@@ -191,7 +291,7 @@ impl Peer {
             }
             match Connection::begin(context, address, rest) {
                 Ok(connection) => {
-                    context.dialled.insert(connection.token, self.remote.node);
+                    context.dialled.insert(connection.token, self.target);
                     self.link = Link::Open(Box::new(connection));
                     self.arm(context, Some(context.now + context.options.connect_timeout));
                     return Ok(());
@@ -239,13 +339,15 @@ impl Peer {
         connection.stream.socket.set_nodelay(true)?;
         connection.phase = Phase::Greeting;
         connection.writable = true;
-        let hello = Hello {
-            version: self.lowered_to.unwrap_or(context.local.version),
-            cluster: context.local.cluster,
-            from: context.local.node,
-            to: self.remote.node,
-            incarnation: context.local.incarnation,
-        };
+        let to = self.target.id();
+        let version = self.lowered_to.unwrap_or(context.local.version);
+        if version < MEMBERS_SINCE && (to == 0 || context.local.cluster == 0) {
+            return Err(Failure::permanent(format!(
+                "version {version} is the highest that both can do, in which only members of a cluster \
+                 talk; that needs version {MEMBERS_SINCE}"
+            )));
+        }
+        let hello = Hello::new(&context.local, version, to);
         connection
             .queue
             .push(HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
@@ -270,8 +372,8 @@ impl Peer {
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some(version) = welcomed {
-                        self.welcome(context, version);
+                    if let Some((version, host)) = welcomed {
+                        self.welcome(context, version, host);
                     }
                     return Ok(());
                 }
@@ -284,18 +386,24 @@ impl Peer {
                 .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
             {
                 if connection.phase == Phase::Greeting {
-                    match Answer::decode(frame) {
-                        Some((version, Answer::Welcome)) => welcomed = Some(version),
+                    let node = match Answer::decode(frame) {
+                        Some((version, Answer::Welcome(host))) => {
+                            let node = handshake::check_host(
+                                &context.local,
+                                self.target.id(),
+                                host.as_ref(),
+                            )
+                            .map_err(Failure::from)?;
+                            welcomed = Some((version, host));
+                            node
+                        }
                         Some((version, Answer::Refused(refusal))) => {
                             return self.refused(context, version, &refusal);
                         }
                         None => return Err(Failure::passing("the peer is not a quorate node")),
-                    }
+                    };
                     let subject = connection.stream.subject();
-                    context
-                        .subjects
-                        .check(self.remote.node, subject)
-                        .map_err(|reason| Failure { reason, permanent: true })?;
+                    context.subjects.check(node, subject).map_err(Failure::permanent)?;
                     connection.stream.trust();
                     connection.phase = Phase::Up { since: context.now };
                     connection.reader.set_limit(0);
@@ -308,13 +416,18 @@ impl Peer {
         Err(Failure::passing("the peer sends what it was not asked for"))
     }
 
-    fn welcome(&mut self, context: &mut Context, version: u16) {
+    fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
         self.arm(context, None);
         self.reported = None;
         self.lowered_to = None;
-        let peer = self.remote.node;
-        tracing::info!(peer, address = self.remote.address, version, "connected");
-        context.emit(TransportEvent::Connected { peer, version });
+        self.is_elsewhere = false;
+        match self.target {
+            Target::Node(peer) => {
+                tracing::info!(peer, address = self.address, version, "connected");
+                context.emit(TransportEvent::Connected { peer, version });
+            }
+            Target::Seed(_) => self.found = host.map(|host| (host, version)),
+        }
     }
 
     /// The peer, which can do this version, refuses us. If only ours is too high, it is asked again.
@@ -330,6 +443,15 @@ impl Peer {
             self.lowered_to = Some(version);
             return self.dial(context);
         }
+        if refusal.code == RefusalCode::OwnId && matches!(self.target, Target::Seed(_)) {
+            // A name may stand for several nodes.
+            return match &self.link {
+                Link::Open(connection) if !connection.rest.as_slice().is_empty() => {
+                    self.connect_elsewhere(context, "")
+                }
+                _ => Err(Failure { reason: "this node itself".to_owned(), kind: Kind::Itself }),
+            };
+        }
         let reason = if lower {
             format!(
                 "the peer can do version {version} at most, and this node versions {OLDEST} to {}: \
@@ -339,7 +461,7 @@ impl Peer {
         } else {
             format!("the peer refused: {}", refusal.text)
         };
-        Err(Failure { reason, permanent: refusal.code.is_permanent() })
+        Err(Failure { reason, ..Failure::from(refusal.clone()) })
     }
 
     /// Queues a message; `Err(None)` if the peer is not connected.
@@ -402,7 +524,7 @@ impl Peer {
             Link::Waiting => return self.dial(context),
             Link::Resolving => {
                 // The look-up goes on; a second one would not be any faster.
-                let reason = format!("looking up {:?} takes long", self.remote.address);
+                let reason = format!("looking up {:?} takes long", self.address);
                 self.report(context, &Failure::passing(reason));
                 return Ok(());
             }
@@ -430,8 +552,9 @@ impl Peer {
         }
     }
 
-    /// Gives the connection up, reports why, and sets the time of the next try.
-    pub(super) fn fail(&mut self, context: &mut Context, failure: Failure) {
+    /// Gives the connection up, reports why, and sets the time of the next try. Whether it had been
+    /// up for long.
+    pub(super) fn fail(&mut self, context: &mut Context, failure: &Failure) -> bool {
         let up_since = match &self.link {
             Link::Open(connection) => match connection.phase {
                 Phase::Up { since } => Some(since),
@@ -441,31 +564,54 @@ impl Peer {
         };
         self.disconnect(context);
         self.lowered_to = None;
-        let options = &context.options;
         // A peer that welcomes us only to hang up has not deserved a quick try.
-        if up_since.is_some_and(|since| context.now >= since + options.retry_max) {
+        let lasted = up_since.is_some_and(|since| context.now >= since + context.options.retry_max);
+        if lasted {
             self.failures = 0;
         }
-        let pause = if failure.permanent {
-            options.retry_max.saturating_mul(REFUSED_PAUSES)
-        } else {
-            let doubled = 1_u32 << self.failures.min(20);
-            options.retry_min.saturating_mul(doubled).min(options.retry_max)
+        self.is_elsewhere |= failure.is_elsewhere();
+        let long = context.options.retry_max.saturating_mul(REFUSED_PAUSES);
+        let pause = self.pause(context);
+        let pause = match failure.kind {
+            Kind::Passing => Some(pause),
+            Kind::Permanent | Kind::Elsewhere => Some(long),
+            // A name may stand for somebody else tomorrow.
+            Kind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
-        self.failures = self.failures.saturating_add(1);
-        self.arm(context, Some(context.now + pause));
-        self.report(context, &failure);
+        self.arm(context, pause.map(|pause| context.now + pause));
+        match failure.kind {
+            Kind::Itself => tracing::debug!(address = self.address, "is this node itself"),
+            Kind::Passing | Kind::Permanent | Kind::Elsewhere => self.report(context, failure),
+        }
+        lasted
+    }
+
+    /// Reports that the peer is given up, unless it is reported as unreachable already.
+    pub(super) fn give_up(&mut self, context: &mut Context, reason: &str) {
+        self.disconnect(context);
+        if self.reported.is_none() {
+            self.report(context, &Failure::passing(reason));
+        }
     }
 
     fn report(&mut self, context: &mut Context, failure: &Failure) {
         if self.reported.as_ref() == Some(&failure.reason) {
             return;
         }
-        let peer = self.remote.node;
         let reason = failure.reason.clone();
-        tracing::warn!(peer, address = self.remote.address, reason, "unreachable");
+        let permanent = failure.kind != Kind::Passing;
         self.reported = Some(reason.clone());
-        context.emit(TransportEvent::Unreachable { peer, reason, permanent: failure.permanent });
+        let address = self.address.clone();
+        match self.target {
+            Target::Node(peer) => {
+                tracing::warn!(peer, address, reason, "unreachable");
+                context.emit(TransportEvent::Unreachable { peer, reason, permanent });
+            }
+            Target::Seed(_) => {
+                tracing::warn!(address, reason, "nobody found");
+                context.emit(TransportEvent::SeedUnreachable { address, reason, permanent });
+            }
+        }
     }
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {
@@ -475,19 +621,5 @@ impl Peer {
             // It is closed next, which deregisters it in any case.
             let _ = context.registry.deregister(&mut connection.stream.socket);
         }
-    }
-}
-
-/// An error in a few words that stay the same from try to try.
-fn describe(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
-        io::ErrorKind::ConnectionAborted => "connection aborted".to_owned(),
-        io::ErrorKind::BrokenPipe => "the peer closed the connection".to_owned(),
-        io::ErrorKind::TimedOut => "connecting took too long".to_owned(),
-        io::ErrorKind::HostUnreachable => "host unreachable".to_owned(),
-        io::ErrorKind::NetworkUnreachable => "network unreachable".to_owned(),
-        _ => error.to_string(),
     }
 }

@@ -93,8 +93,9 @@ fn slow_receiver_slows_the_sender_and_nothing_is_reordered() {
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &patient);
     let two = TcpTransport::start(
         listener_2,
-        local(2),
+        at(2, address_2),
         vec![remote(1, address_1)],
+        Vec::new(),
         quick(),
         move |event| events_tx.send(event).is_ok(),
     )

@@ -7,12 +7,14 @@ fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &quick());
     let good = hello(2, 1);
+    let old = Hello { version: 2, run: None, ..good.clone() };
     let wrong = [
-        (Hello { version: 9, ..good }, RefusalCode::Protocol),
-        (Hello { cluster: 9, ..good }, RefusalCode::Cluster),
-        (Hello { to: 9, ..good }, RefusalCode::NotAddressed),
-        (Hello { from: 1, ..good }, RefusalCode::OwnId),
-        (Hello { from: 9, ..good }, RefusalCode::UnknownPeer),
+        (Hello { version: 9, ..good.clone() }, RefusalCode::Protocol),
+        (Hello { cluster: 9, ..good.clone() }, RefusalCode::Cluster),
+        (Hello { to: 9, ..good.clone() }, RefusalCode::NotAddressed),
+        (Hello { from: 1, ..good }, RefusalCode::Duplicate),
+        (Hello { to: 0, ..old.clone() }, RefusalCode::NotAddressed),
+        (Hello { from: 9, ..old }, RefusalCode::UnknownPeer),
     ];
     for (wrong, code) in wrong {
         let mut hand = Hand::connect(address);
@@ -26,7 +28,7 @@ fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
         buffer
     }));
     assert_eq!(hand.refusal(), RefusalCode::Malformed);
-    node.await_refused(6);
+    node.await_refused(7);
 }
 
 #[test]
@@ -129,7 +131,7 @@ fn later_connection_of_a_peer_replaces_the_former() {
     let both =
         [frame(|buffer| hello(2, 1).encode(buffer)), frame(|buffer| numbered(2).encode(buffer))];
     later.send(&both.concat());
-    assert_eq!(later.answer(), Some(Answer::Welcome));
+    assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
     assert_eq!(former.frame(), None);
     assert_eq!(node.received(), (2, numbered(2)));
     // An empty frame asks for one.

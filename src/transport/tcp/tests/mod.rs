@@ -2,8 +2,11 @@
 
 mod delivery;
 mod dialling;
+mod duplicates;
+mod guests;
 mod keys;
 mod listening;
+mod seeds;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,13 +19,16 @@ use crossbeam_channel::{Receiver, bounded, unbounded};
 use super::*;
 use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
+use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Host, RefusalCode, Run};
 use crate::version::{OLDEST, VERSION};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CLUSTER: u64 = 0xC1;
+
+/// Nobody listens there.
+const NOWHERE: &str = "127.0.0.1:1";
 
 fn quick() -> TransportOptions {
     TransportOptions {
@@ -51,7 +57,19 @@ fn listen_again(address: SocketAddr) -> TcpListener {
 }
 
 fn local(node: NodeId) -> LocalPeer {
-    LocalPeer { cluster: CLUSTER, node, incarnation: node * 10, version: VERSION }
+    LocalPeer {
+        cluster: CLUSTER,
+        node,
+        incarnation: node * 10,
+        version: VERSION,
+        address: NOWHERE.to_owned(),
+        boot: node * 100,
+    }
+}
+
+/// As this node, which is reached there.
+fn at(node: NodeId, address: impl ToString) -> LocalPeer {
+    LocalPeer { address: address.to_string(), ..local(node) }
 }
 
 fn remote(node: NodeId, address: impl ToString) -> RemotePeer {
@@ -70,11 +88,27 @@ impl Node {
         peers: &[RemotePeer],
         options: &TransportOptions,
     ) -> Node {
+        Node::looking(listener, local, peers, &[], options)
+    }
+
+    /// One that looks for others at these addresses; it is where it listens, if it is nowhere.
+    fn looking(
+        listener: TcpListener,
+        mut local: LocalPeer,
+        peers: &[RemotePeer],
+        seeds: &[String],
+        options: &TransportOptions,
+    ) -> Node {
+        if local.address == NOWHERE {
+            local.address = listener.local_addr().unwrap().to_string();
+        }
         let (events_tx, events) = unbounded();
-        let transport = TcpTransport::start(listener, local, peers.to_vec(), options.clone(), {
-            move |event| events_tx.send(event).is_ok()
-        })
-        .unwrap();
+        let (peers, seeds) = (peers.to_vec(), seeds.to_vec());
+        let transport =
+            TcpTransport::start(listener, local, peers, seeds, options.clone(), move |event| {
+                events_tx.send(event).is_ok()
+            })
+            .unwrap();
         Node { transport, events }
     }
 
@@ -156,7 +190,7 @@ fn large(number: u32, bytes: usize) -> PeerMessage {
 }
 
 fn hello(from: NodeId, to: NodeId) -> Hello {
-    Hello { version: VERSION, cluster: CLUSTER, from, to, incarnation: 1 }
+    Hello { incarnation: 1, ..Hello::new(&local(from), VERSION, to) }
 }
 
 fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
@@ -184,17 +218,26 @@ impl Hand {
     fn introduced(to: SocketAddr, hello: &Hello) -> Hand {
         let mut hand = Hand::connect(to);
         hand.send(&frame(|buffer| hello.encode(buffer)));
-        assert_eq!(hand.answer(), Some(Answer::Welcome));
+        assert!(matches!(hand.answer(), Some(Answer::Welcome(_))));
         hand
     }
 
-    /// Takes a connection and welcomes it.
+    /// Takes a connection and welcomes it, as a node of version 1.
     fn welcome(listener: &TcpListener) -> Hand {
         let mut hand = Hand::new(listener.accept().unwrap().0);
         let hello = hand.frame().expect("a hello");
         Hello::decode(&hello, OLDEST..=VERSION).unwrap();
-        hand.send(&frame(|buffer| Answer::Welcome.encode(1, buffer)));
+        hand.send(&frame(|buffer| Answer::Welcome(None).encode(1, buffer)));
         hand
+    }
+
+    /// Takes a connection, hears what it says, and welcomes it as this node.
+    fn host(listener: &TcpListener, local: &LocalPeer) -> (Hand, Hello) {
+        let mut hand = Hand::new(listener.accept().unwrap().0);
+        let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
+        let welcome = Answer::Welcome(Some(Host::of(local)));
+        hand.send(&frame(|buffer| welcome.encode(VERSION, buffer)));
+        (hand, hello)
     }
 
     fn send(&mut self, bytes: &[u8]) {

@@ -1,0 +1,72 @@
+//! Why connections to peers fail.
+
+use std::io;
+
+use crate::transport::handshake::{Refusal, RefusalCode};
+use crate::transport::secure::Fault;
+
+/// Why a peer is not connected.
+pub(super) struct Failure {
+    pub(super) reason: String,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Passing,
+    /// Trying again will not help unless something is reconfigured.
+    Permanent,
+    /// That, and another node is at the address.
+    Elsewhere,
+    /// This node has reached itself.
+    Itself,
+}
+
+impl Failure {
+    pub(super) fn passing(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), kind: Kind::Passing }
+    }
+
+    pub(super) fn permanent(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), kind: Kind::Permanent }
+    }
+
+    /// Whether another node is at the address.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.kind == Kind::Elsewhere
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let kind = match refusal.code {
+            RefusalCode::NotAddressed => Kind::Elsewhere,
+            code if code.is_permanent() => Kind::Permanent,
+            _ => Kind::Passing,
+        };
+        Failure { reason: refusal.text, kind }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match Fault::of(&error).is_some_and(Fault::is_permanent) {
+            true => Failure::permanent(describe(&error)),
+            false => Failure::passing(describe(&error)),
+        }
+    }
+}
+
+/// An error in a few words that stay the same from try to try.
+pub(super) fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        io::ErrorKind::ConnectionAborted => "connection aborted".to_owned(),
+        io::ErrorKind::BrokenPipe => "the peer closed the connection".to_owned(),
+        io::ErrorKind::TimedOut => "connecting took too long".to_owned(),
+        io::ErrorKind::HostUnreachable => "host unreachable".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network unreachable".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,188 @@
+//! How a stranger becomes a peer.
+//!
+//! A hello is answered at once, with one exception. A data directory may have been
+//! copied, and then two processes run as one node, which would break what the
+//! node has promised. So a hello of a node that another run of its process is
+//! connected as waits until it is known whether that run is still there:
+//!
+//! ```text
+//! the former connection ends                 the new one is welcomed: the process was restarted
+//! it is silent for stall_timeout             the new one is welcomed, and the former closed
+//! it sends what cannot have been on its way  the new one is refused
+//! when the new hello came
+//! ```
+//!
+//! Invariants: at most one connection waits for each node; it has a timer, and
+//! nothing is read from it.
+
+use mio::Token;
+
+use super::caller::{Closed, From, Introduced};
+use super::driver::{Context, Timer};
+use super::incoming::{Incoming, Met};
+use crate::machine::command::NodeId;
+use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode};
+
+/// A connection that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Rival {
+    pub(super) token: Token,
+    hello: Hello,
+    /// Its timer.
+    pub(super) at: std::time::Instant,
+}
+
+impl Incoming {
+    /// This connection has said hello.
+    pub(super) fn introduce(&mut self, context: &mut Context, token: Token, hello: Hello) {
+        match self.judge(context, token, &hello) {
+            Ok(true) => self.welcome(context, token, &hello),
+            Ok(false) => self.hold(context, token, hello),
+            Err(refusal) => self.refuse(context, token, refusal),
+        }
+    }
+
+    /// Whether it may be welcomed; `false` if that is not known yet.
+    fn judge(
+        &mut self,
+        context: &mut Context,
+        token: Token,
+        hello: &Hello,
+    ) -> Result<bool, Refusal> {
+        handshake::check(&context.local, hello)?;
+        context.circle.check(hello)?;
+        let Some(connection) = self.connections.get(&token) else {
+            return Ok(true);
+        };
+        context
+            .subjects
+            .check(hello.from, connection.stream.subject())
+            .map_err(|reason| Refusal::new(RefusalCode::Identity, reason))?;
+        let former = self.by_peer.get(&hello.from).and_then(|one| self.connections.get_mut(one));
+        let Some(former) = former else {
+            return Ok(true);
+        };
+        match (former.from, &hello.run) {
+            (From::Peer(Introduced { boot: Some(boot), .. }), Some(run)) if boot != run.boot => {
+                Ok(former.is_dead(context.now, &context.options))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn welcome(&mut self, context: &mut Context, token: Token, hello: &Hello) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        let node = hello.from;
+        context.admit(node);
+        let answer = Answer::Welcome(hello.run.as_ref().map(|_| Host::of(&context.local)));
+        let introduced = Introduced {
+            node,
+            incarnation: hello.incarnation,
+            cluster: hello.cluster,
+            boot: hello.run.as_ref().map(|run| run.boot),
+        };
+        let was = connection.from;
+        if let Err(closed) = connection.welcome(context.local.version, &answer, introduced) {
+            return self.close(context, token, closed);
+        }
+        if let From::Stranger { until } = was {
+            self.strangers.remove(&token);
+            context.timers.remove(until, Timer::Introduction(token));
+        }
+        // What came along with the hello is still to be read.
+        connection.is_readable = true;
+        self.readable.push_back(token);
+        let address = hello.run.as_ref().map(|run| run.address.clone());
+        self.welcomed.push(Met { node, address });
+        let Some(former) = self.by_peer.insert(node, token) else {
+            return;
+        };
+        if let Some(connection) = self.connections.get(&former)
+            && let From::Peer(Introduced { incarnation, .. }) = connection.from
+            && incarnation != hello.incarnation
+        {
+            tracing::warn!(
+                peer = node,
+                former = %connection.address,
+                "another incarnation of the peer replaces the one that was connected",
+            );
+        }
+        self.remove(context, former);
+        // The process that was in question has just made a connection.
+        self.settle_against(context, node);
+    }
+
+    fn refuse(&mut self, context: &mut Context, token: Token, refusal: Refusal) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            let closed = connection.refuse(context.local.version, refusal);
+            self.close(context, token, closed);
+        }
+    }
+
+    /// Lets a connection wait for its answer. A later one of the same node takes its place.
+    fn hold(&mut self, context: &mut Context, token: Token, hello: Hello) {
+        let node = hello.from;
+        let former = self.by_peer.get(&node).and_then(|former| self.connections.get(former));
+        let Some(at) = former.map(|one| one.ask_again_at(context.now, &context.options)) else {
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        tracing::info!(
+            peer = node,
+            address = %connection.address,
+            "another process says that it is this peer; waiting whether the former one is alive",
+        );
+        if let From::Stranger { until } = connection.from {
+            self.strangers.remove(&token);
+            context.timers.remove(until, Timer::Introduction(token));
+        }
+        connection.from = From::Rival { node };
+        if let Some(earlier) = self.take_rival(context, node) {
+            self.close(context, earlier.token, Closed::End);
+        }
+        context.timers.insert(at, Timer::Rival(node));
+        self.rivals.insert(node, Rival { token, hello, at });
+    }
+
+    /// Looks whether the former connection of this node is alive, for the one that waits.
+    pub(super) fn contest(&mut self, context: &mut Context, node: NodeId) {
+        let Some(rival) = self.rivals.get_mut(&node) else {
+            return;
+        };
+        let former = self.by_peer.get(&node).copied();
+        if let Some(token) = former
+            && let Some(former) = self.connections.get_mut(&token)
+            && !former.is_dead(context.now, &context.options)
+        {
+            rival.at = former.ask_again_at(context.now, &context.options);
+            context.timers.insert(rival.at, Timer::Rival(node));
+            // Whether it is empty is found out by reading.
+            self.ready(token);
+        } else if let Some(rival) = self.take_rival(context, node) {
+            self.introduce(context, rival.token, rival.hello);
+        }
+    }
+
+    /// The former connection of this node, or the process that made it, is alive.
+    pub(super) fn settle_against(&mut self, context: &mut Context, node: NodeId) {
+        let Some(former) = self.by_peer.get(&node).and_then(|one| self.connections.get_mut(one))
+        else {
+            return;
+        };
+        former.challenge = None;
+        let refusal = Refusal::duplicate(node, former.address.ip());
+        if let Some(rival) = self.take_rival(context, node) {
+            self.refuse(context, rival.token, refusal);
+        }
+    }
+
+    pub(super) fn take_rival(&mut self, context: &mut Context, node: NodeId) -> Option<Rival> {
+        let rival = self.rivals.remove(&node)?;
+        context.timers.remove(rival.at, Timer::Rival(node));
+        Some(rival)
+    }
+}

@@ -1,0 +1,233 @@
+//! Nodes that introduce themselves and are not listed, and what becomes of them.
+
+use super::*;
+
+fn says(local: &LocalPeer, to: NodeId) -> Hello {
+    Hello::new(local, VERSION, to)
+}
+
+fn brief() -> TransportOptions {
+    TransportOptions { guest_timeout: Duration::from_millis(300), ..quick() }
+}
+
+#[test]
+fn a_guest_is_heard_and_answered() {
+    let (listener_1, address_1) = listen();
+    let (listener_9, address_9) = listen();
+    let one = Node::start(listener_1, local(1), &[], &quick());
+    let nine = Node::start(listener_9, at(9, address_9), &[remote(1, address_1)], &quick());
+    nine.await_connected(1);
+    assert_eq!(one.await_connected(9), VERSION);
+    nine.transport.send(vec![(1, numbered(4))]);
+    assert_eq!(one.received(), (9, numbered(4)));
+    one.transport.send(vec![(9, numbered(5))]);
+    assert_eq!(nine.received(), (1, numbered(5)));
+    nine.transport.close();
+    assert_eq!(one.unreachable(), (9, "the peer closed the connection".into(), false));
+}
+
+#[test]
+fn a_guest_that_has_left_is_forgotten() {
+    let (listener_1, address_1) = listen();
+    let (listener_9, address_9) = listen();
+    let one = Node::start(listener_1, local(1), &[], &brief());
+    let nine = at(9, address_9);
+    let told = Hand::introduced(address_1, &says(&nine, 1));
+    let (answered, hello) = Hand::host(&listener_9, &nine);
+    assert_eq!((hello.from, hello.to), (1, 9));
+    one.await_connected(9);
+    drop((told, answered));
+    assert_eq!(one.unreachable(), (9, "the peer closed the connection".into(), false));
+    // It is dialled until it is forgotten; nothing wakes the node after that.
+    drop(listener_9);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = one.transport.shared.turns.load(Relaxed);
+        let quiet = one.events.recv_timeout(brief().guest_timeout * 2);
+        if quiet.is_err() && one.transport.shared.turns.load(Relaxed) == before {
+            break;
+        }
+        assert!(Instant::now() < end, "still busy");
+    }
+    // It may come again.
+    let listener_9 = listen_again(address_9);
+    let _told = Hand::introduced(address_1, &says(&nine, 1));
+    let _answered = Hand::host(&listener_9, &nine);
+    one.await_connected(9);
+}
+
+#[test]
+fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
+    let (listener_1, address_1) = listen();
+    let one = Node::start(listener_1, local(1), &[], &brief());
+    let mut told = Hand::introduced(address_1, &hello(9, 1));
+    assert_eq!(one.unreachable(), (9, "connection refused".into(), false));
+    assert_eq!(told.frame(), None);
+    // It is reported once only.
+    assert!(one.events.try_recv().is_err());
+}
+
+#[test]
+fn guests_are_few() {
+    let (listener, address) = listen();
+    let options = TransportOptions { connections_max: 1000, ..quick() };
+    let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
+    let max = super::super::circle::GUESTS_MAX as u64;
+    let mut guests: Vec<Hand> =
+        (0..max).map(|guest| Hand::introduced(address, &hello(100 + guest, 1))).collect();
+    let mut late = Hand::connect(address);
+    late.send(&frame(|buffer| hello(99, 1).encode(buffer)));
+    assert_eq!(late.refusal(), RefusalCode::UnknownPeer);
+    // Members and those who are guests already are let in.
+    let _member = Hand::introduced(address, &hello(2, 1));
+    guests[0] = Hand::introduced(address, &hello(100, 1));
+    guests[0].send(&frame(|buffer| numbered(6).encode(buffer)));
+    assert_eq!(one.received(), (100, numbered(6)));
+}
+
+#[test]
+fn silent_guests_make_room() {
+    let (listener, address) = listen();
+    let _one = Node::start(listener, local(1), &[], &brief());
+    let (listener_9, address_9) = listen();
+    let max = super::super::circle::GUESTS_MAX as u64;
+    // They are all reached, and none says anything.
+    let nodes: Vec<LocalPeer> = (100..100 + max).map(|node| at(node, address_9)).collect();
+    let mut hands = Vec::new();
+    for node in &nodes {
+        hands.push(Hand::introduced(address, &says(node, 1)));
+        hands.push(Hand::host(&listener_9, node).0);
+    }
+    assert_eq!(hands[0].frame(), None);
+    let _late = Hand::introduced(address, &says(&at(99, address_9), 1));
+}
+
+#[test]
+fn nodes_without_a_cluster_talk_to_those_of_any_and_say_little() {
+    let (listener_1, address_1) = listen();
+    let (listener_2, address_2) = listen();
+    let blank = LocalPeer { cluster: 0, ..at(1, address_1) };
+    let one = Node::start(listener_1, blank, &[], &quick());
+    let two = Node::start(listener_2, at(2, address_2), &[remote(1, address_1)], &quick());
+    two.await_connected(1);
+    one.await_connected(2);
+    let foreign = |node: &Node, count: u64| {
+        let counter = &node.transport.counters().messages_foreign;
+        let end = Instant::now() + PATIENCE;
+        while counter.load(Relaxed) < count {
+            assert!(Instant::now() < end, "{:?}", node.transport);
+            std::thread::yield_now();
+        }
+        assert_eq!(counter.load(Relaxed), count);
+    };
+    // What is for members only counts from neither to the other.
+    two.transport.send(vec![(1, numbered(1))]);
+    one.transport.send(vec![(2, numbered(2))]);
+    foreign(&one, 1);
+    foreign(&two, 1);
+    one.transport.set_cluster(CLUSTER);
+    // What it has connected is made anew; what the other one has told is as it was.
+    one.await_connected(2);
+    one.transport.send(vec![(2, numbered(3))]);
+    two.transport.send(vec![(1, numbered(4))]);
+    assert_eq!(two.received(), (1, numbered(3)));
+    assert_eq!(one.received(), (2, numbered(4)));
+    let reports = two.events.try_iter().chain(one.events.try_iter());
+    let lost = reports.filter(|event| matches!(event, TransportEvent::Unreachable { .. }));
+    assert_eq!(lost.count(), 0);
+}
+
+#[test]
+fn two_nodes_that_found_a_cluster_tell_each_other() {
+    let (listener_1, address_1) = listen();
+    let (listener_2, address_2) = listen();
+    let blank = |node, address| LocalPeer { cluster: 0, ..at(node, address) };
+    let seeds = [address_1.to_string(), address_2.to_string()];
+    let one = Node::looking(listener_1, blank(1, address_1), &[], &seeds, &quick());
+    let two = Node::looking(listener_2, blank(2, address_2), &[], &seeds, &quick());
+    one.await_connected(2);
+    two.await_connected(1);
+    for node in [&one, &two] {
+        node.transport.set_cluster(CLUSTER);
+    }
+    for (from, to, name, at) in [(&one, &two, 2, 1), (&two, &one, 1, 2)] {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            from.transport.send(vec![(name, numbered(9))]);
+            let event = to.events.recv_timeout(Duration::from_millis(20));
+            if matches!(event, Ok(TransportEvent::Received { from, .. }) if from == at) {
+                break;
+            }
+            assert!(Instant::now() < end, "{:?} {:?}", from.transport, to.transport);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_gets_a_cluster_hangs_up_on_others() {
+    let (listener_1, address_1) = listen();
+    let (listener_9, address_9) = listen();
+    let blank = LocalPeer { cluster: 0, ..at(1, address_1) };
+    let one = Node::start(listener_1, blank, &[], &quick());
+    let other = LocalPeer { cluster: 0xBAD, ..at(9, address_9) };
+    let mut told = Hand::introduced(address_1, &says(&other, 1));
+    let (mut answered, hello) = Hand::host(&listener_9, &other);
+    assert_eq!(hello.cluster, 0);
+    one.transport.set_cluster(CLUSTER);
+    assert_eq!(told.frame(), None);
+    assert_eq!(answered.frame(), None);
+    // It says which cluster it is of now, and takes no answer of another.
+    let (_answered, hello) = Hand::host(&listener_9, &other);
+    assert_eq!(hello.cluster, CLUSTER);
+    let (peer, reason, permanent) = one.unreachable();
+    assert_eq!((peer, permanent), (9, true));
+    assert!(reason.contains("another cluster (00000000000000c1"), "{reason}");
+    let mut told = Hand::connect(address_1);
+    told.send(&frame(|buffer| says(&other, 1).encode(buffer)));
+    assert_eq!(told.refusal(), RefusalCode::Cluster);
+}
+
+#[test]
+fn a_member_that_has_moved_is_dialled_where_it_says() {
+    let (listener_1, address_1) = listen();
+    let (gone, address_gone) = listen();
+    let (listener_2, address_2) = listen();
+    let (listener_3, address_3) = listen();
+    drop(gone);
+    let patient =
+        TransportOptions { retry_min: PATIENCE * 10, retry_max: PATIENCE * 10, ..quick() };
+    let list = [remote(2, address_gone)];
+    let one = Node::start(listener_1, local(1), &list, &patient);
+    assert_eq!(one.unreachable(), (2, "connection refused".into(), false));
+    let moved = at(2, address_2);
+    let _told = Hand::introduced(address_1, &says(&moved, 1));
+    let (mut answered, hello) = Hand::host(&listener_2, &moved);
+    assert_eq!(hello.to, 2);
+    one.await_connected(2);
+    // The same list says nothing new; another address in it does.
+    one.transport.set_peers(list.to_vec());
+    one.transport.send(vec![(2, numbered(1))]);
+    assert_eq!(PeerMessage::decode(&answered.frame().unwrap()), Ok(numbered(1)));
+    one.transport.set_peers(vec![remote(2, address_3)]);
+    let _answered = Hand::host(&listener_3, &at(2, address_3));
+    one.await_connected(2);
+}
+
+#[test]
+fn a_guest_becomes_a_member_as_it_is() {
+    let (listener_1, address_1) = listen();
+    let (listener_9, address_9) = listen();
+    let one = Node::start(listener_1, local(1), &[], &brief());
+    let nine = at(9, address_9);
+    let mut told = Hand::introduced(address_1, &says(&nine, 1));
+    let (mut answered, _) = Hand::host(&listener_9, &nine);
+    one.await_connected(9);
+    one.transport.set_peers(vec![remote(9, address_9)]);
+    // It is not forgotten however silent it is.
+    let quiet = one.events.recv_timeout(brief().guest_timeout * 3);
+    assert!(quiet.is_err(), "{quiet:?}");
+    told.send(&frame(|buffer| numbered(1).encode(buffer)));
+    assert_eq!(one.received(), (9, numbered(1)));
+    one.transport.send(vec![(9, numbered(2))]);
+    assert_eq!(PeerMessage::decode(&answered.frame().unwrap()), Ok(numbered(2)));
+}

@@ -199,8 +199,8 @@ pub(crate) enum Answer {
     Acl(Vec<Acl>, Stat),
     Ids(Vec<Id>),
     Tree(Tree),
-    /// As of this zxid, each znode behind its parent.
-    Below(Zxid, Vec<(String, Arc<[u8]>, Stat)>),
+    /// As of this zxid, each znode behind its parent; no content of what may not be read.
+    Below(Zxid, Vec<(String, Option<(Arc<[u8]>, Stat)>)>),
     Watching,
     Synced(Zxid),
 }

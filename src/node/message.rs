@@ -576,7 +576,10 @@ mod tests {
             News::Names { request, names: vec!["a".to_owned()] },
             News::Znodes {
                 request,
-                znodes: vec![ZnodeOf { path: path(), data: "data".into(), stat: Stat::default() }],
+                znodes: vec![ZnodeOf {
+                    path: path(),
+                    content: Some(("data".into(), Stat::default())),
+                }],
             },
             News::Confirmed { boot: 1, round: 2, refused: vec![session] },
             News::Again,

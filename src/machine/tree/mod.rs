@@ -269,13 +269,18 @@ impl Tree {
     }
 
     /// Some znodes of a tree as it was at this zxid, each behind its parent, to be read alone: without
-    /// what a stat does not tell.
+    /// what a stat does not tell. Those without content are hidden from everybody.
     pub(crate) fn excerpt(
         zxid: Zxid,
-        znodes: impl IntoIterator<Item = (String, Arc<[u8]>, Stat)>,
+        znodes: impl IntoIterator<Item = (String, Option<(Arc<[u8]>, Stat)>)>,
     ) -> Tree {
         let mut tree = Tree::empty();
-        for (path, data, stat) in znodes {
+        for (path, content) in znodes {
+            let Some((data, stat)) = content else {
+                tree.put(Arc::from(&*path), &[], Fields::default());
+                tree.put_acl(&path, AccessList::stored(Vec::new()));
+                continue;
+            };
             let fields = Fields {
                 czxid: stat.czxid,
                 mzxid: stat.mzxid,

@@ -288,7 +288,10 @@ impl Client {
                 }
                 News::Answer { request, answer } => self.take_answer(request, answer),
                 News::Confirmed { boot, round, refused } => {
-                    let Some(round) = self.rounds.confirmed(boot, round) else { continue };
+                    let Some(mut round) = self.rounds.confirmed(boot, round) else { continue };
+                    if planted(Bug::GuestLeaseFromAnswer) {
+                        round.sent = now;
+                    }
                     for session in &round.sessions {
                         if !refused.contains(session) {
                             self.local.renew(*session, round.sent, now, &mut self.effects);

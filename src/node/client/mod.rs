@@ -17,6 +17,8 @@
 
 mod attach;
 mod calls;
+#[cfg(test)]
+mod storm_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -186,8 +186,8 @@ pub(crate) enum News {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ZnodeOf {
     pub(crate) path: String,
-    pub(crate) data: Bytes,
-    pub(crate) stat: Stat,
+    /// Unless it may not be read.
+    pub(crate) content: Option<(Bytes, Stat)>,
 }
 
 /// What came of an answer before it.
@@ -331,8 +331,9 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
         }
         Ok(Answer::Below(zxid, all)) => {
             let (mut part, mut bytes) = (Vec::new(), 0);
-            for (path, data, stat) in all {
-                let znode = ZnodeOf { path, data: Bytes::copy_from_slice(&data), stat };
+            for (path, content) in all {
+                let content = content.map(|(data, stat)| (Bytes::copy_from_slice(&data), stat));
+                let znode = ZnodeOf { path, content };
                 bytes += znode.size();
                 part.push(znode);
                 if bytes > PIECE_BYTES {
@@ -374,8 +375,9 @@ impl AnswerOf {
             AnswerOf::Synced(zxid) => Answer::Synced(zxid),
             AnswerOf::Below(zxid, rest) => {
                 znodes.extend(rest);
-                let znodes = znodes.into_iter();
-                let znodes = znodes.map(|of| (of.path, Arc::from(&of.data[..]), of.stat));
+                let znodes = znodes.into_iter().map(|ZnodeOf { path, content }| {
+                    (path, content.map(|(data, stat)| (Arc::from(&data[..]), stat)))
+                });
                 Answer::Below(zxid, znodes.collect())
             }
         }
@@ -457,6 +459,6 @@ impl News {
 impl ZnodeOf {
     fn size(&self) -> usize {
         const STAT: usize = 64;
-        self.path.len() + self.data.len() + STAT
+        self.path.len() + self.content.as_ref().map_or(0, |(data, _)| data.len()) + STAT
     }
 }

@@ -18,7 +18,6 @@ use crate::node::history::History;
 use crate::node::io::{Answer, Effects, Read, RequestId, WatchId};
 use crate::node::rounds::Ticket;
 use crate::node::watches::{Fired, WatchKind, WatchTable};
-use crate::path;
 use crate::planted::{Bug, planted};
 use crate::watch::WatcherType;
 use crate::znode::{SessionId, Zxid};
@@ -337,23 +336,18 @@ pub(crate) fn answer_read(
     Ok(answer)
 }
 
-/// What may be read of a znode and all below it: of what is hidden, nothing below either.
+/// A znode and all below it, with the content of what may be read.
 fn read_below(tree: &Tree, path: &str, held: Viewer<'_>) -> Result<Answer, Error> {
-    let (mut znodes, mut size, mut hidden) = (Vec::new(), 0, None);
+    let (mut znodes, mut size) = (Vec::new(), 0);
     for (at, znode) in tree.below(path) {
-        if hidden.is_some_and(|hidden| path::is_below(at, hidden)) {
-            continue;
-        }
-        if !held.may(znode.acl().map(|acl| &**acl), Permissions::READ) {
-            hidden = Some(at);
-            continue;
-        }
         size += at.len() + znode.data().len() + ZNODE_BYTES;
         if size > BELOW_BYTES_MAX {
             let (size, limit) = (size as u64, BELOW_BYTES_MAX as u64);
             return Err(Error::TooLarge { path: path.to_owned(), size, limit });
         }
-        znodes.push((at.to_owned(), Arc::clone(znode.data()), znode.stat()));
+        let readable = held.may(znode.acl().map(|acl| &**acl), Permissions::READ);
+        let content = readable.then(|| (Arc::clone(znode.data()), znode.stat()));
+        znodes.push((at.to_owned(), content));
     }
     Ok(Answer::Below(tree.zxid(), znodes))
 }

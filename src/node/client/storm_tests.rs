@@ -47,6 +47,9 @@ struct Seat {
     asked: BTreeMap<RequestId, Asked>,
     /// Of its own writes.
     written: Vec<Zxid>,
+    /// What is sent to it waits until then.
+    held_until: Time,
+    mail: VecDeque<Input>,
     shown: Zxid,
     /// What was there before its watch was set.
     first: Zxid,
@@ -94,6 +97,8 @@ impl Storm {
                 session: SessionId(id),
                 asked: BTreeMap::new(),
                 written: Vec::new(),
+                held_until: Time::ZERO,
+                mail: VecDeque::new(),
                 shown: 0,
                 first: 0,
                 told: Vec::new(),
@@ -163,8 +168,11 @@ impl Storm {
             for (from, to, message) in sent {
                 if !self.cut.contains(&(to, from)) && self.dice.roll(100) >= self.loss {
                     let input = Input::Peer { from, message };
-                    self.seats.get_mut(&to).unwrap().inputs.push_back(input);
+                    self.seats.get_mut(&to).unwrap().mail.push_back(input);
                 }
+            }
+            for seat in self.seats.values_mut().filter(|seat| self.cluster.now >= seat.held_until) {
+                seat.inputs.append(&mut seat.mail);
             }
             for id in self.seats.keys().copied().collect::<Vec<_>>() {
                 if !self.seats[&id].inputs.is_empty() {
@@ -264,7 +272,7 @@ impl Storm {
     fn happen(&mut self) {
         let id = FIRST_CLIENT + self.dice.roll(CLIENTS);
         let (session, member) = (SessionId(id), 1 + self.dice.roll(MEMBERS));
-        match self.dice.roll(16) {
+        match self.dice.roll(19) {
             0..=5 => {
                 let request = self.number();
                 self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
@@ -291,6 +299,12 @@ impl Storm {
             }
             13 => self.cluster.isolate(member),
             14 => self.cluster.heal(),
+            15..=17 => {
+                let time = HEARTBEAT * self.dice.roll(28) as u32;
+                self.seats.get_mut(&id).unwrap().held_until = self.cluster.now + time;
+                // With luck it asks for a round right now, and hears of it late.
+                self.advance(time);
+            }
             _ => self.loss = [0, 0, 3, 10][self.dice.roll(4) as usize],
         }
         let beats = self.dice.roll(8) as u32;
@@ -341,6 +355,27 @@ fn storm(seed: u64) {
     storm.end();
 }
 
+/// It hears late of the last round that was confirmed, and then nothing more.
+fn late_answers(beat: u32) {
+    let mut storm = Storm::new(u64::from(beat));
+    storm.advance(HEARTBEAT * beat);
+    let late = HEARTBEAT * 28;
+    let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
+    seat.held_until = storm.cluster.now + late;
+    storm.advance(late);
+    for member in 1..=MEMBERS {
+        storm.cut.insert((FIRST_CLIENT, member));
+        storm.connect(FIRST_CLIENT, member, false);
+    }
+    storm.advance(TIMEOUT * 3 / 2);
+    assert_eq!(storm.seats[&FIRST_CLIENT].state, SessionState::Expired);
+}
+
+#[test]
+fn a_lease_counts_from_when_it_was_asked_for() {
+    (0..45).for_each(late_answers);
+}
+
 #[test]
 fn nothing_is_lost_doubled_or_older_whatever_happens() {
     for seed in 0..25 {
@@ -354,7 +389,10 @@ fn a_planted_bug_is_found() {
     for bug in Bug::OF_CLIENTS {
         let found = (0..200).any(|seed| {
             plant(Some(bug));
-            let run = std::panic::catch_unwind(|| storm(seed));
+            let run = std::panic::catch_unwind(|| match bug {
+                Bug::GuestLeaseFromAnswer => late_answers(seed as u32 % 45),
+                _ => storm(seed),
+            });
             plant(None);
             run.is_err()
         });

@@ -1,6 +1,6 @@
 //! Joining a cluster: settings, the data directory, and the start of a node.
 
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crate::auth::{AuthProvider, Schemes};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::membership::{Member, ZONE_BYTES_MAX};
+use crate::node::client::{Client, ClientConfig};
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
@@ -49,6 +50,7 @@ pub struct Builder {
     zone: String,
     pub(crate) keeping: Keeping,
     majority_after: Option<Duration>,
+    client: bool,
     pub(crate) security: Security,
     /// What the instance can do: less than this build only in a cluster in memory.
     pub(crate) version: u16,
@@ -69,6 +71,7 @@ impl Default for Builder {
             zone: String::new(),
             keeping: Keeping::default(),
             majority_after: None,
+            client: false,
             security: Security::default(),
             version: VERSION,
         }
@@ -89,6 +92,31 @@ impl Builder {
     #[must_use]
     pub fn advertise(mut self, peer: impl Into<String>) -> Builder {
         self.advertise = Some(peer.into());
+        self
+    }
+
+    /// This instance is to be a client: it joins with no replica and no vote, keeps nothing on a disk,
+    /// and is served by one of the peers, or by another when that one is lost. It has the same calls:
+    /// what reads of a replica return at once, it asks its member for. For large fleets, of which a
+    /// few instances hold the state; see `docs/clients.md` for what is different.
+    ///
+    /// It listens, too, since its member connects to it: by default on a free port of the address
+    /// from which this host reaches the first peer, else on [`Builder::listen`], and is reached there
+    /// or at [`Builder::advertise`]. It must not be one of the peers. [`Builder::data_dir`] and what
+    /// members decide by are of no meaning for it.
+    ///
+    /// ```no_run
+    /// use quorate::Coordinator;
+    ///
+    /// let coordinator = Coordinator::builder()
+    ///     .client()
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    /// let session = coordinator.session();
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn client(mut self) -> Builder {
+        self.client = true;
         self
     }
 
@@ -265,6 +293,9 @@ impl Builder {
         self.validate()?;
         let peers = Peers::parse(peers)?;
         self.check_secured(peers.outside_loopback())?;
+        if self.client {
+            return self.join_as_client(&peers);
+        }
         let (address, listener) = self.bind(&peers)?;
         let listened = listener.local_addr().ok();
         let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
@@ -315,14 +346,62 @@ impl Builder {
         };
         let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();
         driver::start(driver::Start {
-            node,
-            store: Box::new(store),
+            engine: node.into(),
+            store: Some(Box::new(store)),
             listener,
             local,
             remote,
             seeds,
             clock,
             members,
+            settings: self,
+        })
+    }
+
+    fn join_as_client(mut self, peers: &Peers) -> Result<Coordinator> {
+        let listener = match &self.listen {
+            Some(address) => listen(address)?,
+            None => listen(&address_towards(peers)?)?,
+        };
+        let listened = listener.local_addr().map_err(|error| Error::CannotListen {
+            address: self.listen.clone().unwrap_or_default(),
+            reason: error.to_string(),
+        })?;
+        let outside = Some(listened).filter(|at| !at.ip().to_canonical().is_loopback());
+        self.check_secured(outside.map(|address| address.to_string()))?;
+        let address = self.advertise.clone().unwrap_or_else(|| listened.to_string());
+        check_address(&address)?;
+        let own = own_address(&listener, &address).into_iter();
+        self.schemes.set_own(own.chain(own_subject(&self.security)));
+        tracing::info!(address, "joining as a client");
+
+        let clock = Clock::real();
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let config = ClientConfig {
+            heartbeat: self.heartbeat,
+            tick: self.tick,
+            version: self.version,
+            seed: entropy::number()?,
+        };
+        // Another one at each start, and never a member's: those are drawn in the same way.
+        let id = entropy::number()?.max(1);
+        let local = LocalPeer {
+            cluster: 0,
+            node: id,
+            incarnation: id,
+            version: self.version,
+            address,
+            boot: entropy::number()?,
+        };
+        driver::start(driver::Start {
+            engine: Client::new(id, config, now).into(),
+            store: None,
+            listener,
+            local,
+            remote: Vec::new(),
+            seeds: peers.addresses().map(str::to_owned).collect(),
+            clock,
+            members: Vec::new(),
             settings: self,
         })
     }
@@ -361,8 +440,35 @@ impl Builder {
     }
 }
 
+/// A free port of the address from which this host reaches the first of the peers that it can: none
+/// is sent anything yet.
+fn address_towards(peers: &Peers) -> Result<String> {
+    let mut reason = "there are no peers".to_owned();
+    for peer in peers.addresses() {
+        let towards = |peer: SocketAddr| {
+            let any: IpAddr = match peer {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let socket = UdpSocket::bind((any, 0))?;
+            socket.connect(peer)?;
+            socket.local_addr()
+        };
+        match peer.to_socket_addrs().and_then(|mut found| found.next().map(towards).transpose()) {
+            Ok(Some(own)) => return Ok(SocketAddr::new(own.ip(), 0).to_string()),
+            Ok(None) => {}
+            Err(error) => reason = format!("the way to {peer} is not known: {error}"),
+        }
+    }
+    Err(Error::CannotListen { address: "a free port".to_owned(), reason })
+}
+
 fn bind(address: &str) -> Result<TcpListener> {
     check_address(address)?;
+    listen(address)
+}
+
+fn listen(address: &str) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| Error::CannotListen {
         address: address.to_owned(),
         reason: error.to_string(),

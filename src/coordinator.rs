@@ -13,8 +13,9 @@ use crate::availability::Availability;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::node::{Node, REMOVED};
+use crate::node::REMOVED;
 use crate::recovery::{self, Backup};
+use crate::runtime::engine::Engine;
 use crate::runtime::host::Shared;
 use crate::session::Session;
 use crate::testing;
@@ -294,7 +295,8 @@ impl Coordinator {
     /// ```
     pub fn sessions(&self) -> Vec<SessionInfo> {
         let shared = self.shared();
-        let look = |node: &Node| -> Vec<(SessionId, u64, u32, usize)> {
+        let look = |engine: &Engine| -> Vec<(SessionId, u64, u32, usize)> {
+            let Some(node) = engine.node() else { return Vec::new() };
             let sessions = node.machine().sessions();
             let told = sessions.map(|(id, record)| {
                 (id, record.owner, record.timeout_ms, record.ephemerals.size())
@@ -325,7 +327,7 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn watches(&self) -> Vec<WatchInfo> {
-        self.shared().look(|node| node.watches().collect()).unwrap_or_default()
+        self.shared().look(Engine::watches).unwrap_or_default()
     }
 
     /// How this instance and its cluster are.
@@ -497,7 +499,8 @@ impl Coordinator {
     /// ```
     pub fn backup(&self, file: impl AsRef<Path>) -> Result<Backup> {
         let shared = self.shared();
-        let Some(state) = shared.look(|node| node.machine().state()) else {
+        let Some(state) = shared.look(|engine| engine.node().map(|node| node.machine().state()))
+        else {
             return Err(match shared.stopped() {
                 Some(reason) => Error::Stopped { reason: reason.to_owned() },
                 None => Error::Timeout {
@@ -506,6 +509,9 @@ impl Coordinator {
                     reason: shared.waiting_for(),
                 },
             });
+        };
+        let Some(state) = state else {
+            return Err(Error::NeedsReplica { operation: "a backup".to_owned() });
         };
         let cluster = shared.cluster.load(Ordering::Relaxed);
         recovery::back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)

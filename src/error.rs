@@ -139,6 +139,13 @@ pub enum Error {
         /// The number in the cluster.
         actual: u32,
     },
+    /// This instance is a client, without a replica, and so cannot do it: see
+    /// [`Builder::client`](crate::Builder::client).
+    #[error("{operation} needs a replica, and this instance is a client; ask a member")]
+    NeedsReplica {
+        /// What was to be done.
+        operation: String,
+    },
     /// A time to live that is too short or too long.
     #[error("{path}: a time to live of {ttl:?} is not from 1 ms to 2^40 - 1 ms")]
     InvalidTtl {

@@ -129,6 +129,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
+#[doc = include_str!("../docs/clients.md")]
 #[doc = include_str!("../docs/quotas.md")]
 #[doc = include_str!("../docs/membership.md")]
 #[doc = include_str!("../docs/security.md")]

@@ -178,7 +178,20 @@ impl<'a> NonBlocking<'a> {
     pub fn snapshot(&self) -> Pending<Snapshot> {
         let (root, session) = (self.session.root.clone(), self.session.clone());
         let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
-        self.read("/", |_| Read::Tree, convert)
+        let whole = self.session.has_replica();
+        let read = |path| if whole { Read::Tree } else { Read::Below { path } };
+        self.read("/", read, convert)
+    }
+
+    /// A snapshot of which only what is at and below this path is looked at: all that a client is
+    /// sent.
+    pub(crate) fn snapshot_of(&self, path: &str) -> Pending<Snapshot> {
+        if self.session.has_replica() {
+            return self.snapshot();
+        }
+        let (root, session) = (self.session.root.clone(), self.session.clone());
+        let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
+        self.read(path, |path| Read::Below { path }, convert)
     }
 
     /// See [`Session::ephemerals`].

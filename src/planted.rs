@@ -120,6 +120,10 @@ pub enum Bug {
     LearnerCounted,
     RemovedUnaware,
     PresumedAlive,
+    GuestWatchFromNow,
+    GuestSeesOlder,
+    TellingsLost,
+    GuestLeaseFromAnswer,
 }
 
 #[cfg(any(test, feature = "simulator"))]
@@ -245,6 +249,10 @@ impl Bug {
         Bug::OwnPromiseIgnored,
         Bug::VetoIgnored,
     ];
+
+    /// Those of clients without a replica, which a test of these finds.
+    pub const OF_CLIENTS: [Bug; 4] =
+        [Bug::GuestWatchFromNow, Bug::GuestSeesOlder, Bug::TellingsLost, Bug::GuestLeaseFromAnswer];
 
     /// What goes wrong with it.
     pub fn story(self) -> &'static str {
@@ -382,6 +390,12 @@ impl Bug {
                 "who acquires a reentrant lock again has a part in a holding that is lost"
             }
             Bug::CloneInLine => "a clone of a reentrant lock waits in line behind another",
+            Bug::GuestWatchFromNow => "a client that moves has its watches set from now on",
+            Bug::GuestSeesOlder => "a client that moves is served by a replica that is behind",
+            Bug::GuestLeaseFromAnswer => {
+                "a client counts its lease from the answer, not the question"
+            }
+            Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

@@ -280,6 +280,11 @@ impl Session {
     }
 
     /// Waits for an answer as blocking calls do.
+    /// Whether this instance can read by itself; else a member is asked.
+    pub(crate) fn has_replica(&self) -> bool {
+        self.shared().has_replica
+    }
+
     pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
         self.inner.shared.settle(operation, path, pending)
     }
@@ -412,6 +417,34 @@ impl Session {
         self.settle("delete", path, self.nonblocking().delete_recursive(path))
     }
 
+    /// Two answers that fit each other; of a znode whose children change all the time, one of a
+    /// snapshot.
+    fn ask_children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        const ATTEMPTS_MAX: usize = 8;
+        for _ in 0..ATTEMPTS_MAX {
+            let calls = self.nonblocking();
+            let (names, stat) = (calls.children(path), calls.exists(path));
+            let names = self.settle("children", path, names)?;
+            let stat = self.settle("exists", path, stat)?;
+            if let Some(stat) = stat
+                && stat.num_children as usize == names.len()
+                && self.exists(path)?.is_some_and(|now| now.pzxid == stat.pzxid)
+                && self.children(path)? == names
+            {
+                return Ok((names, stat));
+            }
+        }
+        self.snapshot_of(path)?.children_with_stat(path)
+    }
+
+    /// As [`NonBlocking::snapshot_of`].
+    pub(crate) fn snapshot_of(&self, path: &str) -> Result<Snapshot> {
+        if self.has_replica() {
+            return self.snapshot();
+        }
+        self.settle("snapshot", path, self.nonblocking().snapshot_of(path))
+    }
+
     /// As whom the session is known.
     pub(crate) fn ids(&self) -> Arc<Vec<Id>> {
         self.inner.session.ids.load_full()
@@ -451,6 +484,9 @@ impl Session {
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        if !self.has_replica() {
+            return self.settle("get", path, self.nonblocking().get(path));
+        }
         self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
             None => Err(Error::NoNode { path: path.to_owned() }),
@@ -459,11 +495,17 @@ impl Session {
 
     /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
+        if !self.has_replica() {
+            return self.settle("exists", path, self.nonblocking().exists(path));
+        }
         self.read(path, Permissions::READ, |znode| Ok(znode.map(Znode::stat)))
     }
 
     /// The names of a znode's children, sorted, as this replica has them. Does not block.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
+        if !self.has_replica() {
+            return self.settle("children", path, self.nonblocking().children(path));
+        }
         self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
             None => Err(Error::NoNode { path: path.to_owned() }),
@@ -473,6 +515,9 @@ impl Session {
     /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
     /// block.
     pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        if !self.has_replica() {
+            return self.ask_children_with_stat(path);
+        }
         self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok((znode.children().map(str::to_owned).collect(), znode.stat())),
             None => Err(Error::NoNode { path: path.to_owned() }),
@@ -488,7 +533,7 @@ impl Session {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>> {
-        self.snapshot()?.children_page(path, after, limit)
+        self.snapshot_of(path)?.children_page(path, after, limit)
     }
 
     /// How many znodes are below a path, as this replica has them, the znode itself not counted. Does
@@ -508,7 +553,7 @@ impl Session {
     ///
     /// Source: ZooKeeper, `getAllChildrenNumber`.
     pub fn all_children_number(&self, path: &str) -> Result<usize> {
-        self.snapshot()?.all_children_number(path)
+        self.snapshot_of(path)?.all_children_number(path)
     }
 
     /// The paths of the ephemeral znodes of this session, sorted, as this replica has them: those that
@@ -536,6 +581,9 @@ impl Session {
     /// # Errors
     /// The errors of a session that is over.
     pub fn snapshot(&self) -> Result<Snapshot> {
+        if !self.has_replica() {
+            return self.settle("snapshot", "/", self.nonblocking().snapshot());
+        }
         self.check_alive()?;
         let tree = Arc::clone(&self.inner.shared.tree());
         Ok(Snapshot::new(tree, self.root.clone(), self.ids()))
@@ -575,8 +623,12 @@ impl Session {
     ) -> Result<T> {
         let mut attempt = 1;
         loop {
+            let snapshot = match self.has_replica() {
+                true => self.snapshot()?,
+                false => self.nonblocking().snapshot().await?,
+            };
             let (pending, value, reads) = {
-                let mut transaction = Transaction::begin(self)?;
+                let mut transaction = Transaction::on(self, snapshot);
                 let value = body(&mut transaction)?;
                 let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
                 (multi.submit(), value, reads)

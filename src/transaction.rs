@@ -47,8 +47,11 @@ pub struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     pub(crate) fn begin(session: &'a Session) -> Result<Transaction<'a>> {
-        let snapshot = session.snapshot()?;
-        Ok(Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() })
+        Ok(Transaction::on(session, session.snapshot()?))
+    }
+
+    pub(crate) fn on(session: &'a Session, snapshot: Snapshot) -> Transaction<'a> {
+        Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() }
     }
 
     /// The tree as it was when this attempt began. What is read from it is not checked.

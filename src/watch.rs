@@ -2,8 +2,10 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::Receiver;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::node::io::{ClientRequest, WatchId};
@@ -78,7 +80,7 @@ pub enum WatchMode {
 /// assert!(persistent.events().is_empty(), "this one is not");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum WatcherType {
     /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
@@ -169,7 +171,7 @@ impl WatchEvent {
 /// assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::Created));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum EventKind {
     /// It was created.
@@ -234,6 +236,8 @@ impl EventKind {
 pub struct Watch {
     id: WatchId,
     events: EventReceiver<WatchEvent>,
+    /// On a client: see [`Watch::deletion`].
+    deletion: Option<Arc<AtomicBool>>,
     shared: Arc<Shared>,
 }
 
@@ -242,6 +246,11 @@ impl Watch {
     /// one receiver only, and only this watch ends with its drop.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         self.events.events()
+    }
+
+    /// Whether it has told of the deletion of its znode: for a client, who has no tree to look at.
+    pub(crate) fn deletion(&self) -> Option<Arc<AtomicBool>> {
+        self.deletion.clone()
     }
 
     /// Blocks until the next event; `None` when the watch is over.
@@ -343,6 +352,7 @@ pub(crate) struct WatchSender {
     path: Arc<str>,
     root: Root,
     events: EventSender<WatchEvent, Zxid>,
+    deletion: Option<Arc<AtomicBool>>,
 }
 
 /// The two ends of a new watch of a path, as it is in the whole tree.
@@ -353,8 +363,10 @@ pub(crate) fn watch(
     shared: &Arc<Shared>,
 ) -> (WatchSender, Watch) {
     let (sender, events) = channel(WATCH_CAPACITY);
-    let sender = WatchSender { path, root: root.clone(), events: sender };
-    (sender, Watch { id, events, shared: Arc::clone(shared) })
+    let deletion = (!shared.has_replica).then(Arc::default);
+    let told = deletion.clone();
+    let sender = WatchSender { path, root: root.clone(), events: sender, deletion: told };
+    (sender, Watch { id, events, deletion, shared: Arc::clone(shared) })
 }
 
 impl WatchSender {
@@ -362,6 +374,12 @@ impl WatchSender {
     /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
         let zxid = event.zxid;
+        if let Some(deletion) = &self.deletion
+            && event.kind == EventKind::Deleted
+            && event.path == *self.path
+        {
+            deletion.store(true, Ordering::Release);
+        }
         if event.kind == EventKind::Gap {
             return self.events.leave_out(zxid);
         }

@@ -49,6 +49,9 @@ impl Session {
     ///
     /// Source: ZooKeeper, `getACL`.
     pub fn acl(&self, path: &str) -> Result<(Vec<Acl>, Stat)> {
+        if !self.has_replica() {
+            return self.settle("acl", path, self.nonblocking().acl(path));
+        }
         self.read(path, Permissions::READ | Permissions::ADMIN, |znode| match znode {
             Some(znode) => {
                 let acl = znode.acl().map(|acl| &**acl);

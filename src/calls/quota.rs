@@ -42,13 +42,15 @@ impl Session {
     /// quota of its own. Does not block.
     pub fn quota(&self, path: &str) -> Result<Option<(Quota, Usage)>> {
         let of = self.quota_root(path)?;
-        let snapshot = self.everything().snapshot()?;
+        let limits = Quota::limits_path(&of);
+        let kept_at = path::parent(&limits).unwrap_or("/");
+        let snapshot = self.everything().snapshot_of(kept_at)?;
         let data = |path: &str| match snapshot.get(path) {
             Ok((data, _)) => Ok(Some(data)),
             Err(Error::NoNode { .. }) => Ok(None),
             Err(error) => Err(self.root.error(error)),
         };
-        let limits = data(&Quota::limits_path(&of))?;
+        let limits = data(&limits)?;
         let stats = data(&Quota::stats_path(&of))?;
         Ok(limits.zip(stats).map(|(limits, stats)| (Quota::parse(&limits), Usage::parse(&stats))))
     }

@@ -165,6 +165,8 @@ pub(crate) struct Cluster {
     pub(crate) newest: u16,
     /// Requests on their way to a leader.
     pub(crate) forwarded: Vec<PeerMessage>,
+    /// What was sent to those who are no members: from whom, and to whom.
+    pub(crate) elsewhere: Vec<(NodeId, NodeId, PeerMessage)>,
     /// All that was done, for comparing two runs.
     pub(crate) trace: Vec<String>,
 }
@@ -202,6 +204,7 @@ impl Cluster {
             peers: Vec::new(),
             newest: 0,
             forwarded: Vec::new(),
+            elsewhere: Vec::new(),
             trace: Vec::new(),
         };
         for id in 1..=nodes {
@@ -349,6 +352,11 @@ impl Cluster {
         self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
     }
 
+    /// What its shell would tell it of a connection.
+    pub(crate) fn input(&mut self, to: NodeId, input: Input) {
+        self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
+    }
+
     pub(crate) fn isolate(&mut self, id: NodeId) {
         for peer in self.hosts.keys().copied().filter(|peer| *peer != id) {
             self.cut.insert((id, peer));
@@ -412,6 +420,10 @@ impl Cluster {
             }
             let message = PeerMessage::decode(&bytes).unwrap();
             self.newest = self.newest.max(needs(&message));
+            if !self.hosts.contains_key(&to) {
+                self.elsewhere.push((id, to, message));
+                continue;
+            }
             let Some(other) = self.hosts.get(&to).and_then(|host| host.node.as_ref()) else {
                 continue;
             };

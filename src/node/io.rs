@@ -36,6 +36,19 @@ pub(crate) struct RequestId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WatchId(pub(crate) u64);
 
+impl WatchId {
+    /// Those of clients without a replica are numbered by their member, apart from its shell's.
+    const GUEST: u64 = 1 << 63;
+
+    pub(crate) fn of_guest(number: u64) -> WatchId {
+        WatchId(number | WatchId::GUEST)
+    }
+
+    pub(crate) fn is_guest(self) -> bool {
+        self.0 & WatchId::GUEST != 0
+    }
+}
+
 /// A session as one of its holders has it. Two handles on one node may have held the same session,
 /// one after the other, and what is said of the first is not for the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,7 +161,7 @@ pub(crate) enum Write {
     Close,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Read {
     Get {
         path: String,
@@ -168,6 +181,11 @@ pub(crate) enum Read {
     Ids,
     /// All of it.
     Tree,
+    /// What may be read of this znode and all below it: for those without a replica. Answered by
+    /// [`Answer::Below`].
+    Below {
+        path: String,
+    },
 }
 
 /// The answer to a [`ClientRequest`] that succeeded.
@@ -181,6 +199,8 @@ pub(crate) enum Answer {
     Acl(Vec<Acl>, Stat),
     Ids(Vec<Id>),
     Tree(Tree),
+    /// As of this zxid, each znode behind its parent; no content of what may not be read.
+    Below(Zxid, Vec<(String, Option<(Arc<[u8]>, Stat)>)>),
     Watching,
     Synced(Zxid),
 }

@@ -127,14 +127,16 @@ impl Node {
     pub(super) fn take_round(
         &mut self,
         from: NodeId,
+        guest: Option<NodeId>,
         boot: u64,
         round: u64,
         sessions: &[SessionId],
     ) {
+        let owner = guest.unwrap_or(from);
         let mut refused = Vec::new();
         for session in sessions {
             match self.machine.session(*session) {
-                Some(record) if record.owner == from && !self.expiring.contains(session) => {
+                Some(record) if record.owner == owner && !self.expiring.contains(session) => {
                     let mut timeout = Duration::from_millis(u64::from(record.timeout_ms));
                     if planted(Bug::ExpiryEarly) {
                         timeout /= 2;
@@ -144,7 +146,7 @@ impl Node {
                 _ => refused.push(*session),
             }
         }
-        self.confirmations.ask(Asked { from, boot, round, refused });
+        self.confirmations.ask(Asked { from, guest, boot, round, refused });
     }
 
     pub(super) fn read_index(&mut self) {
@@ -173,13 +175,19 @@ impl Node {
             return;
         }
         for asked in self.confirmations.confirmed(read) {
-            let Asked { from, boot, round, refused } = asked;
+            let Asked { from, guest, boot, round, refused } = asked;
             if from == self.id {
-                self.round_confirmed(boot, round, index, &refused);
-            } else {
-                let message = PeerMessage::RoundConfirmed { boot, round, index, refused };
-                self.effects.messages.push((from, message));
+                match guest {
+                    Some(guest) => self.guest_confirmed(guest, boot, round, index, refused),
+                    None => self.round_confirmed(boot, round, index, &refused),
+                }
+                continue;
             }
+            let message = match guest {
+                Some(guest) => PeerMessage::GuestConfirmed { guest, boot, round, index, refused },
+                None => PeerMessage::RoundConfirmed { boot, round, index, refused },
+            };
+            self.effects.messages.push((from, message));
         }
     }
 

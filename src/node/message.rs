@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::{NodeId, Request};
 use crate::membership::Member;
 use crate::node::formation::word::Word;
+use crate::node::guests::wire::{Ask, News, Told};
 use crate::znode::{SessionId, Zxid};
 
 /// The most a peer message may take, encoded: the largest request with room to spare for the
@@ -52,6 +53,20 @@ pub(crate) enum PeerMessage {
     /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
     /// roster says so, and while it knows of no leader.
     Present { member: Member },
+    /// A client without a replica to its member: `number` counts its messages of this attachment from
+    /// 0, and of the member's it has those below `heard`.
+    Ask { attachment: u64, number: u64, heard: u64, asks: Vec<Ask> },
+    /// A member to its client, numbered in the same way. What a step of it has to tell ends with a
+    /// message that has `told`; before that, nothing of it counts.
+    Tell { attachment: u64, number: u64, news: Vec<News>, told: Option<Told> },
+    /// A member to a client that it does not serve, or no longer.
+    LetGo { attachment: u64, reason: String },
+    /// Writes of a member's client, for the leader.
+    GuestForward { guest: NodeId, requests: Vec<Request> },
+    /// As `Round`, on behalf of a member's client.
+    GuestRound { guest: NodeId, boot: u64, round: u64, sessions: Vec<SessionId> },
+    /// As `RoundConfirmed`, for that.
+    GuestConfirmed { guest: NodeId, boot: u64, round: u64, index: u64, refused: Vec<SessionId> },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -151,7 +166,13 @@ pub(crate) struct Voting {
 impl PeerMessage {
     /// Whether only nodes of one cluster may say this to each other.
     pub(crate) fn is_of_cluster(&self) -> bool {
-        !matches!(self, PeerMessage::Meet { .. })
+        !matches!(
+            self,
+            PeerMessage::Meet { .. }
+                | PeerMessage::Ask { .. }
+                | PeerMessage::Tell { .. }
+                | PeerMessage::LetGo { .. }
+        )
     }
 
     /// Appends the encoded message to `buffer`.
@@ -353,9 +374,16 @@ impl RaftBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::{Acl, Id, Permissions};
     use crate::golden::Golden;
-    use crate::machine::command::Command;
+    use crate::machine::command::{Command, Reply};
     use crate::membership::Promise;
+    use crate::node::guests::wire::{
+        AnswerOf, Call, Claim, EventOf, HeldWatch, ReadOf, Refusal, ZnodeOf,
+    };
+    use crate::node::watch_kind::WatchKind;
+    use crate::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
+    use crate::znode::Stat;
 
     fn messages() -> Vec<(&'static str, PeerMessage)> {
         let raft = |body| PeerMessage::Raft { term: 7, body };
@@ -420,7 +448,7 @@ mod tests {
             ),
             ("snapshot", raft(RaftBody::Snapshot { transfer: 3, chunks: 2, meta })),
             ("timeout now", raft(RaftBody::TimeoutNow)),
-            ("forward", PeerMessage::Forward { requests: vec![request] }),
+            ("forward", PeerMessage::Forward { requests: vec![request.clone()] }),
             ("round", PeerMessage::Round { boot: 1, round: 2, sessions: vec![session] }),
             (
                 "round confirmed",
@@ -444,7 +472,141 @@ mod tests {
             ("health", PeerMessage::Health { silent: vec![300] }),
             ("meet", PeerMessage::Meet { word }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
+            (
+                "ask",
+                PeerMessage::Ask { attachment: 5, number: 300, heard: 299, asks: asks(&request) },
+            ),
+            (
+                "tell",
+                PeerMessage::Tell {
+                    attachment: 5,
+                    number: 300,
+                    news: news(),
+                    told: Some(Told { zxid: 350, version: 3, leader: 300 }),
+                },
+            ),
+            ("let go", PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned() }),
+            ("guest forward", PeerMessage::GuestForward { guest: 300, requests: vec![request] }),
+            (
+                "guest round",
+                PeerMessage::GuestRound { guest: 300, boot: 1, round: 2, sessions: vec![session] },
+            ),
+            (
+                "guest confirmed",
+                PeerMessage::GuestConfirmed {
+                    guest: 300,
+                    boot: 1,
+                    round: 2,
+                    index: 300,
+                    refused: vec![session],
+                },
+            ),
         ]
+    }
+
+    /// One of each.
+    fn asks(request: &Request) -> Vec<Ask> {
+        let Request { session, holder, .. } = *request;
+        let path = || "/a".to_owned();
+        let call = Call { request: 7, session, holder, after: 9 };
+        let reads = [
+            ReadOf::Get(path()),
+            ReadOf::Exists(path()),
+            ReadOf::Children(path()),
+            ReadOf::Acl(path()),
+            ReadOf::Ephemerals,
+            ReadOf::Ids,
+            ReadOf::Below(path()),
+        ];
+        let mut asks = vec![
+            Ask::Begin { seen: 350 },
+            Ask::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
+            Ask::Watch(HeldWatch {
+                watch: 6,
+                session,
+                holder,
+                path: path(),
+                kind: WatchKind::Recursive,
+                existed: true,
+                from: 350,
+                data: true,
+            }),
+            Ask::Begun,
+            Ask::Write(request.clone()),
+            Ask::SetWatch {
+                call,
+                watch: 6,
+                path: path(),
+                recursive: true,
+                from: Some(350),
+                data: true,
+                round: 2,
+            },
+            Ask::RemoveWatches { call, path: path(), which: WatcherType::Any },
+            Ask::Sync { call, round: 2 },
+            Ask::Unwatch { watch: 6 },
+            Ask::Leave { session, holder },
+            Ask::Round { boot: 1, round: 2, sessions: vec![session] },
+            Ask::End,
+        ];
+        asks.extend(reads.map(|read| Ask::Read { call, read, watch: Some(6) }));
+        asks
+    }
+
+    /// One of each.
+    fn news() -> Vec<News> {
+        let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
+        let ids = vec![Id::new("ip", "10.0.0.1")];
+        let event = WatchEvent {
+            kind: EventKind::DataChanged,
+            path: "/a".to_owned(),
+            zxid: 350,
+            net: true,
+            znode: Some(Box::new(EventZnode {
+                data: Some(b"data"[..].into()),
+                stat: Stat::default(),
+            })),
+        };
+        let path = || "/a".to_owned();
+        let mut news = vec![
+            News::Attached,
+            News::Held { session, holder, ids: ids.clone() },
+            News::Outcome { session, holder, seq: 9, result: Ok(Reply::Done) },
+            News::Ended { session, holder, moved: true, known: true },
+            News::Unseen { session, holder },
+            News::Event { watch, event: EventOf::of(event) },
+            News::Over { watch },
+            News::Names { request, names: vec!["a".to_owned()] },
+            News::Znodes {
+                request,
+                znodes: vec![ZnodeOf {
+                    path: path(),
+                    content: Some(("data".into(), Stat::default())),
+                }],
+            },
+            News::Confirmed { boot: 1, round: 2, refused: vec![session] },
+            News::Again,
+        ];
+        let answers = [
+            Ok(AnswerOf::Done),
+            Ok(AnswerOf::Data("data".into(), Stat::default())),
+            Ok(AnswerOf::Exists(None)),
+            Ok(AnswerOf::Children(vec!["a".to_owned()])),
+            Ok(AnswerOf::Acl(Acl::open(), Stat::default())),
+            Ok(AnswerOf::Ids(ids)),
+            Ok(AnswerOf::Watching),
+            Ok(AnswerOf::Synced(350)),
+            Ok(AnswerOf::Below(350, Vec::new())),
+            Err(Refusal::NoNode { path: path() }),
+            Err(Refusal::NoAuth { path: path(), permission: Permissions::READ }),
+            Err(Refusal::NoWatch { path: path() }),
+            Err(Refusal::TooOld { path: path(), zxid: 1, oldest: 2 }),
+            Err(Refusal::FutureZxid { path: path(), zxid: 2, last: 1 }),
+            Err(Refusal::TooLarge { path: path(), size: 2, limit: 1 }),
+            Err(Refusal::Other { reason: "reason".to_owned() }),
+        ];
+        news.extend(answers.map(|answer| News::Answer { request, answer }));
+        news
     }
 
     #[test]
@@ -455,7 +617,9 @@ mod tests {
             golden.sample(name, &bytes);
             // What is added here must not be sent to a peer of a version that has it not: see
             // `version`.
-            let of_3 = ["join", "leave", "gone", "health", "meet", "present"].contains(&name);
+            let of_3 =
+                ["join", "leave", "gone", "health", "meet", "present", "ask", "tell", "let go"];
+            let of_3 = of_3.contains(&name) || name.starts_with("guest");
             assert_eq!(bytes[0] >= 8, of_3, "{name} is of a later version");
             assert!(bytes[0] != 0 || bytes[2] < 8, "{name} is of a later version");
             assert_eq!(PeerMessage::decode(&bytes), Ok(message));

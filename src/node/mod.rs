@@ -26,12 +26,14 @@
 //! host process goes on.
 
 mod admission;
+pub(crate) mod client;
 #[cfg(test)]
 mod crash_tests;
 mod expiry;
 pub(crate) mod formation;
 mod forming;
 mod guard;
+pub(crate) mod guests;
 #[cfg(test)]
 mod harness;
 mod hashes;
@@ -88,6 +90,7 @@ use admission::Admission;
 use expiry::ExpiryTable;
 use formation::Formation;
 use forming::Identified;
+use guests::Guests;
 use hashes::Hashes;
 use history::History;
 use io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
@@ -221,6 +224,8 @@ pub(crate) struct Node {
     local: LocalSessions,
     watches: WatchTable,
     history: History,
+    /// The clients that it serves.
+    guests: Guests,
     rounds: Rounds,
     /// Rounds confirmed at an index that is not applied yet, and when they were sent.
     fresh_soon: Vec<(u64, Time)>,
@@ -307,7 +312,7 @@ impl Node {
             self.effects.wake_at = Time::MAX;
             for input in inputs {
                 if let Input::Client(request) = input {
-                    self.refuse(request, &reason);
+                    users::refuse(&mut self.effects, request, &reason);
                 }
             }
         }
@@ -448,12 +453,8 @@ impl Node {
             self.timeout_grounds = grounds;
             self.leaderless_ticks = 0;
             self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            // SplitMix64 (Steele, Lea, Flood 2014).
-            let mut mixed = self.random;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            mixed ^= mixed >> 31;
-            self.election_timeout = ELECTION_TICKS + (mixed % ELECTION_TICKS as u64) as usize;
+            self.election_timeout =
+                ELECTION_TICKS + (mixed(self.random) % ELECTION_TICKS as u64) as usize;
         }
         raft.set_randomized_election_timeout(self.election_timeout);
     }
@@ -472,6 +473,7 @@ impl Node {
                 self.versions.connected(peer, version, self.versions_settled_at());
                 if peer == self.raw.raft.leader_id {
                     self.send_again();
+                    self.guests.again();
                 }
             }
             Input::Unreachable { peer, problem } => {
@@ -480,6 +482,7 @@ impl Node {
                     formation.lost(peer);
                 }
                 self.versions.lost(peer);
+                self.drop_guest(peer);
                 self.raw.report_unreachable(peer);
                 if self.outgoing.abort(peer, None) {
                     self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -551,6 +554,7 @@ impl Node {
             self.reap();
         }
         self.keep_members();
+        self.drop_silent_guests();
     }
 
     /// Runs Raft until it wants nothing more.
@@ -591,6 +595,9 @@ impl Node {
             self.versions.unsettle(self.versions_settled_at());
             self.membership.unsettle();
             self.send_again();
+            if leadership.leader != self.id {
+                self.guests.again();
+            }
             if leadership.leader != 0 {
                 self.metrics.leaders_known += 1;
                 self.metrics.elections_won += u64::from(leadership.leader == self.id);
@@ -605,6 +612,7 @@ impl Node {
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
             self.leads_since = (self.now.mono, self.machine.time());
+            self.guests.again();
             self.reaper.lead(self.now.mono);
             self.renew_all();
             self.early_bytes = 0;
@@ -612,7 +620,7 @@ impl Node {
                 self.take_forwarded(from, request);
             }
             for (from, boot, round, sessions) in std::mem::take(&mut self.early_rounds) {
-                self.take_round(from, boot, round, &sessions);
+                self.take_round(from, None, boot, round, &sessions);
             }
         }
     }
@@ -630,6 +638,7 @@ impl Node {
             self.effects.tree = Some(self.machine.tree());
             self.hand_members();
         }
+        self.tell_guests();
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick.min(self.form_at);
         #[cfg(any(test, feature = "simulator"))]
@@ -653,10 +662,19 @@ impl Node {
             self.effects.ended.extend(self.watches.end_session(session));
         }
         self.local.stop(&error, &mut self.effects);
+        self.let_all_go("the member has stopped");
         self.effects.wake_at = Time::MAX;
         self.effects.stopped = Some(reason.clone());
         self.stopped = Some(reason);
     }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+fn mixed(state: u64) -> u64 {
+    let mut mixed = state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }
 
 fn raft_leads(raw: &RawNode<MemLog>) -> bool {

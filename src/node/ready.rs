@@ -146,6 +146,8 @@ impl Node {
         self.checkpoint = position;
         self.checkpoint_at = self.now.mono;
         self.checkpointing = None;
+        // They have it all from another member, or from this one once they begin anew.
+        self.let_all_go("the member was brought up to date by a snapshot");
         let mut fired = Fired::default();
         self.local.identify(&self.machine);
         let local = &self.local;

@@ -15,6 +15,10 @@ impl Node {
         from: NodeId,
         message: PeerMessage,
     ) -> Result<(), String> {
+        if self.guests.has(from) && !matches!(message, PeerMessage::Ask { .. }) {
+            tracing::warn!(from, "refused a message that a client may not send");
+            return Ok(());
+        }
         match message {
             PeerMessage::Raft { term, body } => self.take_raft(from, term, &body)?,
             PeerMessage::Forward { requests } => {
@@ -26,11 +30,32 @@ impl Node {
             }
             PeerMessage::Round { boot, round, sessions } => {
                 if self.serving {
-                    self.take_round(from, boot, round, &sessions);
+                    self.take_round(from, None, boot, round, &sessions);
                 } else if raft_leads(&self.raw) && self.early_rounds.len() < EARLY_ROUNDS_MAX {
                     self.early_rounds.push((from, boot, round, sessions));
                 }
             }
+            PeerMessage::Ask { attachment, number, heard, asks } => {
+                self.take_asks(from, attachment, number, heard, asks);
+            }
+            PeerMessage::GuestForward { guest, requests } => {
+                if self.raw.raft.state == StateRole::Leader {
+                    for request in requests {
+                        self.take_forwarded(guest, request);
+                    }
+                }
+            }
+            PeerMessage::GuestRound { guest, boot, round, sessions } => {
+                // Asked anew before long, if this is too early.
+                if self.serving {
+                    self.take_round(from, Some(guest), boot, round, &sessions);
+                }
+            }
+            PeerMessage::GuestConfirmed { guest, boot, round, index, refused } => {
+                self.guest_confirmed(guest, boot, round, index, refused);
+            }
+            // What is told to clients, and this is none.
+            PeerMessage::Tell { .. } | PeerMessage::LetGo { .. } => {}
             PeerMessage::RoundConfirmed { boot, round, index, refused } => {
                 self.round_confirmed(boot, round, index, &refused);
             }

@@ -65,6 +65,11 @@ impl Rounds {
         under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || now >= self.due)
     }
 
+    /// The number of the next round.
+    pub(crate) fn upcoming(&self) -> u64 {
+        self.next + 1
+    }
+
     pub(crate) fn wait(&mut self, ticket: Ticket) {
         self.waiting.push(ticket);
     }
@@ -127,6 +132,8 @@ pub(crate) struct Confirmations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) from: NodeId,
+    /// The client on whose behalf it was asked.
+    pub(crate) guest: Option<NodeId>,
     pub(crate) boot: u64,
     pub(crate) round: u64,
     /// Sessions of the round that could not be renewed.
@@ -260,7 +267,7 @@ mod tests {
     #[test]
     fn the_leader_gathers_while_a_read_is_under_way() {
         let mut leader = Confirmations::default();
-        let asked = |round| Asked { from: 2, boot: 7, round, refused: vec![] };
+        let asked = |round| Asked { from: 2, guest: None, boot: 7, round, refused: vec![] };
         assert_eq!(leader.next_read(Time::ZERO, S), None);
         leader.ask(asked(1));
         let first = leader.next_read(Time::ZERO, S).unwrap();

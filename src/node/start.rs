@@ -8,6 +8,7 @@ use super::admission::Admission;
 use super::expiry::ExpiryTable;
 use super::formation::Formation;
 use super::forming::Identified;
+use super::guests::Guests;
 use super::hashes::Hashes;
 use super::history::History;
 use super::io::{Effects, Now, Problem, Time};
@@ -94,6 +95,7 @@ impl Node {
             checkpointing: None,
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
             watches: WatchTable::default(),
+            guests: Guests::default(),
             history: History::new(
                 machine.zxid(),
                 config.log.history_changes,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::io::ClientRequest;
+use super::io::{ClientRequest, Effects};
 use super::local::NewWatch;
 use super::versions::Gate;
 use super::watches::{Fired, WatchKind};
@@ -74,23 +74,6 @@ impl Node {
         }
     }
 
-    pub(super) fn refuse(&mut self, request: ClientRequest, reason: &str) {
-        let request = match request {
-            ClientRequest::Open { request, .. }
-            | ClientRequest::Resume { request, .. }
-            | ClientRequest::Write { request, .. }
-            | ClientRequest::Read { request, .. }
-            | ClientRequest::Watch { request, .. }
-            | ClientRequest::RemoveWatches { request, .. }
-            | ClientRequest::Sync { request, .. } => request,
-            ClientRequest::Introduce { .. }
-            | ClientRequest::Abandon { .. }
-            | ClientRequest::Unwatch { .. } => return,
-        };
-        let error = Error::Stopped { reason: reason.to_owned() };
-        self.effects.replies.push((request, Err(error)));
-    }
-
     pub(super) fn send_again(&mut self) {
         self.local.send_again(self.now.mono);
         self.rounds.restart(self.now.mono);
@@ -147,7 +130,7 @@ impl Node {
         let round = self.rounds.ask(now, now + period, sessions.clone());
         let boot = self.rounds.boot();
         if leader == self.id {
-            self.take_round(self.id, boot, round, &sessions);
+            self.take_round(self.id, None, boot, round, &sessions);
         } else {
             self.effects.messages.push((leader, PeerMessage::Round { boot, round, sessions }));
         }
@@ -217,7 +200,7 @@ impl Node {
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
         // So that an event brings the znode as its write has left it.
         let brings = self.watches.bring_any_data() && !planted(Bug::EventDataLate);
-        let at_once = !self.local.has_waits() && !brings;
+        let at_once = !self.local.has_waits() && !self.guests.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
             self.take_applied(applied);
@@ -237,6 +220,7 @@ impl Node {
         let index = self.raw.store().applied().index;
         let (watches, history) = (&mut self.watches, &self.history);
         self.local.answer_waits(&self.machine, index, watches, history, &mut self.effects);
+        self.answer_guests();
     }
 
     pub(super) fn take_applied(&mut self, applied: Applied) {
@@ -257,8 +241,10 @@ impl Node {
                 let used = used.unwrap_or_default().to_string();
                 tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
             }
-            let local = &self.local;
-            let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
+            let (local, guests) = (&self.local, &self.guests);
+            let may_read = |session, acl: Option<&AccessList>| {
+                local.may_read(session, acl) || guests.may_read(session, acl)
+            };
             self.watches.fire(change, may_read, &mut fired);
         }
         self.tell(fired);
@@ -277,9 +263,11 @@ impl Node {
             } else {
                 let (now, zxid) = (self.now.mono, self.machine.zxid());
                 self.local.outcome(&outcome, now, zxid, &mut self.effects);
+                self.guests.outcome(outcome);
             }
         }
         for change in applied.sessions {
+            self.guest_session_changed(change);
             match change {
                 SessionChange::Held(session) => {
                     self.metrics.sessions_opened += 1;
@@ -334,8 +322,10 @@ impl Node {
 
     pub(super) fn tell(&mut self, fired: Fired) {
         let mut events = fired.events;
-        let local = &self.local;
-        let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
+        let (local, guests) = (&self.local, &self.guests);
+        let may_read = |session, acl: Option<&AccessList>| {
+            local.may_read(session, acl) || guests.may_read(session, acl)
+        };
         self.watches.add_data(&mut events, || self.machine.tree(), may_read);
         if planted(Bug::EventsOutOfOrder) {
             events.reverse();
@@ -343,4 +333,22 @@ impl Node {
         self.effects.events.extend(events);
         self.effects.ended.extend(fired.ended);
     }
+}
+
+/// Answers a request of one that has stopped.
+pub(super) fn refuse(effects: &mut Effects, request: ClientRequest, reason: &str) {
+    let request = match request {
+        ClientRequest::Open { request, .. }
+        | ClientRequest::Resume { request, .. }
+        | ClientRequest::Write { request, .. }
+        | ClientRequest::Read { request, .. }
+        | ClientRequest::Watch { request, .. }
+        | ClientRequest::RemoveWatches { request, .. }
+        | ClientRequest::Sync { request, .. } => request,
+        ClientRequest::Introduce { .. }
+        | ClientRequest::Abandon { .. }
+        | ClientRequest::Unwatch { .. } => return,
+    };
+    let error = Error::Stopped { reason: reason.to_owned() };
+    effects.replies.push((request, Err(error)));
 }

@@ -1,8 +1,10 @@
 //! The kinds of watches, and what each listens to.
 
+use serde::{Deserialize, Serialize};
+
 use crate::watch::{EventKind, WatcherType};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WatchKind {
     /// Of get and exists.
     Data,

@@ -118,6 +118,37 @@ impl News<'_> {
     }
 }
 
+/// What a watch that fires once has missed, as far as the tree shows it now (as ZooKeeper's
+/// `setWatches` finds it).
+#[derive(Clone, Copy)]
+pub(crate) struct Missed<'a> {
+    pub(crate) tree: &'a Tree,
+    /// It has told of everything up to here.
+    pub(crate) from: Zxid,
+    /// Whether the znode was there when the watch was set.
+    pub(crate) existed: bool,
+}
+
+impl Missed<'_> {
+    fn net(self, kind: WatchKind, path: &str) -> Option<WatchEvent> {
+        let znode = self.tree.get(path).map(Znode::stat);
+        let (kind, zxid) = match (kind, znode) {
+            (_, None) if self.existed => (EventKind::Deleted, self.tree.zxid()),
+            (_, None) => return None,
+            (WatchKind::Children, Some(stat)) if stat.pzxid > self.from => {
+                (EventKind::ChildrenChanged, stat.pzxid)
+            }
+            (WatchKind::Children, Some(_)) => return None,
+            (_, Some(stat)) if stat.mzxid > self.from && self.existed => {
+                (EventKind::DataChanged, stat.mzxid)
+            }
+            (_, Some(stat)) if stat.mzxid > self.from => (EventKind::Created, stat.mzxid),
+            (_, Some(_)) => return None,
+        };
+        Some(WatchEvent { kind, path: path.to_owned(), zxid, net: true, znode: None })
+    }
+}
+
 fn event_kind(change: ChangeKind) -> EventKind {
     match change {
         ChangeKind::Created => EventKind::Created,
@@ -163,6 +194,59 @@ impl WatchTable {
             fired.events.push((id, gap.event()));
         }
         self.add(id, path, kind, session);
+    }
+
+    /// Adds a watch that was set elsewhere and has told of everything up to a zxid: what has happened
+    /// since is told first, as far as it is `known`.
+    pub(crate) fn add_again<'a>(
+        &mut self,
+        (id, path, kind): (WatchId, Arc<str>, WatchKind),
+        session: SessionId,
+        known: Option<impl DoubleEndedIterator<Item = &'a Change>>,
+        (missed, brings): (Missed<'_>, bool),
+        may_read: impl Fn(Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        let watched = Arc::clone(&path);
+        let gap = |zxid| News { kind: EventKind::Gap, path: &watched, zxid, acl: None };
+        match known {
+            Some(mut past) if kind.fires_once() => {
+                let Some(news) = past.find_map(|change| told(kind, &watched, change)) else {
+                    return self.add(id, path, kind, session);
+                };
+                if may_read(news.acl) {
+                    fired.events.push((id, news.event()));
+                }
+                fired.ended.push(id);
+            }
+            Some(past) if brings => {
+                // What each of them has left is not known, but for the last.
+                let last = past.rev().find_map(|change| told(kind, &watched, change));
+                if let Some(last) = last {
+                    fired.events.push((id, gap(last.zxid).event()));
+                }
+                self.add(id, path, kind, session);
+                self.bring_data(id);
+            }
+            Some(past) => self.add_with_past((id, path, kind), session, past, may_read, fired),
+            None if kind.fires_once() => {
+                let Some(event) = missed.net(kind, &path) else {
+                    return self.add(id, path, kind, session);
+                };
+                let acl = missed.tree.get(&path).and_then(|znode| Some(&**znode.acl()?));
+                if may_read(acl) {
+                    fired.events.push((id, event));
+                }
+                fired.ended.push(id);
+            }
+            None => {
+                fired.events.push((id, gap(missed.tree.zxid()).event()));
+                self.add(id, path, kind, session);
+                if brings {
+                    self.bring_data(id);
+                }
+            }
+        }
     }
 
     pub(crate) fn remove(&mut self, id: WatchId) {
@@ -232,18 +316,20 @@ impl WatchTable {
         }
     }
 
-    /// Removes the watches of one type that a session has at a path, and tells them so; `false` if
-    /// there are none. They have been told of all that was applied, up to this zxid.
+    /// Removes the watches of one type that a session has at a path, here or as a client's, and tells
+    /// them so; `false` if there are none. They have been told of all that was applied, up to this zxid.
     pub(crate) fn remove_watches(
         &mut self,
         session: SessionId,
         path: &str,
         which: WatcherType,
+        guests: bool,
         zxid: Zxid,
         fired: &mut Fired,
     ) -> bool {
         let ours = |(id, kind): &(WatchId, WatchKind)| {
-            kind.is(which) && self.watchers.get(id).is_some_and(|of| of.session == session)
+            let of = self.watchers.get(id).is_some_and(|of| of.session == session);
+            kind.is(which) && of && id.is_guest() == guests
         };
         let at_path = self.by_path.get(path).into_iter().flat_map(AtPath::iter);
         let removed: Vec<_> = at_path.filter(ours).collect();
@@ -258,14 +344,20 @@ impl WatchTable {
         !removed.is_empty()
     }
 
-    /// Removes the watches of a session that is over.
+    /// Removes the watches of a session that is over here.
     pub(crate) fn end_session(&mut self, session: SessionId) -> Vec<WatchId> {
-        let ids: Vec<WatchId> =
-            self.by_session.get(&session).into_iter().flatten().copied().collect();
+        let all = self.by_session.get(&session).into_iter().flatten().copied();
+        let ids: Vec<WatchId> = all.filter(|id| !id.is_guest()).collect();
         for id in &ids {
             self.remove(*id);
         }
         ids
+    }
+
+    /// The watches that clients have set for a session.
+    pub(crate) fn guests_of(&self, session: SessionId) -> Vec<WatchId> {
+        let all = self.by_session.get(&session).into_iter().flatten().copied();
+        all.filter(|id| id.is_guest()).collect()
     }
 
     /// Tells of a change those who `may_read` it, by the access list that it comes with.
@@ -388,7 +480,7 @@ impl WatchTable {
     }
 }
 
-/// What a persistent or recursive watch is told of a change, if anything: as [`WatchTable::fire`]
+/// What a watch is told of a change, if anything: as [`WatchTable::fire`]
 /// does it, for one watch alone.
 fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<News<'a>> {
     let rest = change.path.strip_prefix(watched)?;
@@ -396,12 +488,14 @@ fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<New
     let acl = change.acl.as_deref();
     let own = News { kind: event_kind(change.kind), path: &change.path, zxid, acl };
     if rest.is_empty() {
-        return Some(own);
+        return (kind != WatchKind::Children || change.kind == ChangeKind::Deleted).then_some(own);
     }
     // The root's own path ends in the slash.
     let below = rest.strip_prefix('/').or((watched == "/").then_some(rest))?;
-    if kind == WatchKind::Recursive {
-        return Some(own);
+    match kind {
+        WatchKind::Recursive => return Some(own),
+        WatchKind::Data => return None,
+        WatchKind::Children | WatchKind::Persistent => {}
     }
     let child = !below.contains('/') && change.kind != ChangeKind::DataChanged;
     let acl = change.parent_acl.as_deref();
@@ -559,7 +653,7 @@ mod tests {
                 watches.add(WatchId(id), "/a".into(), kind, SessionId(99));
             }
             let mut fired = Fired::default();
-            assert!(watches.remove_watches(S, "/a", which, 50, &mut fired));
+            assert!(watches.remove_watches(S, "/a", which, false, 50, &mut fired));
             let told = |(id, event): &(WatchId, WatchEvent)| {
                 assert_eq!((event.path.as_str(), event.zxid), ("/a", 50));
                 (id.0, event.kind)
@@ -568,7 +662,7 @@ mod tests {
             let ended: Vec<_> = expected.iter().map(|(id, _)| WatchId(*id)).collect();
             assert_eq!(fired.ended, ended);
             assert_eq!(watches.len(), 8 - expected.len());
-            assert!(!watches.remove_watches(S, "/a", which, 50, &mut fired), "{which:?}");
+            assert!(!watches.remove_watches(S, "/a", which, false, 50, &mut fired), "{which:?}");
             let heard = fire(&mut watches, ChangeKind::Deleted, "/a");
             let gone = |id: &u64| expected.iter().any(|(removed, _)| removed == id);
             assert!(!heard.iter().any(|(id, ..)| gone(id)));

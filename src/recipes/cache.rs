@@ -201,7 +201,7 @@ impl Cache {
     /// As [`Cache::new`], without blocking the thread.
     pub async fn new_async(session: &Session, path: &str) -> Result<Cache> {
         let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
-        let view = session.nonblocking().snapshot().await?;
+        let view = session.nonblocking().snapshot_of(path).await?;
         let (session, path) = (session.clone(), path.to_owned());
         Ok(Cache { session, path, watch, view, early: None, taken: 0, gap_to_come: false })
     }
@@ -221,11 +221,11 @@ impl Cache {
     fn look(&mut self) -> Result<(Snapshot, Touched)> {
         let mut touched = Touched::default();
         // All events up to its zxid are in the channel by now.
-        let mut fresh = self.session.snapshot()?;
+        let mut fresh = self.session.snapshot_of(&self.path)?;
         while let Some(event) = self.early.take().or_else(|| self.take()) {
             if event.kind == EventKind::Gap {
                 // Only what is read now shows all that was left out.
-                fresh = self.session.snapshot()?;
+                fresh = self.session.snapshot_of(&self.path)?;
                 touched.everywhere = true;
                 continue;
             }

@@ -64,7 +64,7 @@ impl Discovery {
     /// # Errors
     /// [`Error::NoAuth`]; those of a session that is over.
     pub fn names(&self) -> Result<Vec<String>> {
-        let snapshot = self.session.snapshot()?;
+        let snapshot = self.session.snapshot_of(&self.path)?;
         let mut names = match snapshot.children(&self.path) {
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),
             other => other?,
@@ -84,7 +84,7 @@ impl Discovery {
     /// that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
-        instances(&self.session.snapshot()?, &path)
+        instances(&self.session.snapshot_of(&path)?, &path)
     }
 
     /// Follows the instances of a service, beginning with the present ones. Blocks until the
@@ -284,7 +284,7 @@ impl Chooser {
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::System`].
     pub fn choose(&self) -> Result<Option<Instance>> {
-        let mut instances = instances(&self.session.snapshot()?, &self.path)?;
+        let mut instances = instances(&self.session.snapshot_of(&self.path)?, &self.path)?;
         let now = self.session.shared().clock.now();
         let mut state = self.state();
         // Sorted by id.

@@ -172,7 +172,7 @@ impl DoubleBarrier {
 }
 
 async fn participants(line: &Line) -> Result<Vec<Participant>> {
-    let snapshot = line.session().nonblocking().snapshot().await?;
+    let snapshot = line.session().nonblocking().snapshot_of(line.path()).await?;
     let children = match snapshot.children(line.path()) {
         Ok(children) => children,
         Err(Error::NoNode { .. }) => return Ok(Vec::new()),

@@ -183,7 +183,7 @@ impl LeaderLatch {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        let snapshot = self.session().snapshot()?;
+        let snapshot = self.session().snapshot_of(self.line.path())?;
         match self.line.places_in(&snapshot)?.first() {
             Some(first) => candidate(&snapshot, first).map(Some),
             None => Ok(None),
@@ -196,7 +196,7 @@ impl LeaderLatch {
     /// # Errors
     /// As [`LeaderLatch::leader`].
     pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        let snapshot = self.session().snapshot()?;
+        let snapshot = self.session().snapshot_of(self.line.path())?;
         let places = self.line.places_in(&snapshot)?;
         places.iter().map(|place| candidate(&snapshot, place)).collect()
     }

@@ -243,7 +243,7 @@ impl Group {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn members(&self) -> Result<Members> {
-        let snapshot = self.session.snapshot()?;
+        let snapshot = self.session.snapshot_of(&self.path)?;
         let zxid = snapshot.zxid();
         let names = match snapshot.children(&self.path) {
             Ok(names) => names,

@@ -16,6 +16,7 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use crossbeam_channel::Receiver;
 
@@ -126,7 +127,7 @@ impl Line {
 
     /// All contenders in their order and whose they are, as this replica has them now.
     pub(super) fn contenders_now(&self) -> Result<Vec<LockContender>> {
-        let snapshot = self.session.snapshot()?;
+        let snapshot = self.session.snapshot_of(&self.path)?;
         let children = match snapshot.children(&self.path) {
             Ok(children) => children,
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),
@@ -468,6 +469,9 @@ impl Held {
     pub(super) fn how_lost(&self) -> Option<LockLost> {
         if self.session.state().is_final() {
             return Some(LockLost::SessionOver);
+        }
+        if let Some(deletion) = self.watch.deletion() {
+            return deletion.load(Ordering::Acquire).then_some(LockLost::Deleted);
         }
         let tree = self.session.shared().tree();
         let path = self.session.root.full(&self.path);

@@ -129,7 +129,7 @@ impl NodeList {
     /// # Errors
     /// [`Error::NoAuth`]; those of a session that is over.
     pub fn items(&self) -> Result<Vec<ListItem>> {
-        self.items_in(&self.session.snapshot()?)
+        self.items_in(&self.session.snapshot_of(&self.path)?)
     }
 
     /// All items, in order, as they are in a snapshot: together with whatever else is read from it.

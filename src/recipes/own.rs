@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::machine::command::Reply;
@@ -59,6 +60,8 @@ pub(super) struct Own {
     path: String,
     czxid: Zxid,
     given_up: AtomicBool,
+    /// On a client, where its deletion is told.
+    deletion: OnceLock<Arc<AtomicBool>>,
 }
 
 impl fmt::Debug for Own {
@@ -73,7 +76,8 @@ impl fmt::Debug for Own {
 impl Own {
     pub(super) fn new(session: &Session, path: &str, czxid: Zxid) -> Own {
         let given_up = AtomicBool::new(false);
-        Own { session: session.clone(), path: path.to_owned(), czxid, given_up }
+        let (path, deletion) = (path.to_owned(), OnceLock::new());
+        Own { session: session.clone(), path, czxid, given_up, deletion }
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -97,6 +101,10 @@ impl Own {
         if self.session.state().is_final() {
             return Some(LockLost::SessionOver);
         }
+        if !self.session.has_replica() {
+            let told = self.deletion.get().is_some_and(|told| told.load(Ordering::Acquire));
+            return told.then_some(LockLost::Deleted);
+        }
         let tree = self.session.shared().tree();
         let path = self.session.root.full(&self.path);
         let there = tree.get(&path).map(|znode| znode.stat().czxid);
@@ -110,6 +118,10 @@ impl Own {
     pub(super) async fn watch(&self) -> Result<Watch> {
         let calls = self.session.nonblocking();
         let watch = calls.watch(&self.path, WatchMode::Persistent).await?;
+        if let Some(deletion) = watch.deletion() {
+            // The first one's, if there are several, tells as much as any.
+            let _ = self.deletion.set(deletion);
+        }
         // Gone before the watch was set?
         if calls.exists(&self.path).await?.map(|stat| stat.czxid) != Some(self.czxid) {
             return Err(Error::NoNode { path: self.path.clone() });

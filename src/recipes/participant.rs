@@ -80,7 +80,7 @@ impl Participant {
         let transaction = &self.transaction;
         let alive_path = alive(&self.path);
         loop {
-            let snapshot = transaction.session.nonblocking().snapshot().await?;
+            let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
             let header = transaction.header(&snapshot)?;
             let phase = header.value.phase;
             let site: Read<Site> = read(&snapshot, &self.path)?;
@@ -182,7 +182,7 @@ impl Participant {
     /// As [`Participant::acknowledge`], without blocking the thread.
     pub async fn acknowledge_async(&self) -> Result<()> {
         let transaction = &self.transaction;
-        let snapshot = transaction.session.nonblocking().snapshot().await?;
+        let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
         let header = match transaction.header(&snapshot) {
             Err(Error::NoNode { .. }) => return Ok(()),
             other => other?,

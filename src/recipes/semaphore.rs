@@ -231,11 +231,11 @@ impl Semaphore {
 
     async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
         let calls = self.line.session().nonblocking();
-        let mut snapshot = calls.snapshot().await?;
+        let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
             // Deleted since it was looked for, and made again by those who join.
             self.agree().await?;
-            snapshot = calls.snapshot().await?;
+            snapshot = calls.snapshot_of(self.path()).await?;
         }
         let (places, all) = self.line_and_number(&snapshot)?;
         let own = contender.path();

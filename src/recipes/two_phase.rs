@@ -239,7 +239,7 @@ impl TwoPhaseCommit {
     /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; those of a
     /// session that is over.
     pub fn phase(&self) -> Result<Phase> {
-        Ok(self.header(&self.session.snapshot()?)?.value.phase)
+        Ok(self.header(&self.session.snapshot_of(&self.path)?)?.value.phase)
     }
 
     /// Blocks until it is decided, and decides it as soon as the votes allow. Any number may do so at
@@ -288,7 +288,7 @@ impl TwoPhaseCommit {
         let calls = self.session.nonblocking();
         let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
         loop {
-            let snapshot = calls.snapshot().await?;
+            let snapshot = calls.snapshot_of(&self.path).await?;
             let header = self.header(&snapshot)?;
             if header.value.phase != Phase::Voting {
                 return Ok(header.value.phase);
@@ -364,7 +364,7 @@ impl TwoPhaseCommit {
     /// As [`TwoPhaseCommit::abort`], without blocking the thread.
     pub async fn abort_async(&self) -> Result<Phase> {
         loop {
-            let header = self.header(&self.session.nonblocking().snapshot().await?)?;
+            let header = self.header(&self.session.nonblocking().snapshot_of(&self.path).await?)?;
             if header.value.phase != Phase::Voting {
                 return Ok(header.value.phase);
             }
@@ -393,7 +393,7 @@ impl TwoPhaseCommit {
         let site_path = name_in(&self.path, name)?;
         let alive_path = alive(&site_path);
         loop {
-            let snapshot = self.session.nonblocking().snapshot().await?;
+            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
             let header = self.header(&snapshot)?;
             let site: Read<Site> = read(&snapshot, &site_path)?;
             let mut alive = None;
@@ -437,7 +437,7 @@ impl TwoPhaseCommit {
 
     /// As [`TwoPhaseCommit::forget`], without blocking the thread.
     pub async fn forget_async(&self) -> Result<bool> {
-        let snapshot = self.session.nonblocking().snapshot().await?;
+        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         let header = match self.header(&snapshot) {
             Err(Error::NoNode { .. }) => return Ok(true),
             other => other?,

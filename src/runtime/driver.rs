@@ -17,10 +17,10 @@ use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::membership::Member;
-use crate::node::Node;
 use crate::node::io::{Input, Problem, Time};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
+use crate::runtime::engine::Engine;
 use crate::runtime::host::{Call, Host, Limits};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
@@ -38,8 +38,9 @@ const DISK_SLOW: Duration = Duration::from_secs(10);
 const DISK_DEAD: Duration = Duration::from_secs(60);
 
 pub(crate) struct Start {
-    pub(crate) node: Node,
-    pub(crate) store: Box<dyn LogStore>,
+    pub(crate) engine: Engine,
+    /// None for a client.
+    pub(crate) store: Option<Box<dyn LogStore>>,
     pub(crate) listener: TcpListener,
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
@@ -51,7 +52,7 @@ pub(crate) struct Start {
 
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
-    let Start { node, store, listener, local, remote, seeds, clock, members, settings } = start;
+    let Start { engine, store, listener, local, remote, seeds, clock, members, settings } = start;
     let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
@@ -62,14 +63,15 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     })
     .map_err(system("the network thread"))?;
     let (done, written) = unbounded();
-    let disk = Disk::start(store, done).map_err(system("the disk thread"))?;
+    let disk = store.map(|store| Disk::start(store, done)).transpose();
+    let disk = disk.map_err(system("the disk thread"))?;
     let limits = Limits {
         pending_requests_max: settings.pending_requests_max,
         request_timeout: settings.request_timeout,
         session_timeout: settings.session_timeout,
         tick: settings.tick,
     };
-    let (host, shared) = Host::new(node, clock.clone(), limits, members, settings.schemes);
+    let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
     shared.meter_by(transport.meter());
     let calls = host.calls();
@@ -97,7 +99,7 @@ struct Driver {
     network: Receiver<TransportEvent>,
     written: Receiver<Input>,
     transport: TcpTransport,
-    disk: Disk,
+    disk: Option<Disk>,
     clock: Clock,
     watchdog: Watchdog,
     resigned: bool,
@@ -153,7 +155,7 @@ impl Driver {
             self.transport.set_cluster(cluster);
         }
         if let Some(members) = work.members {
-            let others = members.iter().filter(|member| member.node != self.host.node().id());
+            let others = members.iter().filter(|member| member.node != self.host.engine().id());
             let others = others
                 .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
             self.transport.set_peers(others.collect());
@@ -162,7 +164,9 @@ impl Driver {
             self.transport.send(work.messages);
         }
         for op in work.disk {
-            self.disk.submit(op);
+            if let Some(disk) = &mut self.disk {
+                disk.submit(op);
+            }
         }
         (!self.host.is_closed()).then_some(work.wake_at)
     }
@@ -230,7 +234,8 @@ impl Driver {
 
     /// A disk that hangs reports nothing, so somebody else has to look.
     fn watch_disk(&mut self) {
-        let busy = self.watchdog.look(self.clock.now(), self.disk.under_way());
+        let Some(disk) = &self.disk else { return };
+        let busy = self.watchdog.look(self.clock.now(), disk.under_way());
         if busy > DISK_DEAD {
             let reason = format!("the disk failed: a step of it has been under way for {busy:?}");
             self.host.input(Input::Failed { reason });
@@ -313,7 +318,7 @@ mod tests {
             })
             .unwrap();
         let (done, written) = unbounded();
-        let disk = Disk::start(Box::new(store), done).unwrap();
+        let disk = Some(Disk::start(Box::new(store), done).unwrap());
         let limits = Limits {
             pending_requests_max: 10,
             request_timeout: builder.request_timeout,

@@ -80,6 +80,7 @@ pub(crate) fn ids(answer: Answer) -> Result<Vec<Id>> {
 pub(crate) fn tree(answer: Answer) -> Result<Arc<Tree>> {
     match answer {
         Answer::Tree(tree) => Ok(Arc::new(tree)),
+        Answer::Below(zxid, znodes) => Ok(Arc::new(Tree::excerpt(zxid, znodes))),
         other => unexpected(&other),
     }
 }

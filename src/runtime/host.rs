@@ -29,6 +29,7 @@ use crate::node::message::PeerMessage;
 use crate::pending::{Pending, Slot};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
+use crate::runtime::engine::Engine;
 use crate::runtime::expect;
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::{Timer, Timers};
@@ -48,7 +49,7 @@ pub(crate) enum Call {
     /// Somebody waits for a moment.
     Timer(Timer),
     /// Somebody looks at the node's tables.
-    Look(Box<dyn FnOnce(&Node) + Send>),
+    Look(Box<dyn FnOnce(&Engine) + Send>),
     /// The node is to be a member no more.
     Leave,
     /// The coordinator is to stop, in good order. What it holds is dropped when it has.
@@ -95,6 +96,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
+    /// Whether `tree` is a replica; else this is a client.
+    pub(crate) has_replica: bool,
     /// The cluster's id, once it is known: 0 before.
     pub(crate) cluster: AtomicU64,
     /// The members as this replica knows them.
@@ -184,10 +187,10 @@ impl Shared {
     /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped.
     pub(crate) fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Node) -> T + Send + 'static,
+        look: impl FnOnce(&Engine) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, seen) = bounded(1);
-        let look = move |node: &Node| drop(sender.send(look(node)));
+        let look = move |engine: &Engine| drop(sender.send(look(engine)));
         self.calls.send(Call::Look(Box::new(look))).ok()?;
         // The node's own thread, in a waker say, would wait for itself.
         seen.recv_timeout(self.limits.request_timeout).ok()
@@ -254,7 +257,8 @@ impl Shared {
 
     /// What the node and the network have counted.
     pub(crate) fn metrics(&self) -> Metrics {
-        let mut metrics = self.look(Node::metrics).unwrap_or_default();
+        let counted = self.look(|engine| engine.node().map(Node::metrics)).flatten();
+        let mut metrics = counted.unwrap_or_default();
         if let Some(Meter(meter)) = self.meter.get() {
             meter(&mut metrics);
         }
@@ -342,7 +346,7 @@ pub(crate) struct Work {
 }
 
 pub(crate) struct Host {
-    node: Node,
+    engine: Engine,
     shared: Arc<Shared>,
     calls: Receiver<Call>,
     inputs: Vec<Input>,
@@ -366,23 +370,24 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(
-        node: Node,
+        engine: impl Into<Engine>,
         clock: Clock,
         limits: Limits,
         members: Vec<Member>,
         schemes: Schemes,
     ) -> (Host, Arc<Shared>) {
-        let (sender, calls) = unbounded();
+        let (engine, (sender, calls)) = (engine.into(), unbounded());
         let shared = Arc::new(Shared {
             calls: sender,
             waiting: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
-            tree: Published::new(node.machine().tree()),
-            status: Mutex::new(node.status()),
+            tree: Published::new(engine.tree()),
+            status: Mutex::new(engine.status()),
             stopped: OnceCell::new(),
             clock,
             limits,
-            node: node.id(),
+            node: engine.id(),
+            has_replica: engine.node().is_some(),
             cluster: AtomicU64::new(0),
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
@@ -391,7 +396,7 @@ impl Host {
             schemes,
         });
         let host = Host {
-            node,
+            engine,
             shared: Arc::clone(&shared),
             calls,
             inputs: Vec::new(),
@@ -418,8 +423,19 @@ impl Host {
         &self.shared
     }
 
+    /// The member that runs here; `None` for a client.
+    pub(crate) fn member(&self) -> Option<&Node> {
+        self.engine.node()
+    }
+
+    /// The same, where there are no clients.
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn node(&self) -> &Node {
-        &self.node
+        self.engine.node().expect("only members are looked into")
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     pub(crate) fn input(&mut self, input: Input) {
@@ -439,7 +455,7 @@ impl Host {
                 true
             }
             Call::Look(look) => {
-                look(&self.node);
+                look(&self.engine);
                 true
             }
             Call::Leave => {
@@ -465,7 +481,7 @@ impl Host {
                     }));
                 }
                 self.closing = Some(self.shared.clock.now() + CLOSE_TIME);
-                self.node.status().leader.is_some()
+                self.engine.status().leader.is_some()
             }
         }
     }
@@ -535,7 +551,7 @@ impl Host {
         if self.closing.is_some() && self.sessions_closed() {
             self.inputs.push(Input::Resign);
         }
-        let effects = self.node.step(now, self.inputs.drain(..));
+        let effects = self.engine.step(now, self.inputs.drain(..));
         let mut unsettled = Vec::new();
         if !effects.events.is_empty() {
             self.shared.tree.announce();
@@ -639,19 +655,19 @@ impl Host {
 
     /// Whether it leads still, with somebody there to lead instead.
     fn hands_over(&self) -> bool {
-        let status = self.node.status();
+        let status = self.engine.status();
         status.is_leader && status.peers.iter().any(|(_, problem)| problem.is_none())
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
-        let news = (self.node.leadership(), self.node.machine().version());
+        let news = (self.engine.leadership(), self.engine.version());
         let changed = at_once || news != self.status_news;
         if !changed && now < self.status_at + STATUS_EVERY {
             return;
         }
         self.status_news = news;
         self.status_at = now;
-        let status = self.node.status();
+        let status = self.engine.status();
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
         self.shared.availability.tell(&self.shared.availability());
     }
@@ -683,7 +699,7 @@ impl Host {
             drop(call);
         }
         self.watches.clear();
-        let mut status = self.node.status();
+        let mut status = self.engine.status();
         (status.leader, status.is_leader) = (None, false);
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

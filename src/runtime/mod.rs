@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod disk;
 pub(crate) mod driver;
+pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;

@@ -91,6 +91,7 @@ pub(crate) enum Control {
     Restart(usize, Option<u16>, Sender<Result<Arc<Shared>>>),
     /// One more, at a place of its own.
     Add(Sender<Arc<Shared>>),
+    AddClient(Sender<Arc<Shared>>),
     Wipe(usize, Sender<()>),
     Expire(SessionId, Sender<()>),
     Advance(Duration, Sender<()>),
@@ -400,6 +401,27 @@ impl Cluster {
     /// ```
     pub fn add_node(&self) -> usize {
         let shared = self.order(Control::Add);
+        let mut nodes = self.lock_nodes();
+        nodes.push(Coordinator::of_cluster(shared, Arc::clone(&self.running)));
+        nodes.len() - 1
+    }
+
+    /// Adds a client: an instance without a replica, which a member serves
+    /// (see [`Builder::client`](crate::Builder::client)). Its number, as a node's: it can be
+    /// partitioned off, stopped and restarted like one.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// let client = cluster.add_client();
+    /// let session = cluster.node(client).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// assert_eq!(&session.get("/a")?.0[..], b"1");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn add_client(&self) -> usize {
+        let shared = self.order(Control::AddClient);
         let mut nodes = self.lock_nodes();
         nodes.push(Coordinator::of_cluster(shared, Arc::clone(&self.running)));
         nodes.len() - 1

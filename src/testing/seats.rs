@@ -15,11 +15,13 @@ use crate::builder::Builder;
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::membership::{Genesis, Member, nothing};
+use crate::node::client::{Client, ClientConfig};
 use crate::node::io::{Input, Now, Problem, Time};
 use crate::node::message::{HardState, SnapshotMeta};
 use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
+use crate::runtime::engine::Engine;
 use crate::runtime::host::{Call, Host, Limits, Shared};
 use crate::runtime::{boot, entropy};
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore, StorageError};
@@ -38,7 +40,8 @@ pub(crate) struct Seats {
 
 /// A place for a node.
 struct Seat {
-    disk: MemoryDisk,
+    /// None: a client's.
+    disk: Option<MemoryDisk>,
     running: Option<Running>,
     /// Nodes of one group reach each other.
     group: usize,
@@ -48,7 +51,7 @@ struct Seat {
 
 struct Running {
     host: Host,
-    store: MemoryStore,
+    store: Option<MemoryStore>,
     calls: Receiver<Call>,
     wake_at: Time,
 }
@@ -85,7 +88,7 @@ impl Seats {
         let next_id = nodes as u64 + 1;
         let mut seats = Seats { seats: Vec::new(), settings, clock, members, next_id };
         for member in &founding.members {
-            let disk = disk(member, &founding.start(seats.settings.version));
+            let disk = Some(disk(member, &founding.start(seats.settings.version)));
             let version = seats.settings.version;
             seats.seats.push(Seat { disk, running: None, group: 0, version });
         }
@@ -96,7 +99,10 @@ impl Seats {
     }
 
     fn start(&mut self, node: usize) -> Result<Arc<Shared>, StorageError> {
-        let mut store = self.seats[node].disk.open();
+        let Some(disk) = &self.seats[node].disk else {
+            return Ok(self.start_client(node));
+        };
+        let mut store = disk.open();
         let config = NodeConfig {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
@@ -112,12 +118,35 @@ impl Seats {
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
         let booted = match boot(&mut store, config.clone(), now) {
             Err(StorageError::Removed { .. }) => {
-                self.wipe(node);
-                store = self.seats[node].disk.open();
+                store = self.wipe(node).open();
                 boot(&mut store, config, now)?
             }
             booted => booted?,
         };
+        Ok(self.run_at(node, booted, Some(store)))
+    }
+
+    /// Each start of a client is another client.
+    fn start_client(&mut self, node: usize) -> Arc<Shared> {
+        self.members[node].node = self.next_id;
+        self.next_id += 1;
+        let config = ClientConfig {
+            heartbeat: self.settings.heartbeat,
+            tick: self.settings.tick,
+            version: self.seats[node].version,
+            seed: entropy::number().unwrap_or(node as u64),
+        };
+        let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
+        let client = Client::new(self.members[node].node, config, now);
+        self.run_at(node, client, None)
+    }
+
+    fn run_at(
+        &mut self,
+        node: usize,
+        engine: impl Into<Engine>,
+        store: Option<MemoryStore>,
+    ) -> Arc<Shared> {
         let limits = Limits {
             pending_requests_max: self.settings.pending_requests_max,
             request_timeout: self.settings.request_timeout,
@@ -126,8 +155,10 @@ impl Seats {
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);
-        let members = self.members.clone();
-        let (host, shared) = Host::new(booted, self.clock.clone(), limits, members, schemes);
+        let places = self.members.iter().zip(&self.seats);
+        let members = places.filter(|(_, seat)| seat.disk.is_some());
+        let members = members.map(|(member, _)| member.clone()).collect();
+        let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
@@ -135,15 +166,15 @@ impl Seats {
             self.meet(node, other);
             self.meet(other, node);
         }
-        Ok(shared)
+        shared
     }
 
     /// The place has an empty disk from its next start on, and its node another id.
-    fn wipe(&mut self, node: usize) {
+    fn wipe(&mut self, node: usize) -> &MemoryDisk {
         self.members[node].node = self.next_id;
         self.members[node].uid = self.next_id;
         self.next_id += 1;
-        self.seats[node].disk = disk(&self.members[node], &nothing());
+        self.seats[node].disk.insert(disk(&self.members[node], &nothing()))
     }
 
     fn stop(&mut self, node: usize) {
@@ -161,7 +192,8 @@ impl Seats {
 
     /// Tells a node whether it reaches another.
     fn meet(&mut self, node: usize, other: usize) {
-        if node == other {
+        let is_client = |place: usize| self.seats[place].disk.is_none();
+        if node == other || (is_client(node) && is_client(other)) {
             return;
         }
         let reaches = self.reaches(node, other);
@@ -235,15 +267,23 @@ impl Seats {
                 let address = format!("node-{}", self.members.len());
                 self.members.push(Member::new(self.next_id, address));
                 self.next_id += 1;
-                let disk = disk(&self.members[self.members.len() - 1], &nothing());
+                let disk = Some(disk(&self.members[self.members.len() - 1], &nothing()));
                 let version = self.settings.version;
                 self.seats.push(Seat { disk, running: None, group: 0, version });
                 let started = self.start(self.seats.len() - 1);
                 let _ = done.send(started.expect("a store in memory keeps what it was given"));
             }
+            Control::AddClient(done) => {
+                self.members.push(Member::new(0, format!("node-{}", self.members.len())));
+                let version = self.settings.version;
+                self.seats.push(Seat { disk: None, running: None, group: 0, version });
+                let _ = done.send(self.start_client(self.seats.len() - 1));
+            }
             Control::Wipe(node, done) => {
                 self.stop(node);
-                self.wipe(node);
+                if self.seats[node].disk.is_some() {
+                    self.wipe(node);
+                }
                 let _ = done.send(());
             }
             Control::Expire(session, done) => {
@@ -278,8 +318,9 @@ impl Seats {
 
     fn leader(&self) -> Option<usize> {
         let nodes = self.seats.iter().enumerate();
-        let status = nodes
-            .filter_map(|(node, seat)| Some((node, seat.running.as_ref()?.host.node().status())));
+        let status = nodes.filter_map(|(node, seat)| {
+            Some((node, seat.running.as_ref()?.host.member()?.status()))
+        });
         status
             .filter(|(_, status)| status.is_leader)
             .max_by_key(|(_, status)| status.term)
@@ -317,12 +358,13 @@ impl Seats {
         let work = running.host.step();
         running.wake_at = work.wake_at;
         for op in work.disk {
-            let done = perform_now(&mut running.store, op);
+            let Some(store) = &mut running.store else { break };
+            let done = perform_now(store, op);
             running.host.input(done.unwrap_or_else(|error| Input::Failed {
                 reason: format!("the disk failed: {error}"),
             }));
         }
-        let cluster = running.host.node().cluster();
+        let cluster = running.host.engine().cluster();
         for (to, message) in work.messages {
             let other = self.members.iter().position(|member| member.node == to);
             let Some(other) = other.filter(|other| self.reaches(node, *other)) else {
@@ -330,7 +372,7 @@ impl Seats {
             };
             if let Some(running) = &mut self.seats[other].running {
                 // As a transport has it.
-                let is_known = running.host.node().cluster() == cluster && cluster != 0;
+                let is_known = running.host.engine().cluster() == cluster && cluster != 0;
                 if message.is_of_cluster() && !is_known {
                     continue;
                 }

@@ -94,6 +94,7 @@ use self::peer::Target;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::machine::command::{self, NodeId, Op, Request};
 use crate::metrics::Metrics;
+use crate::node::guests::wire::{Ask, News};
 use crate::node::message::{PeerMessage, RaftBody};
 
 /// The tokens above are the connections'.
@@ -322,8 +323,15 @@ fn weight(message: &PeerMessage) -> usize {
                 | RaftBody::VoteResponse { .. }
                 | RaftBody::TimeoutNow => 0,
             },
-            PeerMessage::Forward { requests } => requests.iter().map(request_weight).sum(),
-            PeerMessage::Round { sessions, .. } => 8 * sessions.len(),
+            PeerMessage::Forward { requests } | PeerMessage::GuestForward { requests, .. } => {
+                requests.iter().map(request_weight).sum()
+            }
+            PeerMessage::Round { sessions, .. } | PeerMessage::GuestRound { sessions, .. } => {
+                8 * sessions.len()
+            }
+            PeerMessage::Ask { asks, .. } => asks.iter().map(Ask::size).sum(),
+            PeerMessage::Tell { news, .. } => news.iter().map(News::size).sum(),
+            PeerMessage::LetGo { reason, .. } => reason.len(),
             PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
             PeerMessage::Join { member } | PeerMessage::Present { member } => {
                 member.address.len() + member.zone.len()
@@ -332,6 +340,7 @@ fn weight(message: &PeerMessage) -> usize {
             // A word is bounded, and one is told a second.
             PeerMessage::Meet { word } => 64 * (1 + word.list.len()),
             PeerMessage::RoundConfirmed { .. }
+            | PeerMessage::GuestConfirmed { .. }
             | PeerMessage::Leave
             | PeerMessage::Gone { .. }
             | PeerMessage::StateHash { .. }

@@ -268,6 +268,42 @@ impl Tree {
         }
     }
 
+    /// Some znodes of a tree as it was at this zxid, each behind its parent, to be read alone: without
+    /// what a stat does not tell. Those without content are hidden from everybody.
+    pub(crate) fn excerpt(
+        zxid: Zxid,
+        znodes: impl IntoIterator<Item = (String, Option<(Arc<[u8]>, Stat)>)>,
+    ) -> Tree {
+        let mut tree = Tree::empty();
+        for (path, content) in znodes {
+            let Some((data, stat)) = content else {
+                tree.put(Arc::from(&*path), &[], Fields::default());
+                tree.put_acl(&path, AccessList::stored(Vec::new()));
+                continue;
+            };
+            let fields = Fields {
+                czxid: stat.czxid,
+                mzxid: stat.mzxid,
+                pzxid: stat.pzxid,
+                ctime: stat.ctime,
+                mtime: stat.mtime,
+                version: stat.version,
+                cversion: stat.cversion,
+                aversion: stat.aversion,
+                creates: 0,
+                kind: match (stat.ephemeral_owner, stat.ttl) {
+                    (Some(session), _) => Kind::Ephemeral(session),
+                    (None, Some(ttl)) => Kind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
+                    (None, None) if stat.is_container => Kind::Container,
+                    (None, None) => Kind::Persistent,
+                },
+            };
+            tree.put(path.into(), &data, fields);
+        }
+        tree.set_zxid(zxid);
+        tree
+    }
+
     /// The znode at this path; none if there is none, or if it is not a path.
     pub(crate) fn get(&self, path: &str) -> Option<&Znode> {
         self.znodes.get(path)

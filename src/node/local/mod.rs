@@ -13,7 +13,7 @@
 
 mod audit;
 mod session;
-mod waits;
+pub(crate) mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub(crate) struct LocalSessions {
     sessions: BTreeMap<SessionId, LocalSession>,
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
+    /// Sessions with a ceiling.
+    ceilings: BTreeSet<SessionId>,
     /// Those of them whose next write waits for the cluster's version, as of this gate.
     held_back: BTreeSet<SessionId>,
     /// Whether some are to be known as somebody once the cluster can tell.
@@ -82,6 +84,7 @@ impl LocalSessions {
             patience,
             sessions: BTreeMap::new(),
             unsent: BTreeSet::new(),
+            ceilings: BTreeSet::new(),
             held_back: BTreeSet::new(),
             has_unintroduced: false,
             gate: Gate { version: FIRST, possible: FIRST },
@@ -141,6 +144,7 @@ impl LocalSessions {
                 ids: Arc::default(),
                 introduce: Vec::new(),
                 unseen: false,
+                ceiling: u64::MAX,
             },
         );
         self.unsent.insert(session);
@@ -161,6 +165,36 @@ impl LocalSessions {
         };
         effects.replies.push((request, Err(error)));
         None
+    }
+
+    /// Who asks, and behind which write of the session, if it takes requests; else this one is
+    /// answered. For what is not answered here.
+    pub(crate) fn turn(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
+        effects: &mut Effects,
+    ) -> Option<(u64, u64)> {
+        let held = self.taking(request, session, effects)?;
+        Some((held.holder, held.issued))
+    }
+
+    /// No write of the session behind this one is sent before something else is.
+    pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.ceiling = held.ceiling.min(upto);
+            self.ceilings.insert(session);
+        }
+    }
+
+    /// There is no such ceiling any more.
+    pub(crate) fn lift_ceilings(&mut self) {
+        for session in std::mem::take(&mut self.ceilings) {
+            if let Some(held) = self.sessions.get_mut(&session) {
+                held.ceiling = u64::MAX;
+                self.unsent.insert(session);
+            }
+        }
     }
 
     pub(crate) fn write(
@@ -289,7 +323,7 @@ impl LocalSessions {
                 held.moved_at = now;
             }
             let from = held.sent.unwrap_or(0).max(held.applied);
-            let most = held.issued.min(held.applied + WINDOW);
+            let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
             let (mut upto, mut under_way) = (from, held.under_way);
             while upto < most {
                 let write = &mut held.writes[(upto - held.applied) as usize];

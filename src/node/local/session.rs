@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::waits::Viewer;
 use crate::acl::{self, AccessList, Id, Permissions};
 use crate::error::Error;
 use crate::machine::command::{Command, OpError, Reply};
@@ -49,6 +50,8 @@ pub(crate) struct LocalSession {
     pub(super) introduce: Vec<Id>,
     /// A snapshot stands for entries in which it may have been resumed, used and ended.
     pub(super) unseen: bool,
+    /// The last number that may be sent for now.
+    pub(super) ceiling: u64,
 }
 
 #[derive(Debug)]
@@ -150,6 +153,10 @@ impl LocalSession {
     /// Whether its open (or resume) was answered.
     pub(crate) fn opened(&self) -> bool {
         self.opening.is_none()
+    }
+
+    pub(super) fn viewer(&self) -> Viewer<'_> {
+        Viewer { session: self.id, ids: &self.ids }
     }
 
     /// Whether it may do any of this with a znode of this access list.

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use super::LocalSessions;
-use super::session::{Confirming, LocalSession, NewWatch, Wait, WaitFor};
-use crate::acl::{self, AccessList, Permissions};
+use super::session::{Confirming, NewWatch, Wait, WaitFor};
+use crate::acl::{self, AccessList, Id, Permissions};
 use crate::error::Error;
 use crate::machine::command::Reply;
 use crate::machine::{Machine, Tree, Znode};
@@ -21,6 +21,11 @@ use crate::node::watches::{Fired, WatchKind, WatchTable};
 use crate::planted::{Bug, planted};
 use crate::watch::WatcherType;
 use crate::znode::{SessionId, Zxid};
+
+/// How much is read of a tree for somebody else, at most.
+pub(crate) const BELOW_BYTES_MAX: usize = 8 << 20;
+/// What a znode takes besides its path and its data, about.
+const ZNODE_BYTES: usize = 64;
 
 impl LocalSessions {
     pub(crate) fn read(
@@ -203,19 +208,19 @@ impl LocalSessions {
                         if let Some(round) = round {
                             self.tickets.remove(&round.ticket);
                         }
-                        set_watch(new, held, tree.zxid(), watches, history, &mut fired)
+                        set_watch(new, held.viewer(), tree.zxid(), watches, history, &mut fired)
                             .map(|()| Answer::Watching)
                     }
                     WaitFor::RemoveWatches { path, which } => {
                         let zxid = tree.zxid();
-                        if watches.remove_watches(session, &path, which, zxid, &mut fired) {
+                        if watches.remove_watches(session, &path, which, false, zxid, &mut fired) {
                             Ok(Answer::Reply(Reply::Done))
                         } else {
                             Err(Error::NoWatch { path })
                         }
                     }
                     WaitFor::Read { read, watch } => {
-                        answer_read(&read, watch, held, &tree, machine, watches)
+                        answer_read(&read, watch, held.viewer(), &tree, machine, watches)
                     }
                 };
                 effects.replies.push((wait.request, answer));
@@ -227,16 +232,29 @@ impl LocalSessions {
     }
 }
 
-fn set_watch(
+/// As whom a session reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Viewer<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) ids: &'a Arc<Vec<Id>>,
+}
+
+impl Viewer<'_> {
+    pub(crate) fn may(self, acl: Option<&AccessList>, wanted: Permissions) -> bool {
+        acl::permits(acl, self.ids, wanted)
+    }
+}
+
+pub(crate) fn set_watch(
     new: NewWatch,
-    held: &LocalSession,
+    held: Viewer<'_>,
     applied: Zxid,
     watches: &mut WatchTable,
     history: &History,
     fired: &mut Fired,
 ) -> Result<(), Error> {
     let NewWatch { id, path, kind, from, data } = new;
-    let session = held.id;
+    let session = held.session;
     let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
     else {
         watches.add(id, path, kind, session);
@@ -258,15 +276,15 @@ fn set_watch(
     }
 }
 
-fn answer_read(
+pub(crate) fn answer_read(
     read: &Read,
     watch: Option<(WatchId, Arc<str>)>,
-    held: &LocalSession,
+    held: Viewer<'_>,
     tree: &Tree,
     machine: &Machine,
     watches: &mut WatchTable,
 ) -> Result<Answer, Error> {
-    let session = held.id;
+    let session = held.session;
     // What the session may not read is refused; what is missing is `None`.
     let permitted = |path: &str, wanted: Permissions| {
         let znode = tree.get(path);
@@ -300,9 +318,9 @@ fn answer_read(
             let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
             let znode = znode.ok_or_else(|| missing(path))?;
             let acl = znode.acl().map(|acl| &**acl);
-            return Ok(Answer::Acl(acl::shown(acl, &held.ids), znode.stat()));
+            return Ok(Answer::Acl(acl::shown(acl, held.ids), znode.stat()));
         }
-        Read::Ids => return Ok(Answer::Ids((*held.ids).clone())),
+        Read::Ids => return Ok(Answer::Ids((**held.ids).clone())),
         Read::Ephemerals => {
             let paths = machine.session(session).map(|record| record.ephemerals.iter());
             let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());
@@ -310,9 +328,26 @@ fn answer_read(
             return Ok(Answer::Children(paths.skip(forgotten).collect()));
         }
         Read::Tree => return Ok(Answer::Tree(tree.clone())),
+        Read::Below { path } => return read_below(tree, path, held),
     };
     if let Some((id, path)) = watch {
         watches.add(id, path, kind, session);
     }
     Ok(answer)
+}
+
+/// A znode and all below it, with the content of what may be read.
+fn read_below(tree: &Tree, path: &str, held: Viewer<'_>) -> Result<Answer, Error> {
+    let (mut znodes, mut size) = (Vec::new(), 0);
+    for (at, znode) in tree.below(path) {
+        size += at.len() + znode.data().len() + ZNODE_BYTES;
+        if size > BELOW_BYTES_MAX {
+            let (size, limit) = (size as u64, BELOW_BYTES_MAX as u64);
+            return Err(Error::TooLarge { path: path.to_owned(), size, limit });
+        }
+        let readable = held.may(znode.acl().map(|acl| &**acl), Permissions::READ);
+        let content = readable.then(|| (Arc::clone(znode.data()), znode.stat()));
+        znodes.push((at.to_owned(), content));
+    }
+    Ok(Answer::Below(tree.zxid(), znodes))
 }

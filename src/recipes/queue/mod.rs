@@ -203,7 +203,7 @@ impl Queue {
     /// # Errors
     /// Those of a session that is over.
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
-        Ok(match self.head(&self.session.snapshot()?)? {
+        Ok(match self.head(&self.session.snapshot_of(&self.path)?)? {
             Head::Item(found) => Some(found.data.to_vec()),
             Head::DueAt(_) | Head::Nothing => None,
         })
@@ -371,7 +371,7 @@ impl Queue {
     /// # Errors
     /// As [`Queue::remove`], but for [`Error::Timeout`].
     pub async fn remove_async(&self, id: &str) -> Result<usize> {
-        let snapshot = self.session.nonblocking().snapshot().await?;
+        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         let named = self.names(&snapshot)?.into_iter().filter(|name| name.has_id(id));
         let mut removed = 0;
         for name in named {

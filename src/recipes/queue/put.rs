@@ -64,7 +64,7 @@ impl Queue {
         loop {
             let mut multi = self.session.multi();
             if let Some(max) = self.max {
-                let snapshot = self.session.nonblocking().snapshot().await?;
+                let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
                 let Some(stat) = snapshot.exists(&self.items)? else {
                     create_containers(&self.session, &self.items).await?;
                     continue;

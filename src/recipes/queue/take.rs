@@ -189,7 +189,7 @@ impl Queue {
     pub(super) async fn take_now<W: Way>(&self, way: &W) -> Result<Option<W::Taken>> {
         let mut time_known = false;
         loop {
-            let snapshot = self.session.nonblocking().snapshot().await?;
+            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
             match self.head(&snapshot)? {
                 Head::Item(found) => {
                     if let Some(taken) = way.take(self, found, None).await? {
@@ -208,7 +208,7 @@ impl Queue {
 
     /// Takes the first item as soon as there is one.
     pub(super) async fn take_when_there<W: Way>(&self, way: &W) -> Result<W::Taken> {
-        let snapshot = self.session.nonblocking().snapshot().await?;
+        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         if let Head::Item(found) = self.head(&snapshot)?
             && let Some(taken) = way.take(self, found, None).await?
         {
@@ -240,7 +240,7 @@ impl Queue {
     ) -> Result<Option<W::Taken>> {
         let mut clock_look = Duration::from_millis(1);
         loop {
-            let snapshot = self.session.nonblocking().snapshot().await?;
+            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
             let head = self.head(&snapshot)?;
             drop(snapshot);
             match head {

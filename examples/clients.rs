@@ -1,0 +1,56 @@
+//! A fleet in which three instances hold the state and the others are clients: they count under one
+//! lock while the members are stopped one after the other.
+
+use std::thread;
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Result};
+
+const CLIENTS: u32 = 20;
+const EACH: u32 = 3;
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
+    clients[0].session().create("/n", b"0", CreateMode::Persistent)?;
+
+    let workers: Vec<thread::JoinHandle<Result<()>>> = clients
+        .iter()
+        .map(|client| {
+            let session = client.session();
+            thread::spawn(move || {
+                session.sync()?;
+                let lock = session.lock("/lock")?;
+                for _ in 0..EACH {
+                    let guard = lock.acquire()?;
+                    let n = String::from_utf8_lossy(&session.get("/n")?.0).parse().unwrap_or(0);
+                    // Only as long as the lock is held.
+                    guard.fenced().set("/n", (n + 1_u32).to_string()).commit()?;
+                    guard.release()?;
+                }
+                Ok(())
+            })
+        })
+        .collect();
+
+    let mut member = 0;
+    while workers.iter().any(|worker| !worker.is_finished()) {
+        cluster.stop(member);
+        println!("member {member} is stopped");
+        cluster.advance(Duration::from_secs(3));
+        cluster.restart(member);
+        cluster.advance(Duration::from_secs(1));
+        member = (member + 1) % 3;
+    }
+    for worker in workers {
+        worker.join().expect("workers do not panic")?;
+    }
+
+    let last = clients[1].session();
+    last.sync()?;
+    let n = String::from_utf8_lossy(&last.get("/n")?.0).into_owned();
+    println!("{CLIENTS} clients have counted to {n}");
+    assert_eq!(n, (CLIENTS * EACH).to_string());
+    Ok(())
+}

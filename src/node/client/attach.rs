@@ -1,0 +1,309 @@
+//! Which member serves a client, and what that one tells.
+
+use super::{Client, News, PeerMessage, Time};
+use crate::machine::command::{NodeId, Outcome};
+use crate::node::guests::CLAIMS_BYTES_MAX;
+use crate::node::guests::wire::{Ask, Claim, HeldWatch, Told};
+use crate::node::io::Holding;
+use crate::planted::{Bug, planted};
+use crate::session::SessionState;
+use crate::version::MEMBERS_SINCE;
+
+/// So many heartbeats a member may be silent when it was asked, or be without a leader.
+const PATIENCE_BEATS: u32 = 30;
+/// So many until one that has not answered at all is asked again, or another.
+const FIRST_BEATS: u32 = 10;
+/// So many one is not asked again that did not serve.
+const AVOIDED_BEATS: u32 = 60;
+/// The bytes of one message, about: a write may be larger.
+const ASK_BYTES: usize = 256 << 10;
+/// What has been heard is told at the latest after so much of it.
+const HEARD_BYTES: usize = 256 << 10;
+/// What a group of news may take before it is whole: more than any member tells in one.
+const GROUP_BYTES_MAX: usize = 64 << 20;
+
+/// A member that serves, or is asked to.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) member: NodeId,
+    pub(super) id: u64,
+    /// The number of the next message to it, and of the next from it.
+    pub(super) said: u64,
+    pub(super) heard: u64,
+    /// It has told that it serves.
+    pub(super) serves: bool,
+    /// What has come of a group that is not whole yet.
+    news: Vec<News>,
+    news_bytes: usize,
+    /// What has been heard since that was told.
+    unsaid_bytes: usize,
+    begun_at: Time,
+    /// Since when it owes a word.
+    asked_at: Option<Time>,
+    leaderless_since: Option<Time>,
+}
+
+impl Client {
+    pub(super) fn take_message(&mut self, from: NodeId, message: PeerMessage) {
+        match message {
+            PeerMessage::Tell { attachment, number, news, told } => {
+                let Some(attached) = &mut self.attached else { return };
+                if attached.member != from || attached.id != attachment {
+                    return;
+                }
+                if number != attached.heard && !planted(Bug::TellingsLost) {
+                    // Some of it was lost on the way: not the member's fault.
+                    return self.lose_member(from, Time::ZERO);
+                }
+                attached.heard = number + 1;
+                attached.asked_at = None;
+                let bytes: usize = news.iter().map(News::size).sum();
+                attached.unsaid_bytes += bytes;
+                attached.news_bytes += bytes;
+                attached.news.extend(news);
+                if attached.news_bytes > GROUP_BYTES_MAX {
+                    return self.lose_member(from, self.avoided_until());
+                }
+                if let Some(told) = told {
+                    attached.news_bytes = 0;
+                    let news = std::mem::take(&mut attached.news);
+                    self.take_news(news, told);
+                }
+            }
+            PeerMessage::LetGo { attachment, reason } => {
+                let ours = |of: &super::Attachment| of.member == from && of.id == attachment;
+                if self.attached.as_ref().is_some_and(ours) {
+                    tracing::debug!(client = self.id, member = from, reason, "let go");
+                    self.lose_member(from, self.avoided_until());
+                }
+            }
+            // What is said among members.
+            _ => {}
+        }
+    }
+
+    fn avoided_until(&self) -> Time {
+        self.now.mono + self.config.heartbeat * AVOIDED_BEATS
+    }
+
+    /// The member serves no longer, if it did: another is to be found.
+    pub(super) fn lose_member(&mut self, member: NodeId, avoided_until: Time) {
+        if self.attached.as_ref().is_some_and(|attached| attached.member == member) {
+            tracing::debug!(client = self.id, member, "lost its member");
+            self.attached = None;
+            self.asks.clear();
+            self.claimed.clear();
+        }
+        if let Some(member) = self.members.get_mut(&member) {
+            member.avoided_until = member.avoided_until.max(avoided_until);
+        }
+    }
+
+    /// Leaves a member that says nothing, or that knows no leader.
+    pub(super) fn check_member(&mut self) {
+        let now = self.now.mono;
+        let patience = self.config.heartbeat * PATIENCE_BEATS;
+        let Some(attached) = &self.attached else { return };
+        let over = |since: Option<Time>| since.is_some_and(|since| now >= since + patience);
+        let member = attached.member;
+        let answers_soon = self.config.heartbeat * FIRST_BEATS;
+        if !attached.serves && attached.heard == 0 && now >= attached.begun_at + answers_soon {
+            // It may not have been able to answer yet, as when it has only just been reached.
+            return self.lose_member(member, now + answers_soon);
+        }
+        if over(attached.asked_at) || over(attached.leaderless_since) && self.others(member) {
+            self.lose_member(member, self.avoided_until());
+        }
+    }
+
+    /// Whether another member could be asked.
+    fn others(&self, member: NodeId) -> bool {
+        let now = self.now.mono;
+        self.members.iter().any(|(id, of)| {
+            *id != member
+                && of.problem.is_none()
+                && of.version >= MEMBERS_SINCE
+                && of.avoided_until <= now
+        })
+    }
+
+    /// Asks a member to serve, if none does: any of those that are there.
+    pub(super) fn attach(&mut self) {
+        if self.attached.is_some() {
+            return;
+        }
+        let now = self.now.mono;
+        let there = self.members.iter().filter(|(_, member)| {
+            member.problem.is_none()
+                && member.version >= MEMBERS_SINCE
+                && member.avoided_until <= now
+        });
+        let there: Vec<NodeId> = there.map(|(id, _)| *id).collect();
+        if there.is_empty() {
+            return;
+        }
+        let place = usize::try_from(self.draw() % there.len() as u64).unwrap_or(0);
+        let member = there[place];
+        // Greater ones are later ones, also after a restart: no member has to know of this one's
+        // former life.
+        self.attachments += 1;
+        self.attached = Some(Attachment {
+            member,
+            id: self.attachments,
+            said: 0,
+            heard: 0,
+            serves: false,
+            news: Vec::new(),
+            news_bytes: 0,
+            unsaid_bytes: 0,
+            begun_at: now,
+            asked_at: Some(now),
+            leaderless_since: None,
+        });
+        self.forget_sent_calls();
+        self.claimed.clear();
+        self.asks.clear();
+        self.asks.push(Ask::Begin { seen: self.seen });
+        for session in self.local.ids() {
+            let Some(held) = self.local.get(session) else { continue };
+            self.claimed.insert((session, held.holder));
+            self.asks.push(Ask::Claim(Claim {
+                session,
+                holder: held.holder,
+                applied: held.applied(),
+                opened: held.opened(),
+                base: held.base().filter(|_| held.was_sent()),
+            }));
+        }
+        let mut bytes = 0;
+        for (id, watch) in &self.watches {
+            let held = HeldWatch {
+                watch: id.0,
+                session: watch.session,
+                holder: watch.holder,
+                path: (*watch.path).to_owned(),
+                kind: watch.kind,
+                existed: watch.existed,
+                from: self.seen,
+                data: watch.data,
+            };
+            bytes += held.path.len();
+            debug_assert!(bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
+            self.asks.push(Ask::Watch(held));
+        }
+        self.asks.push(Ask::Begun);
+    }
+
+    /// Sends what is to be said.
+    pub(super) fn say(&mut self) {
+        let Some(attached) = &mut self.attached else {
+            self.asks.clear();
+            return;
+        };
+        if self.asks.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
+            return;
+        }
+        let owes = self.asks.iter().any(|ask| matches!(ask, Ask::Round { .. } | Ask::Begun));
+        if owes {
+            attached.asked_at.get_or_insert(self.now.mono);
+        }
+        attached.unsaid_bytes = 0;
+        let (attachment, heard, member) = (attached.id, attached.heard, attached.member);
+        let mut send = |asks: Vec<Ask>| {
+            let number = attached.said;
+            attached.said += 1;
+            let message = PeerMessage::Ask { attachment, number, heard, asks };
+            self.effects.messages.push((member, message));
+        };
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for ask in self.asks.drain(..) {
+            let size = ask.size();
+            if bytes + size > ASK_BYTES && !part.is_empty() {
+                send(std::mem::take(&mut part));
+                bytes = 0;
+            }
+            bytes += size;
+            part.push(ask);
+        }
+        send(part);
+    }
+
+    /// A whole group of news: events first, since what is read shows what they tell of.
+    fn take_news(&mut self, news: Vec<News>, told: Told) {
+        let now = self.now.mono;
+        // What a member has told was told, whatever it has not got yet.
+        if !planted(Bug::GuestSeesOlder) {
+            self.seen = self.seen.max(told.zxid);
+        } else {
+            self.seen = told.zxid;
+        }
+        (self.version, self.leader) = (self.version.max(told.version), told.leader);
+        if let Some(attached) = &mut self.attached {
+            if told.leader == 0 {
+                attached.leaderless_since.get_or_insert(now);
+            } else {
+                attached.leaderless_since = None;
+            }
+        }
+        for news in news {
+            match news {
+                News::Attached => {
+                    if let Some(attached) = &mut self.attached {
+                        attached.serves = true;
+                    }
+                    self.local.send_again(now);
+                    self.rounds.restart(now);
+                }
+                News::Held { session, holder, ids } => {
+                    if !ids.is_empty() {
+                        self.effects.ids.push((Holding { session, holder }, ids));
+                    }
+                }
+                News::Outcome { session, holder, seq, result } => {
+                    let outcome = Outcome { session, holder, seq, result };
+                    self.local.outcome(&outcome, now, self.seen, &mut self.effects);
+                }
+                News::Ended { session, holder, moved, known } => {
+                    let state = if moved { SessionState::Moved } else { SessionState::Expired };
+                    if self.local.get(session).is_none_or(|held| held.holder != holder) {
+                        continue;
+                    }
+                    if known {
+                        self.local.end(session, state, &mut self.effects);
+                    } else {
+                        let reason = "the session ended while this client had no member";
+                        self.local.end_unknown(session, state, reason, &mut self.effects);
+                    }
+                }
+                News::Unseen { session, holder } => {
+                    if self.local.get(session).is_some_and(|held| held.holder == holder) {
+                        self.local.unseen(session);
+                    }
+                }
+                News::Event { watch, event } => self.take_event(watch, event),
+                News::Over { watch } => self.watch_over(watch),
+                News::Names { request, names } => self.take_pieces(request, names, Vec::new()),
+                News::Znodes { request, znodes } => {
+                    self.take_pieces(request, Vec::new(), znodes);
+                }
+                News::Answer { request, answer } => self.take_answer(request, answer),
+                News::Confirmed { boot, round, refused } => {
+                    let Some(mut round) = self.rounds.confirmed(boot, round) else { continue };
+                    if planted(Bug::GuestLeaseFromAnswer) {
+                        round.sent = now;
+                    }
+                    for session in &round.sessions {
+                        if !refused.contains(session) {
+                            self.local.renew(*session, round.sent, now, &mut self.effects);
+                        }
+                    }
+                    self.fresh_at = self.fresh_at.max(Some(round.sent));
+                }
+                News::Again => {
+                    self.local.send_again(now);
+                    self.rounds.restart(now);
+                }
+            }
+        }
+    }
+}

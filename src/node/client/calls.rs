@@ -1,0 +1,248 @@
+//! What a client's users ask of a replica: reads, watches and syncs, which its member answers.
+
+use std::sync::Arc;
+
+use super::{Client, Watch};
+use crate::error::Error;
+use crate::node::guests::wire::{AnswerOf, Ask, Call, EventOf, Pieces, ReadOf, Refusal, ZnodeOf};
+use crate::node::guests::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX};
+use crate::node::io::{ClientRequest, Holding, RequestId, WatchId};
+use crate::node::watch_kind::WatchKind;
+use crate::session::SessionState;
+use crate::watch::WatchMode;
+use crate::znode::SessionId;
+
+/// How many watches a client holds at most: each is told to the next member when it moves.
+const WATCHES_MAX: usize = 1 << 16;
+
+/// A request that the member has to answer.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    pub(super) request: RequestId,
+    session: SessionId,
+    holder: u64,
+    after: u64,
+    ask: Ask,
+    size: usize,
+    sent: bool,
+    /// The watch that it sets.
+    watch: Option<(WatchId, Watch)>,
+    /// What the member has told of it already.
+    pieces: Pieces,
+}
+
+impl Client {
+    /// Queues a request that a member answers.
+    pub(super) fn call(&mut self, request: ClientRequest) {
+        let (id, session) = match &request {
+            ClientRequest::Read { request, session, .. }
+            | ClientRequest::Watch { request, session, .. }
+            | ClientRequest::RemoveWatches { request, session, .. }
+            | ClientRequest::Sync { request, session } => (*request, *session),
+            // The others are not for a member.
+            _ => return,
+        };
+        let Some((holder, after)) = self.local.turn(id, session, &mut self.effects) else {
+            return;
+        };
+        self.next_call += 1;
+        let call = Call { request: self.next_call, session, holder, after };
+        let round = self.rounds.upcoming();
+        let held = |path: &Arc<str>, kind, data| {
+            let path = Arc::clone(path);
+            Watch { session, holder, path, kind, existed: true, data }
+        };
+        let (ask, watch) = match request {
+            ClientRequest::Read { read, watch, .. } => {
+                let Some(read) = ReadOf::of(read) else {
+                    let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
+                    return self.effects.replies.push((id, Err(error)));
+                };
+                let kind = read.watch_kind();
+                let watch = watch.map(|(id, path)| (id, held(&path, kind, false)));
+                let number = watch.as_ref().map(|(id, _)| id.0);
+                (Ask::Read { call, read, watch: number }, watch)
+            }
+            ClientRequest::Watch { watch, path, mode, from, data, .. } => {
+                let recursive = mode == WatchMode::PersistentRecursive;
+                let kind = if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
+                if from.is_some_and(|from| from > self.seen) {
+                    self.rounds.wait(0);
+                }
+                let set = Some((watch, held(&path, kind, data)));
+                let (watch, path) = (watch.0, (*path).to_owned());
+                (Ask::SetWatch { call, watch, path, recursive, from, data, round }, set)
+            }
+            ClientRequest::RemoveWatches { path, which, .. } => {
+                (Ask::RemoveWatches { call, path, which }, None)
+            }
+            _ => {
+                // Any round from the next one on does.
+                self.rounds.wait(0);
+                (Ask::Sync { call, round }, None)
+            }
+        };
+        if watch.is_some() && !self.has_room_for_watch(ask.size()) {
+            return self.effects.replies.push((id, Err(Error::Busy { limit: WATCHES_MAX })));
+        }
+        let (size, sent, pieces) = (ask.size(), false, Pieces::default());
+        let call =
+            Outstanding { request: id, session, holder, after, ask, size, sent, watch, pieces };
+        self.calls.insert(self.next_call, call);
+    }
+
+    fn has_room_for_watch(&self, size: usize) -> bool {
+        // Each path is at most so long, on average, if all are to be told when it moves.
+        let bytes = self.watch_bytes + size;
+        self.watches.len() < WATCHES_MAX && bytes < CLAIMS_BYTES_MAX / 2
+    }
+
+    /// All of them are to be asked again, of another member.
+    pub(super) fn forget_sent_calls(&mut self) {
+        for call in self.calls.values_mut() {
+            call.sent = false;
+            call.pieces = Pieces::default();
+        }
+        self.sent_bytes = 0;
+        self.first_unsent = 0;
+    }
+
+    /// Asks what the member has room for. Writes behind what it has no room for wait, too.
+    pub(super) fn send_calls(&mut self) {
+        let mut full = false;
+        self.local.lift_ceilings();
+        for (number, call) in self.calls.range_mut(self.first_unsent..) {
+            if call.sent {
+                continue;
+            }
+            let fits = self.sent_bytes == 0 || self.sent_bytes + call.size <= QUEUE_BYTES_MAX / 2;
+            full |= !fits;
+            if full {
+                self.local.set_ceiling(call.session, call.after);
+                continue;
+            }
+            call.sent = true;
+            self.sent_bytes += call.size;
+            self.first_unsent = number + 1;
+            self.claimed.insert((call.session, call.holder));
+            self.asks.push(call.ask.clone());
+        }
+    }
+
+    fn end_call(&mut self, number: u64) -> Option<Outstanding> {
+        let call = self.calls.remove(&number)?;
+        if call.sent {
+            self.sent_bytes -= call.size;
+        }
+        Some(call)
+    }
+
+    pub(super) fn take_pieces(&mut self, number: u64, names: Vec<String>, znodes: Vec<ZnodeOf>) {
+        if let Some(call) = self.calls.get_mut(&number) {
+            call.pieces.names.extend(names);
+            call.pieces.znodes.extend(znodes);
+        }
+    }
+
+    pub(super) fn take_answer(&mut self, number: u64, answer: Result<AnswerOf, Refusal>) {
+        let Some(call) = self.end_call(number) else {
+            return;
+        };
+        let Outstanding { request, watch, pieces, .. } = call;
+        if let (Ok(answer), Some((id, mut watch))) = (&answer, watch)
+            && !self.over.remove(&id)
+        {
+            watch.existed = !matches!(answer, AnswerOf::Exists(None));
+            self.add_watch(id, watch);
+        }
+        let answer = match answer {
+            Ok(answer) => Ok(answer.into_answer(pieces)),
+            Err(refusal) => Err(refusal.into_error()),
+        };
+        self.effects.replies.push((request, answer));
+    }
+
+    fn add_watch(&mut self, id: WatchId, watch: Watch) {
+        self.watch_bytes += watch.path.len();
+        self.watches.insert(id, watch);
+    }
+
+    fn remove_watch(&mut self, id: WatchId) -> bool {
+        let Some(watch) = self.watches.remove(&id) else {
+            return false;
+        };
+        self.watch_bytes -= watch.path.len();
+        true
+    }
+
+    pub(super) fn unwatch(&mut self, id: WatchId) {
+        if self.remove_watch(id) && self.attached.is_some() {
+            self.asks.push(Ask::Unwatch { watch: id.0 });
+        }
+    }
+
+    pub(super) fn take_event(&mut self, watch: u64, event: EventOf) {
+        self.effects.events.push((WatchId(watch), event.into_event()));
+    }
+
+    /// A watch has fired for the last time, perhaps before the answer to the call that set it.
+    pub(super) fn watch_over(&mut self, watch: u64) {
+        let id = WatchId(watch);
+        if !self.remove_watch(id) {
+            let set = |call: &Outstanding| call.watch.as_ref().is_some_and(|(of, _)| *of == id);
+            if self.calls.values().any(set) {
+                self.over.insert(id);
+            }
+        }
+        self.effects.ended.push(id);
+    }
+
+    /// What a session that has ended asked for, and its watches, are over.
+    pub(super) fn end_calls(
+        &mut self,
+        session: SessionId,
+        holder: Option<u64>,
+        state: SessionState,
+    ) {
+        let ours = |of: SessionId, by: u64| of == session && holder.is_none_or(|own| own == by);
+        let error = match state {
+            SessionState::Moved => Error::SessionMoved { session },
+            SessionState::Closed => Error::SessionClosed { session },
+            _ => Error::SessionExpired { session },
+        };
+        let calls = self.calls.iter().filter(|(_, call)| ours(call.session, call.holder));
+        let calls: Vec<u64> = calls.map(|(number, _)| *number).collect();
+        for number in calls {
+            if let Some(call) = self.end_call(number) {
+                self.effects.replies.push((call.request, Err(error.clone())));
+            }
+        }
+        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.session, watch.holder));
+        let watches: Vec<WatchId> = watches.map(|(id, _)| *id).collect();
+        for id in watches {
+            self.unwatch(id);
+            self.effects.ended.push(id);
+        }
+    }
+
+    /// The same for all sessions that have ended in this step.
+    pub(super) fn end_sessions(&mut self) {
+        let over: Vec<(Holding, SessionState)> =
+            self.effects.sessions.iter().filter(|(_, state)| state.is_final()).copied().collect();
+        for (Holding { session, holder }, state) in over {
+            self.end_calls(session, Some(holder), state);
+        }
+    }
+
+    /// The member need not follow what this client holds no longer.
+    pub(super) fn leave_sessions(&mut self) {
+        let local = &self.local;
+        let held = |session, holder| local.get(session).is_some_and(|held| held.holder == holder);
+        let claimed = self.claimed.iter().copied();
+        let over: Vec<_> = claimed.filter(|(id, holder)| !held(*id, *holder)).collect();
+        for (session, holder) in over {
+            self.claimed.remove(&(session, holder));
+            self.asks.push(Ask::Leave { session, holder });
+        }
+    }
+}

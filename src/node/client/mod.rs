@@ -1,0 +1,363 @@
+//! An instance without a replica: it holds its sessions itself, and asks a member for the rest.
+//!
+//! [`Client::step`] takes the same inputs as [`Node::step`](super::Node::step) and gives the same
+//! effects, so that whatever runs nodes runs clients. Its sessions are [`LocalSessions`] as a node
+//! has them: their writes are numbered here and kept until the log has said what came of them, and
+//! their leases count from when the round was sent here. The member only passes on ([`guests`]).
+//!
+//! So to move is what a change of leaders is to a node: whatever is not answered is asked again, and
+//! the state machine runs each write once. What the log says in between is not seen; as after a
+//! snapshot, the new member tells of each session what has become of it. Watches are set again from
+//! the zxid up to which all has been told, and reads are answered from a replica that has that.
+//!
+//! Invariants: what a member tells counts only in whole groups, each of which ends with the zxid up
+//! to which every event has been told (`seen`); nothing of a former attachment counts.
+//!
+//! [`guests`]: super::guests
+
+mod attach;
+mod calls;
+#[cfg(test)]
+mod storm_tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ELECTION_TICKS;
+use super::guests::wire::{Ask, News};
+use super::io::{
+    Availability, ClientRequest, Effects, Input, NodeStatus, Now, Problem, Time, WatchId,
+};
+use super::local::LocalSessions;
+use super::message::PeerMessage;
+use super::negotiated;
+use super::rounds::Rounds;
+use super::versions::Gate;
+use super::watch_kind::WatchKind;
+use crate::error::Error;
+use crate::machine::command::{Command, NodeId};
+use crate::node::local;
+use crate::session::SessionState;
+use crate::version::FIRST;
+use crate::watch::WatchInfo;
+use crate::znode::{SessionId, Zxid};
+use attach::Attachment;
+use calls::Outstanding;
+
+/// A round at least this often, so that a member that says nothing is noticed.
+const ROUND_PERIOD: Duration = Duration::from_secs(2);
+
+/// The settings of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientConfig {
+    /// The pulse, and the unit of its patience.
+    pub(crate) heartbeat: Duration,
+    /// As the members have it: session timeouts lie between 2 and 20 of them.
+    pub(crate) tick: Duration,
+    /// The highest version that it can do.
+    pub(crate) version: u16,
+    /// Random, drawn anew for each start.
+    pub(crate) seed: u64,
+}
+
+/// A watch that is set.
+#[derive(Debug)]
+struct Watch {
+    session: SessionId,
+    holder: u64,
+    path: Arc<str>,
+    kind: WatchKind,
+    existed: bool,
+    data: bool,
+}
+
+/// A member that it knows of.
+#[derive(Debug)]
+struct Member {
+    problem: Option<Problem>,
+    version: u16,
+    /// It did not serve, and is not asked again before this.
+    avoided_until: Time,
+}
+
+pub(crate) struct Client {
+    id: NodeId,
+    config: ClientConfig,
+    now: Now,
+    next_tick: Time,
+    random: u64,
+    members: BTreeMap<NodeId, Member>,
+    attached: Option<Attachment>,
+    attachments: u64,
+    local: LocalSessions,
+    /// The sessions that the member knows of, with their holders.
+    claimed: BTreeSet<(SessionId, u64)>,
+    rounds: Rounds,
+    /// Requests that the member answers, by their order.
+    calls: BTreeMap<u64, Outstanding>,
+    next_call: u64,
+    /// None before it is unsent.
+    first_unsent: u64,
+    /// What those take that are sent.
+    sent_bytes: usize,
+    watch_bytes: usize,
+    /// Watches that were over before the calls that set them were answered.
+    over: BTreeSet<WatchId>,
+    watches: BTreeMap<WatchId, Watch>,
+    /// What is to be said next.
+    asks: Vec<Ask>,
+    /// Everything up to here has been told.
+    seen: Zxid,
+    /// The cluster's version and leader, as last told.
+    version: u16,
+    leader: NodeId,
+    fresh_at: Option<Time>,
+    effects: Effects,
+    stopped: Option<String>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.id)
+            .field("member", &self.member())
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(id: NodeId, config: ClientConfig, now: Now) -> Client {
+        Client {
+            id,
+            now,
+            next_tick: now.mono,
+            random: config.seed,
+            members: BTreeMap::new(),
+            attached: None,
+            attachments: 0,
+            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
+            claimed: BTreeSet::new(),
+            rounds: Rounds::new(config.seed),
+            calls: BTreeMap::new(),
+            next_call: 0,
+            first_unsent: 0,
+            sent_bytes: 0,
+            watch_bytes: 0,
+            over: BTreeSet::new(),
+            watches: BTreeMap::new(),
+            asks: Vec::new(),
+            seen: 0,
+            version: FIRST,
+            leader: 0,
+            fresh_at: None,
+            effects: Effects::default(),
+            stopped: None,
+            config,
+        }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The member that serves it.
+    pub(crate) fn member(&self) -> Option<NodeId> {
+        self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
+    }
+
+    /// The version that the cluster acts by, as far as it has been told.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// The leader, as its member has last told; 0: none known.
+    pub(crate) fn leader(&self) -> NodeId {
+        if self.member().is_some() { self.leader } else { 0 }
+    }
+
+    /// The watches that its users have set.
+    pub(crate) fn watches(&self) -> Vec<WatchInfo> {
+        let info = |of: &Watch| WatchInfo {
+            path: (*of.path).to_owned(),
+            kind: of.kind.of_type(),
+            session: of.session,
+        };
+        let mut infos: Vec<WatchInfo> = self.watches.values().map(info).collect();
+        infos.sort_by(|one, other| one.path.cmp(&other.path));
+        infos
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        let leader = self.leader();
+        NodeStatus {
+            leader: (leader != 0 && self.stopped.is_none()).then_some(leader),
+            zxid: self.seen,
+            fresh_at: self.fresh_at,
+            peers: self.members.iter().map(|(id, of)| (*id, of.problem.clone())).collect(),
+            version: self.version,
+            own_version: self.config.version,
+            versions: self.members.iter().map(|(id, of)| (*id, of.version)).collect(),
+            availability: Availability { has_leader: leader != 0, ..Availability::default() },
+            ..NodeStatus::default()
+        }
+    }
+
+    /// Takes in what has happened by `now`, in order, and says what to do.
+    pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
+        self.now = now;
+        for input in inputs {
+            if let Some(reason) = self.stopped.clone() {
+                if let Input::Client(request) = input {
+                    super::users::refuse(&mut self.effects, request, &reason);
+                }
+                continue;
+            }
+            self.take(input);
+        }
+        if self.stopped.is_some() {
+            self.effects.wake_at = Time::MAX;
+            return std::mem::take(&mut self.effects);
+        }
+        if now.mono >= self.next_tick {
+            self.next_tick = now.mono + self.config.heartbeat;
+            self.pulse();
+        }
+        self.attach();
+        self.send();
+        self.end_sessions();
+        self.local.forget_settled();
+        self.leave_sessions();
+        self.say();
+        self.effects.wake_at = self.next_tick;
+        std::mem::take(&mut self.effects)
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Peer { from, message } => self.take_message(from, message),
+            Input::Connected { peer, version } => {
+                // A connection made anew may have lost what the former one carried.
+                self.lose_member(peer, Time::ZERO);
+                let avoided_until = Time::ZERO;
+                self.members.insert(peer, Member { problem: None, version, avoided_until });
+            }
+            Input::Unreachable { peer, problem } => {
+                self.lose_member(peer, Time::ZERO);
+                let member = self.members.entry(peer).or_insert(Member {
+                    problem: None,
+                    version: 0,
+                    avoided_until: Time::ZERO,
+                });
+                member.problem = Some(problem);
+            }
+            Input::Client(request) => self.take_request(request),
+            Input::Failed { reason } => self.stop(reason),
+            // It has no disk, leads nothing and is no member.
+            Input::Written { .. }
+            | Input::CheckpointDone { .. }
+            | Input::Expire { .. }
+            | Input::Resign => {}
+            Input::Leave => self.stop("it has left".to_owned()),
+        }
+    }
+
+    fn take_request(&mut self, request: ClientRequest) {
+        let effects = &mut self.effects;
+        match request {
+            ClientRequest::Open { request, session, holder, secret, timeout } => {
+                let timeout = negotiated(timeout, self.config.tick);
+                let timeout_ms = local::milliseconds(timeout);
+                let command = Command::Open { secret, timeout_ms, owner: self.id, base: self.seen };
+                self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Resume { request, session, holder, secret, timeout } => {
+                self.end_calls(session, None, SessionState::Moved);
+                let timeout = negotiated(timeout, self.config.tick);
+                let timeout_ms = local::milliseconds(timeout);
+                let command = Command::Resume { secret, timeout_ms, owner: self.id };
+                let effects = &mut self.effects;
+                self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Introduce { session, ids } => {
+                self.local.introduce(session, ids, self.version, effects);
+            }
+            ClientRequest::Write { request, session, command } => {
+                self.local.write(request, session, command, effects);
+            }
+            ClientRequest::Abandon { session } => {
+                let reason = "the handle was dropped before the session was resumed";
+                self.local.end_unknown(session, SessionState::Expired, reason, effects);
+            }
+            ClientRequest::Unwatch { watch } => self.unwatch(watch),
+            other => self.call(other),
+        }
+    }
+
+    /// What is done once a heartbeat.
+    fn pulse(&mut self) {
+        let now = self.now.mono;
+        for session in self.local.check_deadlines(now, &mut self.effects) {
+            self.local.lose(session, &mut self.effects);
+        }
+        let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
+        self.rounds.restart_older(now.saturating_sub(election));
+        self.local.send_stuck_again(now);
+        self.check_member();
+    }
+
+    /// Puts together what the member is to be asked now.
+    fn send(&mut self) {
+        if self.member().is_none() {
+            return;
+        }
+        self.local.introduce_all(self.version, &mut self.effects);
+        if self.local.has_held_back() {
+            self.local.release(self.gate());
+        }
+        self.send_calls();
+        if self.local.has_unsent() {
+            for request in self.local.take_unsent(self.gate(), self.now.mono) {
+                self.claimed.insert((request.session, request.holder));
+                self.asks.push(Ask::Write(request));
+            }
+        }
+        let now = self.now.mono;
+        if self.rounds.is_due(now) {
+            let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
+            let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
+            let sessions = self.local.living();
+            let round = self.rounds.ask(now, now + period, sessions.clone());
+            self.asks.push(Ask::Round { boot: self.rounds.boot(), round, sessions });
+        }
+    }
+
+    /// What the cluster has is what it may have: a member waits for what is on its way.
+    fn gate(&self) -> Gate {
+        Gate { version: self.version, possible: self.config.version.max(self.version) }
+    }
+
+    fn stop(&mut self, reason: String) {
+        tracing::error!(client = self.id, reason, "the client stops");
+        let error = Error::Stopped { reason: reason.clone() };
+        self.local.stop(&error, &mut self.effects);
+        for (_, call) in std::mem::take(&mut self.calls) {
+            self.effects.replies.push((call.request, Err(error.clone())));
+        }
+        self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
+        if let Some(attached) = self.attached.take() {
+            let (attachment, number, heard) = (attached.id, attached.said, attached.heard);
+            let end = PeerMessage::Ask { attachment, number, heard, asks: vec![Ask::End] };
+            self.effects.messages.push((attached.member, end));
+        }
+        self.effects.stopped = Some(reason.clone());
+        self.stopped = Some(reason);
+    }
+
+    /// The next of its own random numbers.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        super::mixed(self.random)
+    }
+}

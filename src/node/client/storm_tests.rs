@@ -1,0 +1,401 @@
+//! Clients among members that die and are cut off, over links that lose messages: whatever happens,
+//! nothing is done twice, told twice or left out, and nothing read gets older.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Client, ClientConfig};
+use crate::machine::command::{NodeId, Op, Reply};
+use crate::node::harness::{Cluster, HEARTBEAT, TICK};
+use crate::node::io::{
+    Answer, ClientRequest, Effects, Input, Problem, Read, RequestId, Time, WatchId, Write,
+};
+use crate::node::message::PeerMessage;
+use crate::planted::{Bug, plant};
+use crate::session::SessionState;
+use crate::version::VERSION;
+use crate::watch::{EventKind, WatchMode};
+use crate::znode::{CreateMode, SessionId, Zxid};
+
+const MEMBERS: u64 = 3;
+const FIRST_CLIENT: NodeId = 100;
+const CLIENTS: u64 = 2;
+const TIMEOUT: Duration = Duration::from_secs(8);
+
+/// SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        crate::node::mixed(self.0) % sides
+    }
+}
+
+enum Asked {
+    Set,
+    Get,
+}
+
+/// A client with one session, and what it has been told.
+struct Seat {
+    client: Client,
+    inputs: VecDeque<Input>,
+    session: SessionId,
+    asked: BTreeMap<RequestId, Asked>,
+    /// Of its own writes.
+    written: Vec<Zxid>,
+    /// What is sent to it waits until then.
+    held_until: Time,
+    mail: VecDeque<Input>,
+    shown: Zxid,
+    /// What was there before its watch was set.
+    first: Zxid,
+    /// Of the watch that stays.
+    told: Vec<Zxid>,
+    /// One-shot watches that are set, and those that have fired.
+    once: BTreeSet<WatchId>,
+    /// What the reads showed that set them.
+    reads_at: Vec<Zxid>,
+    fired: BTreeSet<WatchId>,
+    lease: Time,
+    state: SessionState,
+}
+
+struct Storm {
+    cluster: Cluster,
+    seats: BTreeMap<NodeId, Seat>,
+    /// Which client and which member do not reach each other.
+    cut: BTreeSet<(NodeId, NodeId)>,
+    /// How many of a hundred messages to and from clients are lost.
+    loss: u64,
+    dice: Dice,
+    next: u64,
+}
+
+impl Storm {
+    fn new(seed: u64) -> Storm {
+        let mut cluster = Cluster::founded(MEMBERS, VERSION);
+        cluster.elect();
+        let mut storm = Storm {
+            cluster,
+            seats: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            loss: 0,
+            dice: Dice(seed),
+            next: 1_000_000,
+        };
+        for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
+            let (heartbeat, tick) = (HEARTBEAT, TICK);
+            let config = ClientConfig { heartbeat, tick, version: VERSION, seed: seed ^ id };
+            let client = Client::new(id, config, storm.cluster.clock());
+            let seat = Seat {
+                client,
+                inputs: VecDeque::new(),
+                session: SessionId(id),
+                asked: BTreeMap::new(),
+                written: Vec::new(),
+                held_until: Time::ZERO,
+                mail: VecDeque::new(),
+                shown: 0,
+                first: 0,
+                told: Vec::new(),
+                once: BTreeSet::new(),
+                reads_at: Vec::new(),
+                fired: BTreeSet::new(),
+                lease: Time::ZERO,
+                state: SessionState::Connecting,
+            };
+            storm.seats.insert(id, seat);
+            for member in 1..=MEMBERS {
+                storm.connect(id, member, true);
+            }
+            let request = storm.number();
+            let (session, timeout) = (SessionId(id), TIMEOUT);
+            let open =
+                ClientRequest::Open { request, session, holder: id, secret: [7; 16], timeout };
+            storm.ask(id, open);
+        }
+        let request = storm.number();
+        let op =
+            Op::Create { path: "/n".to_owned(), data: Bytes::new(), mode: CreateMode::Persistent };
+        let command = Write::Op(op);
+        let session = SessionId(FIRST_CLIENT);
+        storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+        storm.advance(Duration::from_secs(3));
+        for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
+            let (request, session) = (storm.number(), SessionId(id));
+            let (path, mode) = ("/n".into(), WatchMode::Persistent);
+            let (watch, from, data) = (WatchId(id), None, false);
+            let watch = ClientRequest::Watch { request, session, watch, path, mode, from, data };
+            storm.ask(id, watch);
+        }
+        storm.advance(Duration::from_secs(1));
+        let leader = storm.cluster.leader().expect("nothing has happened yet");
+        let first = storm.cluster.node(leader).machine().zxid();
+        storm.seats.values_mut().for_each(|seat| seat.first = first);
+        storm
+    }
+
+    fn number(&mut self) -> RequestId {
+        self.next += 1;
+        RequestId(self.next)
+    }
+
+    fn ask(&mut self, id: NodeId, request: ClientRequest) {
+        self.seats.get_mut(&id).unwrap().inputs.push_back(Input::Client(request));
+    }
+
+    fn connect(&mut self, id: NodeId, member: NodeId, reaches: bool) {
+        let news = |peer| {
+            if reaches {
+                return Input::Connected { peer, version: VERSION };
+            }
+            let problem = Problem { reason: "cut off".to_owned(), refused: false };
+            Input::Unreachable { peer, problem }
+        };
+        self.seats.get_mut(&id).unwrap().inputs.push_back(news(member));
+        self.cluster.input(member, news(id));
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.cluster.settle();
+            let sent = std::mem::take(&mut self.cluster.elsewhere);
+            let mut quiet = sent.is_empty();
+            for (from, to, message) in sent {
+                if !self.cut.contains(&(to, from)) && self.dice.roll(100) >= self.loss {
+                    let input = Input::Peer { from, message };
+                    self.seats.get_mut(&to).unwrap().mail.push_back(input);
+                }
+            }
+            for seat in self.seats.values_mut().filter(|seat| self.cluster.now >= seat.held_until) {
+                seat.inputs.append(&mut seat.mail);
+            }
+            for id in self.seats.keys().copied().collect::<Vec<_>>() {
+                if !self.seats[&id].inputs.is_empty() {
+                    quiet = false;
+                    self.step(id);
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, id: NodeId) {
+        let now = self.cluster.clock();
+        let seat = self.seats.get_mut(&id).unwrap();
+        let inputs: Vec<Input> = seat.inputs.drain(..).collect();
+        let effects = seat.client.step(now, inputs);
+        self.perform(id, effects);
+    }
+
+    fn perform(&mut self, id: NodeId, effects: Effects) {
+        let seat = self.seats.get_mut(&id).unwrap();
+        for (watch, event) in effects.events {
+            if watch == WatchId(id) {
+                assert!(seat.told.last() < Some(&event.zxid), "twice, or out of order");
+                assert_eq!(event.kind, EventKind::DataChanged);
+                seat.told.push(event.zxid);
+            } else {
+                assert!(seat.fired.insert(watch), "it fires once");
+            }
+        }
+        for (of, until) in effects.leases {
+            assert_eq!(of.holder, id);
+            seat.lease = until;
+        }
+        for (_, state) in effects.sessions {
+            seat.state = state;
+        }
+        for (request, answer) in effects.replies {
+            let zxid = match (seat.asked.remove(&request), answer) {
+                (Some(Asked::Set), Ok(Answer::Reply(Reply::Set(stat)))) => {
+                    assert!(seat.written.last() < Some(&stat.mzxid), "out of order");
+                    seat.written.push(stat.mzxid);
+                    stat.mzxid
+                }
+                (Some(Asked::Get), Ok(Answer::Data(_, stat))) => {
+                    let told = seat.told.last().copied().unwrap_or(seat.first);
+                    assert!(told >= stat.mzxid, "it is read before its event");
+                    seat.reads_at.push(stat.mzxid);
+                    stat.mzxid
+                }
+                (Some(_), Err(error)) if error.is_session_lost() || error.is_outcome_unknown() => {
+                    assert!(seat.state.is_final(), "{error}");
+                    continue;
+                }
+                (Some(_), answer) => panic!("{answer:?}"),
+                (None, _) => continue,
+            };
+            assert!(zxid >= seat.shown, "{zxid} is older than {}", seat.shown);
+            seat.shown = zxid;
+        }
+        for (to, message) in effects.messages {
+            if self.cut.contains(&(id, to)) || self.dice.roll(100) < self.loss {
+                continue;
+            }
+            let message = PeerMessage::decode(&message.encode(Vec::new())).unwrap();
+            self.cluster.deliver(id, to, message);
+        }
+    }
+
+    fn advance(&mut self, time: Duration) {
+        let mut left = time;
+        while !left.is_zero() {
+            let by = HEARTBEAT.min(left);
+            self.cluster.advance(by);
+            left -= by;
+            for id in self.seats.keys().copied().collect::<Vec<_>>() {
+                self.step(id);
+            }
+            self.settle();
+            for (id, seat) in &self.seats {
+                let there = (1..=MEMBERS).any(|member| {
+                    let node = self.cluster.hosts[&member].node.as_ref();
+                    node.is_some_and(|node| node.machine().session(seat.session).is_none())
+                });
+                let alive = self.cluster.now < seat.lease && !seat.state.is_final();
+                assert!(
+                    !(there && alive),
+                    "client {id} takes its session for alive, and it is gone"
+                );
+            }
+        }
+    }
+
+    /// Something is asked for, or goes wrong.
+    fn happen(&mut self) {
+        let id = FIRST_CLIENT + self.dice.roll(CLIENTS);
+        let (session, member) = (SessionId(id), 1 + self.dice.roll(MEMBERS));
+        match self.dice.roll(19) {
+            0..=5 => {
+                let request = self.number();
+                self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
+                let data = Bytes::from(request.0.to_string());
+                let command = Write::Op(Op::Set { path: "/n".to_owned(), data, version: None });
+                self.ask(id, ClientRequest::Write { request, session, command });
+            }
+            6..=8 => {
+                let request = self.number();
+                self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Get);
+                let (read, watch) = (Read::Get { path: "/n".to_owned() }, WatchId(request.0));
+                self.seats.get_mut(&id).unwrap().once.insert(watch);
+                let watch = Some((watch, "/n".into()));
+                self.ask(id, ClientRequest::Read { request, session, read, watch });
+            }
+            9 | 10 => {
+                self.cut.insert((id, member));
+                self.connect(id, member, false);
+            }
+            11 | 12 => {
+                if self.cut.remove(&(id, member)) {
+                    self.connect(id, member, true);
+                }
+            }
+            13 => self.cluster.isolate(member),
+            14 => self.cluster.heal(),
+            15..=17 => {
+                let time = HEARTBEAT * self.dice.roll(28) as u32;
+                self.seats.get_mut(&id).unwrap().held_until = self.cluster.now + time;
+                // With luck it asks for a round right now, and hears of it late.
+                self.advance(time);
+            }
+            _ => self.loss = [0, 0, 3, 10][self.dice.roll(4) as usize],
+        }
+        let beats = self.dice.roll(8) as u32;
+        self.advance(HEARTBEAT * beats);
+    }
+
+    fn end(mut self) {
+        self.loss = 0;
+        self.cluster.heal();
+        for (id, member) in std::mem::take(&mut self.cut) {
+            self.connect(id, member, true);
+        }
+        self.advance(Duration::from_secs(20));
+        let zxids = |seat: &Seat| seat.written.clone();
+        let mut all: Vec<Zxid> = self.seats.values().flat_map(zxids).collect();
+        all.sort_unstable();
+        let leader = self.cluster.leader().unwrap();
+        let tree = self.cluster.node(leader).machine().tree();
+        let stat = tree.get("/n").unwrap().stat();
+        let lost = self.seats.values().any(|seat| seat.state.is_final());
+        if !lost {
+            assert_eq!(stat.version, all.len() as u64, "a write was done twice, or not at all");
+        }
+        for seat in self.seats.values() {
+            if seat.state.is_final() {
+                continue;
+            }
+            assert!(seat.asked.is_empty(), "{} have no answer", seat.asked.len());
+            if !lost {
+                assert_eq!(seat.told, all, "an event was lost");
+            }
+            assert_eq!(seat.told.last(), Some(&stat.mzxid).filter(|_| stat.version > 0));
+            let last = seat.once.iter().filter(|watch| !seat.fired.contains(watch)).count();
+            let reads = seat.reads_at.iter().filter(|zxid| **zxid < stat.mzxid).count();
+            assert!(seat.once.len() - last >= reads, "a watch that fires once did not");
+        }
+    }
+}
+
+fn storm(seed: u64) {
+    let mut storm = Storm::new(seed);
+    for _ in 0..150 {
+        storm.happen();
+        if storm.seats.values().any(|seat| seat.state.is_final()) {
+            break;
+        }
+    }
+    storm.end();
+}
+
+/// It hears late of the last round that was confirmed, and then nothing more.
+fn late_answers(beat: u32) {
+    let mut storm = Storm::new(u64::from(beat));
+    storm.advance(HEARTBEAT * beat);
+    let late = HEARTBEAT * 28;
+    let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
+    seat.held_until = storm.cluster.now + late;
+    storm.advance(late);
+    for member in 1..=MEMBERS {
+        storm.cut.insert((FIRST_CLIENT, member));
+        storm.connect(FIRST_CLIENT, member, false);
+    }
+    storm.advance(TIMEOUT * 3 / 2);
+    assert_eq!(storm.seats[&FIRST_CLIENT].state, SessionState::Expired);
+}
+
+#[test]
+fn a_lease_counts_from_when_it_was_asked_for() {
+    (0..45).for_each(late_answers);
+}
+
+#[test]
+fn nothing_is_lost_doubled_or_older_whatever_happens() {
+    for seed in 0..25 {
+        storm(seed);
+    }
+}
+
+/// It would tell if it were not so.
+#[test]
+fn a_planted_bug_is_found() {
+    for bug in Bug::OF_CLIENTS {
+        let found = (0..200).any(|seed| {
+            plant(Some(bug));
+            let run = std::panic::catch_unwind(|| match bug {
+                Bug::GuestLeaseFromAnswer => late_answers(seed as u32 % 45),
+                _ => storm(seed),
+            });
+            plant(None);
+            run.is_err()
+        });
+        assert!(found, "{bug:?} was not found");
+    }
+}

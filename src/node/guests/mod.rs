@@ -1,0 +1,249 @@
+//! The clients without a replica that this node serves: its guests.
+//!
+//! A client holds its sessions itself: it numbers their writes and keeps them until it is told what
+//! came of them ([`client`](super::client)). What it needs a replica for, it asks of one member at a
+//! time: to pass its writes and its rounds on to the leader, to tell it what the log says of them,
+//! to answer its reads, and to watch. So a client that moves to another member takes everything
+//! with it, and a member that loses one has nothing to clean up but tables.
+//!
+//! Nothing is told twice and nothing is left out: what a member tells is numbered, and tells up to
+//! which zxid all events have been told. A client that begins with a member says what it has been
+//! told; the member answers once its replica has that, too, so that nothing gets older.
+//!
+//! Memory is bounded: there are [`GUESTS_MAX`] of them, who may ask for [`QUEUE_BYTES_MAX`] at a
+//! time. A guest that does not take what it is told gets no more answers, and is let go when its
+//! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew.
+
+mod serve;
+pub(crate) mod wire;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acl::{self, AccessList, Id, Permissions};
+use crate::machine::command::{Command, NodeId, OpError, Outcome, Reply};
+use crate::node::io::{Time, WatchId};
+use crate::planted::{Bug, planted};
+use crate::znode::{SessionId, Zxid};
+use wire::{Ask, Call, News};
+
+/// How many guests a member serves.
+pub(crate) const GUESTS_MAX: usize = 1024;
+/// What the requests of one guest that wait at its member may take. A client keeps to half of it.
+pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
+/// What a guest may hold when it begins: watches, mostly.
+pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
+/// So much that a guest has not said to have heard, and its reads wait.
+const ANSWERS_BYTES_MAX: usize = 2 << 20;
+/// So much, and it is let go.
+const UNHEARD_BYTES_MAX: usize = 16 << 20;
+/// The bytes of one message, about: one piece of news may be larger.
+const TELL_BYTES: usize = 256 << 10;
+/// After so many ticks without a word, a guest is gone. It says something a few times in that.
+const SILENCE_TICKS: u32 = 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    guests: BTreeMap<NodeId, Guest>,
+    sessions: BTreeMap<(SessionId, u64), GuestSession>,
+    /// Whose they are, and under which number.
+    watches: BTreeMap<WatchId, (NodeId, u64)>,
+    next_watch: u64,
+    /// Sessions with requests that wait.
+    waiting: BTreeSet<(SessionId, u64)>,
+}
+
+#[derive(Debug)]
+struct Guest {
+    attachment: u64,
+    /// The number of its next message, and of the next to it.
+    next: u64,
+    said: u64,
+    /// What it has been told and not heard yet, as far as is known: numbers and bytes.
+    unheard: VecDeque<(u64, usize)>,
+    unheard_bytes: usize,
+    heard_at: Time,
+    /// What it has told when it began, until this replica has what it has seen.
+    beginning: Option<Beginning>,
+    queued_bytes: usize,
+    sessions: BTreeSet<(SessionId, u64)>,
+    watches: BTreeMap<u64, WatchId>,
+    news: Vec<News>,
+    news_bytes: usize,
+    /// It waits for a word, if only that there is nothing new.
+    greeted: bool,
+}
+
+#[derive(Debug)]
+struct Beginning {
+    seen: Zxid,
+    claims: Vec<Ask>,
+    bytes: usize,
+    complete: bool,
+}
+
+#[derive(Debug)]
+struct GuestSession {
+    guest: NodeId,
+    /// It has been this holder's, as this replica has seen.
+    opened: bool,
+    ids: Arc<Vec<Id>>,
+    waits: VecDeque<Waiting>,
+}
+
+/// A request that waits for its turn.
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    ask: Ask,
+    size: usize,
+    /// Where the round was confirmed that it waits for.
+    index: Option<u64>,
+}
+
+impl Guest {
+    fn new(attachment: u64, seen: Zxid, now: Time) -> Guest {
+        Guest {
+            attachment,
+            next: 1,
+            said: 0,
+            unheard: VecDeque::new(),
+            unheard_bytes: 0,
+            heard_at: now,
+            beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
+            queued_bytes: 0,
+            sessions: BTreeSet::new(),
+            watches: BTreeMap::new(),
+            news: Vec::new(),
+            news_bytes: 0,
+            greeted: true,
+        }
+    }
+
+    fn tell(&mut self, news: News) {
+        self.news_bytes += news.size();
+        self.news.push(news);
+    }
+
+    fn takes_answers(&self) -> bool {
+        self.unheard_bytes + self.news_bytes < ANSWERS_BYTES_MAX
+    }
+}
+
+impl Guests {
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.guests.contains_key(&node)
+    }
+
+    pub(super) fn has_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether a guest's session may read a znode of this access list.
+    pub(super) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
+        let mut held = self.sessions.range((session, 0)..=(session, u64::MAX));
+        held.any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
+    }
+
+    /// What was asked of the leader may be lost.
+    pub(super) fn again(&mut self) {
+        for guest in self.guests.values_mut() {
+            guest.tell(News::Again);
+        }
+    }
+
+    /// What came of a request, if it is a guest's.
+    pub(super) fn outcome(&mut self, outcome: Outcome) {
+        let Outcome { session, holder, seq, result } = outcome;
+        let Some(held) = self.sessions.get_mut(&(session, holder)) else {
+            return;
+        };
+        if seq == 0 && result.is_ok() {
+            held.opened = true;
+        }
+        if let Ok(Reply::Ids(ids)) = &result {
+            held.ids = Arc::new(ids.clone());
+        }
+        let refused = seq == 0 && matches!(&result, Err(error) if *error != OpError::StaleOpen);
+        let guest = held.guest;
+        if let Some(guest) = self.guests.get_mut(&guest) {
+            guest.tell(News::Outcome { session, holder, seq, result });
+        }
+        if refused {
+            self.forget(session, holder);
+        }
+    }
+
+    /// Of this session no more is said. The watches that were its own, to be removed.
+    fn forget(&mut self, session: SessionId, holder: u64) {
+        let Some(held) = self.sessions.remove(&(session, holder)) else {
+            return;
+        };
+        self.waiting.remove(&(session, holder));
+        if let Some(guest) = self.guests.get_mut(&held.guest) {
+            guest.sessions.remove(&(session, holder));
+            let freed: usize = held.waits.iter().map(|wait| wait.size).sum();
+            guest.queued_bytes -= freed;
+        }
+    }
+
+    /// A session of a guest, from now on.
+    fn hold(&mut self, from: NodeId, session: SessionId, holder: u64) -> &mut GuestSession {
+        if let Some(guest) = self.guests.get_mut(&from) {
+            guest.sessions.insert((session, holder));
+        }
+        let held = self.sessions.entry((session, holder)).or_insert_with(|| GuestSession {
+            guest: from,
+            opened: false,
+            ids: Arc::default(),
+            waits: VecDeque::new(),
+        });
+        held.guest = from;
+        held
+    }
+
+    /// A number for a guest's watch.
+    fn number(&mut self, from: NodeId, watch: u64) -> WatchId {
+        self.next_watch += 1;
+        let id = WatchId::of_guest(self.next_watch);
+        self.watches.insert(id, (from, watch));
+        if let Some(guest) = self.guests.get_mut(&from) {
+            guest.watches.insert(watch, id);
+        }
+        id
+    }
+
+    /// The watch is over.
+    fn end_watch(&mut self, id: WatchId) -> Option<(NodeId, u64)> {
+        let (of, watch) = self.watches.remove(&id)?;
+        if let Some(guest) = self.guests.get_mut(&of)
+            && guest.watches.get(&watch) == Some(&id)
+        {
+            guest.watches.remove(&watch);
+        }
+        Some((of, watch))
+    }
+}
+
+/// Whether a guest may have its member pass this on.
+fn may_write(guest: NodeId, command: &Command) -> bool {
+    match command {
+        Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == guest,
+        Command::Close | Command::Op(_) | Command::Multi(_) | Command::Authenticate { .. } => true,
+        Command::Expire { .. }
+        | Command::Reap { .. }
+        | Command::RaiseVersion { .. }
+        | Command::Configure { .. } => false,
+    }
+}
+
+/// How long a guest may be silent.
+fn silence(tick: Duration) -> Duration {
+    tick * SILENCE_TICKS
+}
+
+/// Whether a client's watch is to be set again from where it had come to.
+fn keeps_place() -> bool {
+    !planted(Bug::GuestWatchFromNow)
+}

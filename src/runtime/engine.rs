@@ -1,0 +1,91 @@
+//! What a host runs: a member of the cluster, or a client of one.
+
+use crate::machine::command::NodeId;
+use crate::machine::{Machine, Tree};
+use crate::node::Node;
+use crate::node::client::Client;
+use crate::node::io::{Effects, Input, NodeStatus, Now};
+use crate::watch::WatchInfo;
+
+/// Both take the same inputs and have the same effects.
+#[derive(Debug)]
+pub(crate) enum Engine {
+    Node(Box<Node>),
+    Client(Box<Client>),
+}
+
+impl From<Node> for Engine {
+    fn from(node: Node) -> Engine {
+        Engine::Node(Box::new(node))
+    }
+}
+
+impl From<Client> for Engine {
+    fn from(client: Client) -> Engine {
+        Engine::Client(Box::new(client))
+    }
+}
+
+impl Engine {
+    pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
+        match self {
+            Engine::Node(node) => node.step(now, inputs),
+            Engine::Client(client) => client.step(now, inputs),
+        }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        match self {
+            Engine::Node(node) => node.id(),
+            Engine::Client(client) => client.id(),
+        }
+    }
+
+    pub(crate) fn node(&self) -> Option<&Node> {
+        match self {
+            Engine::Node(node) => Some(node),
+            Engine::Client(_) => None,
+        }
+    }
+
+    /// The replica; an empty tree for a client, who has none.
+    pub(crate) fn tree(&self) -> Tree {
+        self.node().map_or_else(|| Machine::new().tree(), |node| node.machine().tree())
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        match self {
+            Engine::Node(node) => node.status(),
+            Engine::Client(client) => client.status(),
+        }
+    }
+
+    /// The term (0 if it is not known), the leader (0: none known) and whether that is this one.
+    pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
+        match self {
+            Engine::Node(node) => node.leadership(),
+            Engine::Client(client) => (0, client.leader(), false),
+        }
+    }
+
+    /// The version that the cluster acts by.
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            Engine::Node(node) => node.machine().version(),
+            Engine::Client(client) => client.version(),
+        }
+    }
+
+    /// The cluster that it belongs to, 0 for none yet and for a client.
+    pub(crate) fn cluster(&self) -> u64 {
+        self.node().map_or(0, Node::cluster)
+    }
+
+    /// The watches that its users have set, by their paths.
+    pub(crate) fn watches(&self) -> Vec<WatchInfo> {
+        match self {
+            Engine::Node(node) => node.watches().collect(),
+            Engine::Client(client) => client.watches(),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Instances without a replica: the same calls, answered by a member.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_client_reads_and_writes() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let session = client.session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    assert_eq!(&session.get("/a").unwrap().0[..], b"1");
+    session.set("/a", b"2").unwrap();
+    assert_eq!(&session.get("/a").unwrap().0[..], b"2");
+    assert_eq!(session.children("/").unwrap(), ["a", "zookeeper"]);
+    assert_eq!(session.exists("/b").unwrap(), None);
+    assert!(matches!(session.get("/b"), Err(Error::NoNode { .. })));
+    let elsewhere = cluster.node(0).session();
+    elsewhere.sync().unwrap();
+    assert_eq!(&elsewhere.get("/a").unwrap().0[..], b"2");
+    assert!(session.is_alive());
+    session.close().unwrap();
+    assert_eq!(session.state(), SessionState::Closed);
+}
+
+#[test]
+fn a_client_watches() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let (session, other) = (client.session(), cluster.node(1).session());
+    let watch = session.watch("/a", WatchMode::PersistentRecursive).unwrap();
+    let (none, once) = session.exists_and_watch("/a").unwrap();
+    assert_eq!(none, None);
+    other.create("/a", b"", CreateMode::Persistent).unwrap();
+    other.create("/a/b", b"", CreateMode::Persistent).unwrap();
+    session.sync().unwrap();
+    let events: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    assert_eq!(
+        events,
+        [(EventKind::Created, "/a".to_owned()), (EventKind::Created, "/a/b".to_owned())]
+    );
+    assert_eq!(once.recv().map(|event| event.kind), Some(EventKind::Created));
+    assert_eq!(once.recv(), None);
+    drop(watch);
+    cluster.advance(SECOND);
+}
+
+/// Whoever serves it is stopped, again and again, while it writes and watches.
+#[test]
+fn a_client_moves_and_misses_nothing() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let session = client.session();
+    session.create("/n", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/n", WatchMode::PersistentRecursive).unwrap();
+    let mut expected = Vec::new();
+    for round in 0..12 {
+        let down = round % 3;
+        let writes: Vec<_> = (0..5)
+            .map(|_| session.nonblocking().create("/n/x-", b"", CreateMode::PersistentSequential))
+            .collect();
+        cluster.stop(down);
+        cluster.advance(5 * SECOND);
+        for write in writes {
+            expected.push(write.wait().unwrap().path);
+        }
+        let children = session.children("/n").unwrap();
+        assert_eq!(children.len(), expected.len(), "a write was lost or done twice");
+        cluster.restart(down);
+        cluster.advance(SECOND);
+    }
+    session.sync().unwrap();
+    let told: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let all: Vec<_> = expected.into_iter().map(|path| (EventKind::Created, path)).collect();
+    assert_eq!(told, all, "an event was lost, doubled or out of order");
+    assert!(session.is_alive());
+}
+
+/// Its sessions are lost to it before the cluster can give away what they hold.
+#[test]
+fn a_client_that_is_cut_off_loses_its_lock_in_time() {
+    let cluster = Cluster::new(3);
+    let one = cluster.add_client();
+    let here = cluster.node(one).session();
+    let guard = here.lock("/lock").unwrap().acquire().unwrap();
+    assert!(guard.is_held());
+    let there = cluster.node(0).session();
+    let waiting = there.lock("/lock").unwrap();
+    cluster.isolate(one);
+    let mut others = None;
+    for _ in 0..1000 {
+        cluster.advance(SECOND / 10);
+        if let Some(next) = waiting.try_acquire().unwrap() {
+            others = Some(next);
+            break;
+        }
+        assert!(here.state() != SessionState::Closed);
+    }
+    let next = others.expect("the lock is given away at last");
+    assert!(!guard.is_held(), "two hold it");
+    assert!(!here.is_alive());
+    assert!(next.fencing_token() > guard.fencing_token());
+    cluster.heal();
+    cluster.advance(SECOND);
+    assert_eq!(here.state(), SessionState::Expired);
+}
+
+#[test]
+fn transactions_snapshots_and_a_chroot_work_for_a_client() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(cluster.add_client()).session();
+    session.create("/app", b"", CreateMode::Persistent).unwrap();
+    let app = session.chroot("/app").unwrap();
+    app.create("/n", b"0", CreateMode::Persistent).unwrap();
+    let other = cluster.node(1).session();
+    let mut runs = 0;
+    app.transact(|txn| {
+        let (data, _) = txn.get("/n")?;
+        runs += 1;
+        if runs == 1 {
+            other.sync()?;
+            other.set("/app/n", b"5")?;
+        }
+        txn.set("/n", [data[0] + 1]);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(runs, 2, "somebody came between");
+    assert_eq!(&app.get("/n").unwrap().0[..], b"6");
+    let results = app.multi().create("/m", b"1", CreateMode::Persistent).delete("/n").commit();
+    assert_eq!(results.unwrap().len(), 2);
+    let snapshot = app.snapshot().unwrap();
+    assert_eq!(snapshot.children("/").unwrap(), ["m"]);
+    assert_eq!(&snapshot.get("/m").unwrap().0[..], b"1");
+    assert_eq!(app.children_with_stat("/").unwrap().0, ["m"]);
+    assert_eq!(session.children_page("/", None, 1).unwrap(), ["app"]);
+    assert_eq!(session.all_children_number("/app").unwrap(), 1);
+    let (_, stat) = app.get("/m").unwrap();
+    assert_eq!(snapshot.exists("/m").unwrap(), Some(stat));
+    assert_eq!(session.delete_recursive("/app"), Ok(()));
+}
+
+#[test]
+fn access_lists_hold_for_a_client() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(cluster.add_client()).session();
+    let other = cluster.node(cluster.add_client()).session();
+    session.add_auth("digest", "user:secret").unwrap();
+    let own = quorate::Acl::creator_all();
+    session.create_with_acl("/own", b"1", CreateMode::Persistent, &own).unwrap();
+    assert_eq!(&session.get("/own").unwrap().0[..], b"1");
+    other.sync().unwrap();
+    assert!(matches!(other.get("/own"), Err(Error::NoAuth { .. })));
+    assert!(matches!(other.set("/own", b"2"), Err(Error::NoAuth { .. })));
+    let (hidden, seen) = (
+        other.watch("/own", WatchMode::Persistent).unwrap(),
+        session.watch("/own", WatchMode::Persistent).unwrap(),
+    );
+    session.set("/own", b"2").unwrap();
+    other.sync().unwrap();
+    assert_eq!((hidden.events().len(), seen.events().len()), (0, 1));
+    assert!(session.who_am_i().unwrap().iter().any(|id| id.scheme == "digest"));
+    assert_eq!(session.acl("/own").unwrap().0.len(), 1);
+}
+
+#[test]
+fn a_session_is_resumed_on_another_client() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.node(cluster.add_client()), cluster.node(cluster.add_client()));
+    let session = one.open_session().unwrap();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    let resumed = two.resume(session.id(), session.password()).unwrap();
+    assert!(resumed.exists("/mine").unwrap().is_some());
+    cluster.advance(SECOND);
+    assert_eq!(session.state(), SessionState::Moved);
+    resumed.set("/mine", b"2").unwrap();
+    assert!(matches!(session.get("/mine"), Err(Error::SessionMoved { .. })));
+    assert!(two.resume(session.id(), [0; 16]).is_err());
+    // And on a member, and back.
+    let here = cluster.node(0).resume(session.id(), session.password()).unwrap();
+    assert_eq!(here.ephemerals().unwrap(), ["/mine"]);
+    let back = one.resume(session.id(), session.password()).unwrap();
+    assert_eq!(back.ephemerals().unwrap(), ["/mine"]);
+    back.close().unwrap();
+    assert_eq!(two.session().exists("/mine").unwrap(), None);
+}
+
+#[test]
+fn watches_of_all_kinds_survive_a_move() {
+    let cluster = Cluster::new(3);
+    let one = cluster.add_client();
+    let session = cluster.node(one).session();
+    let writer = cluster.node(0).session();
+    for path in ["/data", "/gone", "/dir", "/tree"] {
+        writer.create(path, b"", CreateMode::Persistent).unwrap();
+    }
+    session.sync().unwrap();
+    let (_, _, data) = session.get_and_watch("/data").unwrap();
+    let (_, _, gone) = session.get_and_watch("/gone").unwrap();
+    let (_, new) = session.exists_and_watch("/new").unwrap();
+    let (_, children) = session.children_and_watch("/dir").unwrap();
+    let (_, quiet) = session.children_and_watch("/tree").unwrap();
+    let tree = session.watch("/tree", WatchMode::PersistentRecursive).unwrap();
+    let brought = session.watch_with_data("/data", WatchMode::Persistent).unwrap();
+    // What happens while it has no member.
+    cluster.isolate(one);
+    writer.set("/data", b"1").unwrap();
+    writer.delete("/gone").unwrap();
+    writer.create("/gone", b"", CreateMode::Persistent).unwrap();
+    writer.create("/new", b"", CreateMode::Persistent).unwrap();
+    writer.create("/dir/x", b"", CreateMode::Persistent).unwrap();
+    writer.set("/tree", b"1").unwrap();
+    cluster.heal();
+    cluster.advance(2 * SECOND);
+    assert!(session.is_alive());
+    let kind = |watch: &quorate::Watch| watch.events().try_recv().ok().map(|event| event.kind);
+    assert_eq!(kind(&data), Some(EventKind::DataChanged));
+    assert_eq!(kind(&gone), Some(EventKind::Deleted));
+    assert_eq!(kind(&new), Some(EventKind::Created));
+    assert_eq!(kind(&children), Some(EventKind::ChildrenChanged));
+    assert_eq!(kind(&tree), Some(EventKind::DataChanged));
+    assert_eq!(kind(&brought), Some(EventKind::Gap), "it is not known what each write left");
+    assert_eq!(kind(&quiet), None);
+    writer.create("/tree/x", b"", CreateMode::Persistent).unwrap();
+    writer.set("/data", b"2").unwrap();
+    session.sync().unwrap();
+    assert_eq!(kind(&quiet), Some(EventKind::ChildrenChanged), "it is still there");
+    let event = brought.events().try_recv().unwrap();
+    assert_eq!(event.data(), Some(&b"2"[..]));
+}
+
+#[test]
+fn a_stopped_client_is_forgotten() {
+    let cluster = Cluster::new(3);
+    let one = cluster.add_client();
+    let session = cluster.node(one).session();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    cluster.node(one).close();
+    cluster.advance(SECOND);
+    let other = cluster.node(2).session();
+    other.sync().unwrap();
+    assert_eq!(other.exists("/mine").unwrap(), None);
+    // It crashes, and the cluster finds out.
+    cluster.restart(one);
+    let session = cluster.node(one).session();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    other.sync().unwrap();
+    assert!(other.exists("/mine").unwrap().is_some());
+    cluster.isolate(one);
+    cluster.advance(Duration::from_secs(30));
+    other.sync().unwrap();
+    assert_eq!(other.exists("/mine").unwrap(), None);
+}
+
+fn kinds(watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
+    watch.events().try_iter().map(|event| (event.kind, event.zxid)).collect()
+}
+
+/// 200 instances: 5 vote, 15 have a replica, and 180 have none. Some of the latter count under a
+/// lock, all of them watch, and whoever leads is stopped, and one who serves.
+#[test]
+fn two_hundred_instances_go_on_when_members_die() {
+    const CLIENTS: usize = 180;
+    const WORKERS: usize = 24;
+    const EACH: usize = 3;
+    let cluster = Cluster::builder().max_voters(5).start(5);
+    for _ in 5..20 {
+        cluster.add_node();
+    }
+    let mut waited = 0;
+    while (0..20).any(|node| !cluster.node(node).is_ready()) {
+        cluster.advance(SECOND);
+        waited += 1;
+        assert!(waited < 100, "all have joined before long");
+    }
+    let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
+    let first = clients[0].session();
+    first.create("/shared", b"", CreateMode::Persistent).unwrap();
+    first.create("/shared/n", b"0", CreateMode::Persistent).unwrap();
+    first.create("/members", b"", CreateMode::Persistent).unwrap();
+    let sessions: Vec<_> = clients.iter().map(quorate::Coordinator::session).collect();
+    let watches: Vec<_> = sessions
+        .iter()
+        .enumerate()
+        .map(|(number, session)| {
+            session.sync().unwrap();
+            let path = format!("/members/{number}");
+            session.create(&path, b"", CreateMode::Ephemeral).unwrap();
+            session.watch("/shared", WatchMode::PersistentRecursive).unwrap()
+        })
+        .collect();
+    let working = std::sync::atomic::AtomicUsize::new(WORKERS);
+    std::thread::scope(|scope| {
+        for session in sessions.iter().take(WORKERS) {
+            scope.spawn(|| {
+                let lock = session.lock("/lock").unwrap();
+                for _ in 0..EACH {
+                    let guard = lock.acquire().unwrap();
+                    let (data, _) = session.get("/shared/n").unwrap();
+                    let n: usize = std::str::from_utf8(&data).unwrap().parse().unwrap();
+                    session.set("/shared/n", (n + 1).to_string()).unwrap();
+                    guard.release().unwrap();
+                }
+                working.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        let mut beats = 0;
+        let mut leader = None;
+        while working.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+            cluster.advance(SECOND / 20);
+            beats += 1;
+            if beats == 10 {
+                leader = cluster.leader();
+                cluster.stop(leader.unwrap());
+            }
+            if beats == 60 {
+                cluster.stop((0..5).find(|node| Some(*node) != leader).unwrap());
+            }
+            if beats == 200 {
+                cluster.restart(leader.unwrap());
+            }
+        }
+    });
+    let last = &sessions[CLIENTS - 1];
+    last.sync().unwrap();
+    let total = WORKERS * EACH;
+    assert_eq!(&last.get("/shared/n").unwrap().0[..], total.to_string().as_bytes());
+    assert_eq!(last.children("/members").unwrap().len(), CLIENTS, "no session was lost");
+    let mut told = None;
+    for (session, watch) in sessions.iter().zip(&watches) {
+        session.sync().unwrap();
+        let events = kinds(watch);
+        assert!(events.iter().all(|(kind, _)| *kind == EventKind::DataChanged));
+        assert!(events.is_sorted_by(|one, next| one.1 < next.1), "doubled or out of order");
+        assert_eq!(events.len(), total, "an event was lost");
+        assert_eq!(told.get_or_insert_with(|| events.clone()), &events);
+    }
+}
+
+/// Under load, with everybody who could serve stopped and cut off in turn: nothing older is read,
+/// events come once and before what they tell of, and writes are done once.
+#[test]
+fn under_load_nothing_is_lost_doubled_or_older() {
+    let cluster = Cluster::new(3);
+    let one = cluster.add_client();
+    let session = cluster.node(one).session();
+    let writer = cluster.node(cluster.add_client()).session();
+    session.create("/n", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/n", WatchMode::Persistent).unwrap();
+    let (mut zxid, mut written) = (0, Vec::new());
+    for round in 0..60_usize {
+        let sets: Vec<_> = (0..4).map(|_| writer.nonblocking().set("/n", b"x")).collect();
+        let own = session.nonblocking().set("/n", b"y");
+        match round % 5 {
+            0 => cluster.isolate(round % 3),
+            1 => cluster.stop(round % 3),
+            2 => cluster.isolate(one),
+            3 => cluster.partition(&[&[0, 1], &[2, one, one + 1]]),
+            _ => {}
+        }
+        cluster.advance(SECOND / 4 * (round % 4) as u32);
+        let read = session.nonblocking().get("/n");
+        cluster.heal();
+        if round % 5 == 1 {
+            cluster.restart(round % 3);
+        }
+        cluster.advance(3 * SECOND);
+        let (_, stat) = read.wait().unwrap();
+        assert!(stat.mzxid >= zxid, "older than before");
+        zxid = stat.mzxid;
+        written.extend(sets.into_iter().map(|set| set.wait().unwrap().mzxid));
+        written.push(own.wait().unwrap().mzxid);
+        let (_, stat) = session.get("/n").unwrap();
+        assert!(stat.mzxid >= *written.last().unwrap(), "its own write is not there");
+        let told = watch.events().len();
+        assert!(told > 0 && stat.version as usize == written.len());
+    }
+    session.sync().unwrap();
+    written.sort_unstable();
+    let events: Vec<u64> = kinds(&watch).into_iter().map(|(_, zxid)| zxid).collect();
+    assert_eq!(events, written);
+    assert!(session.is_alive() && writer.is_alive());
+}

@@ -26,7 +26,7 @@ fn main() -> Result<()> {
                     let guard = lock.acquire()?;
                     let n = String::from_utf8_lossy(&session.get("/n")?.0).parse().unwrap_or(0);
                     // Only as long as the lock is held.
-                    guard.multi().set("/n", (n + 1_u32).to_string()).commit()?;
+                    guard.fenced().set("/n", (n + 1_u32).to_string()).commit()?;
                     guard.release()?;
                 }
                 Ok(())

@@ -27,37 +27,35 @@ fn main() -> Outcome<()> {
     drop(listeners);
 
     let cluster = authority("the cluster's authority")?;
-    let join = |place: usize, authority: &Authority| -> Outcome<Coordinator> {
-        let name = format!("app-{place}");
-        let [ca, node, key] = issue(authority, &name, dir.path())?;
+    let join = |place: usize, name: &str, authority: &Authority| -> Outcome<Coordinator> {
+        let [ca, node, key] = issue(authority, name, dir.path())?;
         Ok(Coordinator::builder()
             .security(Tls::from_pem_files(ca, node, key)?)
             .advertise(&peers[place])
-            .data_dir(dir.path().join(&name).join("data"))
+            .data_dir(dir.path().join(name).join("data"))
             .join(&peers)?)
     };
-    let first = join(0, &cluster)?;
-    let second = join(1, &cluster)?;
-    first.wait_ready(PATIENCE)?;
-    second.wait_ready(PATIENCE)?;
-    println!("two of three talk over TLS, and are a majority");
+    let first = join(0, "app-0", &cluster)?;
+    let second = join(1, "app-1", &cluster)?;
+    let third = join(2, "app-2", &cluster)?;
+    for member in [&first, &second, &third] {
+        member.wait_ready(PATIENCE)?;
+    }
+    println!("three found a cluster and talk over TLS");
+    third.close();
 
     // A certificate of another authority, however it was come by.
-    let stranger = join(2, &authority("somebody else's authority")?)?;
+    let stranger = join(2, "stranger", &authority("somebody else's authority")?)?;
     match stranger.wait_ready(Duration::from_secs(2)) {
         Err(Error::PeerRefused { reason, .. }) => println!("a stranger: {reason}"),
         other => panic!("{other:?}"),
     }
     drop(stranger);
-    let third = join(2, &cluster)?;
+    let third = join(2, "app-2", &cluster)?;
     third.wait_ready(PATIENCE)?;
     println!("with a certificate of the cluster's authority: {}", third.status());
 
     // Sessions are known by the certificate of their instance.
-    // (Since version 2 of the cluster, which it has once all members have been there.)
-    while first.status().version < 2 {
-        std::thread::yield_now();
-    }
     let (zero, one) = (first.session(), second.session());
     let own = Id::new("x509", "CN=app-0");
     zero.create_with_acl(

@@ -66,13 +66,11 @@ impl Availability {
         if !seen.has_leader {
             return Availability::NoQuorum { reason: waiting_for() };
         }
-        let alive = seen.voters.len().saturating_sub(seen.silent.len());
-        let spare = alive.saturating_sub(seen.quorum);
+        let Some(spare) = seen.spare(|voter| seen.silent.contains(&voter)) else {
+            return Availability::NoQuorum { reason: waiting_for() };
+        };
         if seen.silent.is_empty() {
             return Availability::Healthy { spare };
-        }
-        if alive < seen.quorum {
-            return Availability::NoQuorum { reason: waiting_for() };
         }
         let silent: Vec<String> = seen.silent.iter().map(|node| address(*node)).collect();
         let more = match spare {
@@ -95,9 +93,9 @@ mod tests {
 
     fn of(voters: u64, silent: &[u64], has_leader: bool) -> Availability {
         let voters: Vec<u64> = (1..=voters).collect();
-        let quorum = voters.len() / 2 + 1;
         let silent = silent.to_vec();
-        let seen = io::Availability { voters, learners: vec![], silent, quorum, has_leader };
+        let (learners, outgoing) = (vec![], vec![]);
+        let seen = io::Availability { voters, learners, outgoing, silent, has_leader };
         Availability::of(&seen, |node| format!("node-{node}"), || "no leader".to_owned())
     }
 
@@ -113,6 +111,12 @@ mod tests {
         let at_risk = of(3, &[2], true).to_string();
         assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");
         assert_eq!(of(3, &[1, 2], true).to_string(), "no quorum: no leader");
+        // While a dead voter's place is taken, it still counts with those who voted before.
+        let (voters, outgoing, silent) = (vec![1, 2, 4], vec![1, 2, 3], vec![3]);
+        let joint =
+            io::Availability { voters, outgoing, silent, has_leader: true, ..Default::default() };
+        assert_eq!(joint.spare(|voter| voter == 3), Some(0));
+        assert_eq!(joint.spare(|voter| [2, 3].contains(&voter)), None);
         assert_eq!(of(3, &[], false).to_string(), "no quorum: no leader");
     }
 }

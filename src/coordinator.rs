@@ -13,7 +13,7 @@ use crate::availability::Availability;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::node::{Node, REMOVED};
+use crate::node::REMOVED;
 use crate::recovery::{self, Backup};
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Shared;
@@ -371,8 +371,7 @@ impl Coordinator {
     /// What this instance has counted. Blocks until the node's thread has a moment; all zero once it
     /// has stopped.
     pub fn metrics(&self) -> Metrics {
-        let shared = self.shared();
-        shared.look(|engine| engine.node().map(Node::metrics)).flatten().unwrap_or_default()
+        self.shared().metrics()
     }
 
     /// How much the cluster can still lose, as this instance sees it. Does not block.
@@ -429,9 +428,8 @@ impl Coordinator {
     pub fn safe_to_stop(&self) -> bool {
         let shared = self.shared();
         let seen = shared.status().availability;
-        let others = seen.voters.iter().filter(|voter| **voter != shared.node);
-        let alive = others.filter(|voter| !seen.silent.contains(voter)).count();
-        shared.stopped().is_none() && seen.has_leader && alive >= seen.quorum
+        let lost = |voter| voter == shared.node || seen.silent.contains(&voter);
+        shared.stopped().is_none() && seen.has_leader && seen.spare(lost).is_some()
     }
 
     /// Leaves the cluster for good: hands the vote to another instance if one can take it, is

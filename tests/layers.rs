@@ -38,7 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("membership", &["machine", "node", "peers", "version", "znode"]),
     ("storage", &["storage", "node", "machine", "membership", "error", "znode"]),
     ("security", &["security", "error"]),
-    ("transport", &["transport", "node", "machine", "peers", "security", "version"]),
+    ("transport", &["transport", "node", "machine", "metrics", "peers", "security", "version"]),
     ("sync", &["session"]),
 ];
 

@@ -17,7 +17,8 @@ use quorate::{Coordinator, CreateMode, Session};
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
-    let dir = std::env::var("QUORATE_TEST_DIR").unwrap_or_else(|_| format!("data-{address}"));
+    common::log();
+    let dir = format!("data-{address}");
     let coordinator = node(&address)
         .data_dir(dir)
         .replace_after(Duration::from_secs(2))
@@ -325,4 +326,41 @@ fn instances_that_all_moved_find_each_other() {
     voters.sort();
     until(&mut moved[1], "members", &voters.join(","));
     has_all(&mut moved[2], &acked);
+}
+
+/// Two processes run with copies of one directory: the second is refused, and the first goes on.
+#[test]
+fn a_copied_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(4);
+    let mut processes = start_all(dir.path(), &peers[..3]);
+    processes.iter_mut().for_each(ready);
+    processes[2].order("close");
+    processes[2].wait("closed");
+    let data = |address: &String| dir.path().join(format!("data-{address}"));
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([data(&peers[2]), data(&peers[3])])
+        .status();
+    assert!(copied.unwrap().success());
+    processes[2] = start(dir.path(), &peers[..3], &peers[2]);
+    ready(&mut processes[2]);
+    let mut copy = start(dir.path(), &peers[..3], &peers[3]);
+    let refused = loop {
+        copy.order("waits");
+        let waits = copy.wait("waits");
+        assert!(!waits.contains("for nothing"), "it takes part");
+        if waits.contains("copies of one data directory") {
+            break waits;
+        }
+    };
+    assert!(refused.contains("refuse"), "{refused}");
+    // The first is what it was.
+    processes[2].order("write");
+    let acked = acks(&processes[2], 20);
+    copy.kill();
+    has_all(&mut processes[0], &acked);
+    let mut voters = peers[..3].to_vec();
+    voters.sort();
+    until(&mut processes[1], "members", &voters.join(","));
 }

@@ -72,6 +72,10 @@ fn worker() {
                     }
                 }
             }
+            "metrics" => {
+                let metrics = coordinator.metrics();
+                println!("@metrics {}", metrics.bytes_sent > 0 && metrics.messages_received > 0);
+            }
             "leader" => println!("@leader {}", coordinator.status().is_leader),
             "close" => {
                 coordinator.close();
@@ -186,6 +190,8 @@ fn no_acknowledged_write_is_lost_whoever_is_killed_and_whenever() {
     for process in &mut processes {
         process.order("ready");
         process.wait("ready");
+        process.order("metrics");
+        assert_eq!(process.wait("metrics"), "metrics true");
         process.order("write");
     }
     for round in 0..9 {

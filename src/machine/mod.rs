@@ -74,7 +74,7 @@ use crate::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;
-pub(crate) use self::tree::{Tree, Znode};
+pub(crate) use self::tree::{Content, Tree, Znode};
 
 /// The state, and what has changed of it since it was last saved.
 #[derive(Debug)]
@@ -194,7 +194,8 @@ impl Machine {
         self.state.zxid()
     }
 
-    /// The log's time, which is the greatest of all leaders' clocks: milliseconds since the Unix epoch.
+    /// The log's time, as leaders have stamped it: milliseconds since the Unix epoch. It never goes
+    /// back, and goes on at least as fast as time does while there is a leader.
     pub(crate) fn time(&self) -> u64 {
         self.state.time
     }

@@ -242,6 +242,11 @@ impl Cluster {
         self.start(id);
     }
 
+    /// All wall clocks show this from now on.
+    pub(crate) fn set_wall_clock(&mut self, ms: u64) {
+        self.wall_ms = ms;
+    }
+
     pub(crate) fn leave(&mut self, id: NodeId) {
         self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Leave);
     }

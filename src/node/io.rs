@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::acl::{Acl, Id};
 use crate::error::Error;
-use crate::machine::Tree;
 use crate::machine::command::{NodeId, Op, Reply};
+use crate::machine::{Content, Tree};
 use crate::machine::{Dirty, State};
 use crate::membership::{Member, Promise};
 use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
@@ -200,7 +200,7 @@ pub(crate) enum Answer {
     Ids(Vec<Id>),
     Tree(Tree),
     /// As of this zxid, each znode behind its parent; no content of what may not be read.
-    Below(Zxid, Vec<(String, Option<(Arc<[u8]>, Stat)>)>),
+    Below(Zxid, Vec<(String, Content)>),
     Watching,
     Synced(Zxid),
 }
@@ -293,9 +293,26 @@ pub(crate) struct NodeStatus {
 pub(crate) struct Availability {
     pub(crate) voters: Vec<NodeId>,
     pub(crate) learners: Vec<NodeId>,
+    /// Those who voted before, while a change of several votes is made: they decide, too.
+    pub(crate) outgoing: Vec<NodeId>,
     /// The voters that the leader has not heard of, as far as it has told.
     pub(crate) silent: Vec<NodeId>,
-    /// How many voters decide.
-    pub(crate) quorum: usize,
     pub(crate) has_leader: bool,
+}
+
+impl Availability {
+    /// How many of the voters that are heard of could be lost before nothing can be decided, if those
+    /// that `is_lost` names are lost already; `None` if nothing can be.
+    pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
+        let spare = |voters: &Vec<NodeId>| {
+            let alive = voters.iter().filter(|voter| !is_lost(**voter)).count();
+            alive.checked_sub(voters.len() / 2 + 1)
+        };
+        let incoming = spare(&self.voters)?;
+        if self.outgoing.is_empty() {
+            Some(incoming)
+        } else {
+            Some(incoming.min(spare(&self.outgoing)?))
+        }
+    }
 }

@@ -62,8 +62,7 @@ impl Node {
         if !self.reaper.is_time(self.now.mono, applied) {
             return;
         }
-        // The log's time stands still while this clock is behind it, and what is due by it is due.
-        let time = self.now.wall_ms.max(self.machine.time());
+        let time = self.log_time();
         let last = self.raw.raft.raft_log.last_index();
         for path in self.reaper.take_due(self.now.mono, last, &self.machine.tree(), time) {
             let command = Command::Reap { path };
@@ -82,6 +81,16 @@ impl Node {
         }
     }
 
+    /// The time that a leader stamps: its wall clock's, or the log's as far as it has gone on since
+    /// this node began to lead. So it goes on also after a clock that was years ahead has led, and
+    /// what is to live for an hour then lives for an hour.
+    pub(super) fn log_time(&self) -> u64 {
+        let (since, time) = self.leads_since;
+        let elapsed = self.now.mono.saturating_sub(since).as_millis();
+        let time = time.saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        self.now.wall_ms.max(time)
+    }
+
     /// Raises the cluster's version to what all members can do, by an entry of its own: who can do
     /// less can read that at least.
     pub(super) fn raise_version(&mut self) {
@@ -94,7 +103,7 @@ impl Node {
         };
         let command = Command::RaiseVersion { version };
         let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-        let batch = Batch { time: self.now.wall_ms, requests: vec![request] };
+        let batch = Batch { time: self.log_time(), requests: vec![request] };
         // Refused while leadership is handed over: then by the next step, or the next leader.
         if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
             tracing::info!(from = present, to = version, "raising the cluster's version");
@@ -104,7 +113,7 @@ impl Node {
 
     pub(super) fn propose(&mut self) {
         while self.serving {
-            let Some(batch) = self.admission.next_batch(self.now.wall_ms) else {
+            let Some(batch) = self.admission.next_batch(self.log_time()) else {
                 return;
             };
             // Refused while too much is uncommitted, or while leadership is handed over.

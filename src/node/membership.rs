@@ -199,7 +199,7 @@ impl Node {
                 let command = Command::Configure { version, seats };
                 let request =
                     Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-                let batch = Batch { time: self.now.wall_ms, requests: vec![request] };
+                let batch = Batch { time: self.log_time(), requests: vec![request] };
                 if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
                     self.membership.changing = Some(self.raw.raft.raft_log.last_index());
                 }
@@ -320,12 +320,11 @@ impl Node {
     /// Tells the members who of them is not heard of, now and then.
     fn tell_health(&mut self) {
         let now = self.now.mono;
-        let silent: BTreeSet<NodeId> = self
-            .raw
-            .store()
-            .conf_state()
+        let voting = self.raw.store().conf_state();
+        let silent: BTreeSet<NodeId> = voting
             .voters
             .iter()
+            .chain(&voting.voters_outgoing)
             .copied()
             .filter(|voter| *voter != self.id && !self.sight(*voter).silent.is_zero())
             .collect();
@@ -374,17 +373,17 @@ impl Node {
     /// Whether the cluster can decide, and what it could lose and still do.
     pub(super) fn availability(&self) -> Availability {
         let voting = self.raw.store().conf_state();
-        let voters = voting.voters.len();
-        let silent = self.membership.silent.as_ref();
-        let silent: Vec<NodeId> = silent.into_iter().flatten().copied().collect();
+        let silent = self.membership.silent.iter().flatten();
+        let votes =
+            |node: &&NodeId| voting.voters.contains(node) || voting.voters_outgoing.contains(node);
         Availability {
             voters: voting.voters.clone(),
             learners: voting.learners.clone(),
-            silent: silent.into_iter().filter(|node| voting.voters.contains(node)).collect(),
-            quorum: voters / 2 + 1,
+            outgoing: voting.voters_outgoing.clone(),
+            silent: silent.filter(votes).copied().collect(),
             // For as long as an election takes, the former one counts.
             has_leader: self.stopped.is_none()
-                && voters > 0
+                && !voting.voters.is_empty()
                 && self.now.mono.saturating_sub(self.led_at) < self.patience(),
         }
     }

@@ -244,6 +244,8 @@ pub(crate) struct Node {
     // As the leader.
     /// It has applied an entry of its own term, and so all before it.
     serving: bool,
+    /// When it began to serve, and the log's time then.
+    leads_since: (Time, u64),
     admission: Admission,
     early: VecDeque<(NodeId, Request)>,
     early_bytes: usize,
@@ -610,6 +612,7 @@ impl Node {
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
             self.guests.again();
+            self.leads_since = (self.now.mono, self.machine.time());
             self.reaper.lead(self.now.mono);
             self.renew_all();
             self.early_bytes = 0;

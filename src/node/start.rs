@@ -112,6 +112,7 @@ impl Node {
             formation,
             form_at: Time::MAX,
             serving: false,
+            leads_since: (now.mono, 0),
             admission: Admission::default(),
             early: VecDeque::new(),
             early_bytes: 0,

@@ -468,3 +468,33 @@ fn a_node_does_not_stand_for_election_while_its_disk_takes_a_snapshot() {
     cluster.advance(Duration::from_secs(5));
     cluster.check_equal();
 }
+
+/// A leader whose clock was ten years ahead, for a moment: what was written then has its time, and
+/// what is to live for a minute after that lives for a minute.
+#[test]
+fn a_clock_that_is_years_off_does_not_stop_the_log_s_time() {
+    const YEARS: u64 = 10 * 365 * 24 * 3600 * 1000;
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, Duration::from_secs(40));
+    cluster.set_wall_clock(YEARS);
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+    cluster.set_wall_clock(1_000_000);
+    for wall in [1_000_000, 0, 5] {
+        cluster.set_wall_clock(wall);
+        cluster.resign(cluster.leader().unwrap());
+        cluster.advance(HEARTBEAT * 40);
+        let leader = cluster.elect();
+        let path = format!("/t{wall}");
+        let ttl = CreateMode::PersistentWithTtl(Duration::from_secs(60));
+        let number = 100 + cluster.node(leader).last_index();
+        let session = cluster.open(leader, number, Duration::from_secs(40));
+        cluster.create(leader, session, &path, ttl).unwrap();
+        let there = |cluster: &Cluster| cluster.node(leader).machine().tree().get(&path).is_some();
+        cluster.advance(Duration::from_secs(50));
+        assert!(there(&cluster), "{path} went early");
+        cluster.advance(Duration::from_secs(15));
+        assert!(!there(&cluster), "{path} stays");
+    }
+    cluster.check_equal();
+}

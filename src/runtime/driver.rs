@@ -73,6 +73,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
+    shared.meter_by(transport.meter());
     let calls = host.calls();
     let driver = Driver {
         host,

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::machine::Tree;
 use crate::machine::command::{NodeId, Reply};
 use crate::membership::Member;
+use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Holding, Input, NodeStatus, Now, RequestId, Time, WatchId, Write,
@@ -81,6 +82,8 @@ pub(crate) struct Limits {
     pub(crate) tick: Duration,
 }
 
+struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);
+
 /// What the handles of one node share.
 pub(crate) struct Shared {
     /// Handles -> node. Not bounded by itself: `waiting` counts what is in it and behind it.
@@ -102,6 +105,7 @@ pub(crate) struct Shared {
     pub(crate) availability: Readers,
     /// Why nobody was found at addresses of the list, and whether waiting will not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
+    meter: OnceCell<Meter>,
     pub(crate) schemes: Schemes,
 }
 
@@ -246,6 +250,21 @@ impl Shared {
         let _ = self.calls.send(Call::Leave);
     }
 
+    /// Who tells what has passed through the network.
+    pub(crate) fn meter_by(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
+        let _ = self.meter.set(Meter(Box::new(meter)));
+    }
+
+    /// What the node and the network have counted.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics =
+            self.look(|engine| engine.node().map(Node::metrics)).flatten().unwrap_or_default();
+        if let Some(Meter(meter)) = self.meter.get() {
+            meter(&mut metrics);
+        }
+        metrics
+    }
+
     /// Nobody was found at this address of the list.
     pub(crate) fn seed_unreachable(&self, address: String, reason: String, refused: bool) {
         let mut seeds = self.seeds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -373,6 +392,7 @@ impl Host {
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
             seeds: Mutex::default(),
+            meter: OnceCell::new(),
             schemes,
         });
         let host = Host {

@@ -93,6 +93,7 @@ use self::driver::Driver;
 use self::peer::Target;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::machine::command::{self, NodeId, Op, Request};
+use crate::metrics::Metrics;
 use crate::node::guests::wire::{Ask, News};
 use crate::node::message::{PeerMessage, RaftBody};
 
@@ -251,6 +252,20 @@ impl TcpTransport {
     /// of other clusters are disconnected.
     pub(crate) fn set_cluster(&self, cluster: u64) {
         self.ask(Command::Cluster(cluster));
+    }
+
+    /// Tells what has passed so far, for as long as anybody asks.
+    pub(crate) fn meter(&self) -> impl Fn(&mut Metrics) + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move |metrics| {
+            let counters = &shared.counters;
+            metrics.messages_sent = counters.messages_sent.load(Relaxed);
+            metrics.bytes_sent = counters.bytes_sent.load(Relaxed);
+            metrics.messages_received = counters.messages_received.load(Relaxed);
+            metrics.bytes_received = counters.bytes_received.load(Relaxed);
+            metrics.messages_dropped = counters.messages_dropped.load(Relaxed);
+            metrics.connections_refused = counters.connections_refused.load(Relaxed);
+        }
     }
 
     pub(crate) fn counters(&self) -> &Counters {

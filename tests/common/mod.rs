@@ -132,3 +132,49 @@ pub(crate) fn addresses(count: usize) -> Vec<String> {
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
+
+/// Writes the log of this process to its standard error, if `QUORATE_TEST_LOG` is set: for when a
+/// test fails.
+#[allow(clippy::disallowed_methods, reason = "the times of a log")]
+pub(crate) fn log() {
+    if std::env::var_os("QUORATE_TEST_LOG").is_some() {
+        let _ = tracing::subscriber::set_global_default(Log(std::time::Instant::now()));
+    }
+}
+
+struct Log(std::time::Instant);
+
+struct Line(String);
+
+impl tracing::field::Visit for Line {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!(" {}={value:?}", field.name()));
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::DEBUG && metadata.target().starts_with("quorate")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        let (pid, time) = (std::process::id(), self.0.elapsed());
+        eprintln!(
+            "{pid} {time:?} {} {}{}",
+            event.metadata().level(),
+            event.metadata().target(),
+            line.0
+        );
+    }
+}

@@ -99,11 +99,14 @@ fn a_restart_whose_former_connection_is_closed_is_not_slowed() {
 
 #[test]
 fn what_was_on_its_way_is_no_sign_of_life() {
-    let stall = Duration::from_secs(3);
+    let stall = Duration::from_secs(6);
     let (one, address) = node(&with_stall(stall));
     let mut former = Hand::introduced(address, &run(1));
     let begin = Instant::now();
+    let mut superseded = ask(address, &run(2));
     let mut later = ask(address, &run(2));
+    // The node has heard of the new one before this comes.
+    assert_eq!(superseded.frame(), None);
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (2, numbered(1)));
     // Its machine is gone: nothing more comes, and no end.

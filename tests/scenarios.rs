@@ -1,0 +1,127 @@
+//! What has gone wrong in other systems when members came and went.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Session};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn voters(cluster: &Cluster, node: usize) -> Vec<String> {
+    let members = cluster.node(node).status().members.into_iter();
+    members.filter(|member| member.votes).map(|member| member.address).collect()
+}
+
+/// Everything that was acknowledged is there, at this node too.
+fn has_all(session: &Session, written: &[String]) {
+    session.sync().unwrap();
+    for path in written {
+        assert!(session.exists(path).unwrap().is_some(), "{path} is lost");
+    }
+}
+
+/// A voter's disk is wiped: while others write, when nobody does, and as a learner. An idle cluster
+/// must take it back without a write to wake it up.
+#[test]
+fn a_disk_is_wiped_under_load_and_idle_and_as_a_learner() {
+    let cluster = Cluster::builder().max_voters(3).start(3);
+    let learner = cluster.add_node();
+    cluster.advance(5 * SECOND);
+    let mut written = Vec::new();
+    for (round, writes) in [(0, true), (1, false), (2, true), (3, false)] {
+        let victim = if round < 2 { (cluster.leader().unwrap() + 1) % 3 } else { learner };
+        let writer = cluster.node((victim + 1) % 3).session();
+        cluster.wipe(victim);
+        cluster.restart(victim);
+        for n in 0..100 {
+            if writes {
+                let path = format!("/r{round}-{n}");
+                writer.create(&path, b"", CreateMode::Persistent).unwrap();
+                written.push(path);
+            }
+            cluster.advance(SECOND / 10);
+        }
+        has_all(&cluster.node(victim).session(), &written);
+        assert_eq!(voters(&cluster, victim).len(), 3, "round {round}");
+        let other = voters(&cluster, (victim + 1) % 3);
+        assert_eq!(voters(&cluster, victim), other, "round {round}");
+        // Those that it was are forgotten, and nobody is left of them.
+        assert_eq!(cluster.node(victim).status().members.len(), 4, "round {round}");
+    }
+}
+
+/// Two of three are wiped, one after the other, and the last one with the data too: nothing is left
+/// of the first members, and nothing was lost.
+#[test]
+fn every_disk_is_wiped_one_after_the_other() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    for node in [0, 1, 2, 0, 1, 2] {
+        cluster.advance(2 * SECOND);
+        assert!(cluster.node(node).safe_to_stop(), "{node}");
+        cluster.wipe(node);
+        cluster.restart(node);
+        cluster.advance(10 * SECOND);
+        assert_eq!(&cluster.node(node).session().get("/a").unwrap().0[..], b"1");
+    }
+    assert_eq!(voters(&cluster, 0).len(), 3);
+}
+
+/// Restarts in good order, a hundred of them, of whoever has its turn: a lock stays with its session,
+/// which moves on before its instance goes, and there is one election for each leader that is restarted.
+#[test]
+fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
+    let cluster = Cluster::new(3);
+    let mut session = cluster.node(0).open_session_with(30 * SECOND).unwrap();
+    session.create("/lock", b"", CreateMode::Ephemeral).unwrap();
+    let token = session.exists("/lock").unwrap().unwrap().czxid;
+    let mut elections = 0;
+    let mut term = cluster.node(0).status().term;
+    for round in 0..100 {
+        let turn = round % 3;
+        // It holds the lock on another instance while this one is restarted.
+        let host = (turn + 1) % 3;
+        session = cluster.node(host).resume(session.id(), session.password()).unwrap();
+        let led = cluster.leader() == Some(turn);
+        let others = cluster.node(turn);
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| others.close());
+            while !closing.is_finished() {
+                cluster.advance(SECOND / 20);
+            }
+        });
+        cluster.advance(2 * SECOND);
+        cluster.restart(turn);
+        cluster.advance(2 * SECOND);
+        let now = cluster.node(turn).status().term;
+        let grown = now - term;
+        assert!(grown <= u64::from(led), "round {round}: {grown} terms, though it led: {led}");
+        elections += grown;
+        term = now;
+        assert_eq!(session.exists("/lock").unwrap().unwrap().czxid, token, "round {round}");
+    }
+    assert!(elections >= 30, "every third restart was that of a leader: {elections}");
+}
+
+/// All are killed at once, and start again in every order.
+#[test]
+fn all_are_killed_at_once_and_start_in_every_order() {
+    let cluster = Cluster::new(3);
+    let mut written = Vec::new();
+    for (round, order) in
+        [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]].iter().enumerate()
+    {
+        let path = format!("/n{round}");
+        cluster.node(0).session().create(&path, b"", CreateMode::Persistent).unwrap();
+        written.push(path);
+        for node in 0..3 {
+            cluster.stop(node);
+        }
+        for node in order {
+            cluster.restart(*node);
+            cluster.advance(3 * SECOND);
+        }
+        has_all(&cluster.node(order[2]).session(), &written);
+    }
+}

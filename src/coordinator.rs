@@ -412,7 +412,8 @@ impl Coordinator {
     }
 
     /// Whether the cluster could go on without this instance, as far as it knows now: there is a
-    /// leader, and the other voters that are heard of are a majority. Does not block.
+    /// leader, which has told whom it hears of, and the other voters among them are a majority. A new
+    /// leader knows that after about a second. Does not block.
     ///
     /// For whoever stops instances one after the other. A cluster of one or two is never safe to
     /// stop.
@@ -421,7 +422,7 @@ impl Coordinator {
     /// use quorate::testing::Cluster;
     ///
     /// let cluster = Cluster::new(3);
-    /// cluster.node(0).session().sync()?;
+    /// cluster.advance(std::time::Duration::from_secs(2));
     /// assert!(cluster.node(0).safe_to_stop());
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -429,7 +430,8 @@ impl Coordinator {
         let shared = self.shared();
         let seen = shared.status().availability;
         let lost = |voter| voter == shared.node || seen.silent.contains(&voter);
-        shared.stopped().is_none() && seen.has_leader && seen.spare(lost).is_some()
+        let known = seen.has_leader && seen.is_told;
+        shared.stopped().is_none() && known && seen.spare(lost).is_some()
     }
 
     /// Leaves the cluster for good: hands the vote to another instance if one can take it, is

@@ -212,6 +212,11 @@ impl Roster {
 }
 
 impl Member {
+    /// Whether it is reached there, as far as that is known.
+    pub(crate) fn is_at(&self, address: &str) -> bool {
+        !address.is_empty() && self.address == address
+    }
+
     /// Whether it can be written down, and is within the limits.
     pub(crate) fn is_valid(&self) -> bool {
         let plain = |text: &str| !text.contains([';', '\n', '\r', '\0']);

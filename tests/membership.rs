@@ -133,7 +133,7 @@ fn a_whole_cluster_is_replaced_under_load() {
 #[test]
 fn what_can_still_be_lost_is_told_as_it_changes() {
     let cluster = Cluster::new(3);
-    cluster.advance(SECOND);
+    cluster.advance(2 * SECOND);
     let observer = cluster.leader().unwrap();
     let others: Vec<usize> = (0..3).filter(|node| *node != observer).collect();
     let coordinator = cluster.node(observer);

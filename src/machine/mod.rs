@@ -74,7 +74,7 @@ use crate::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;
-pub(crate) use self::tree::{Tree, Znode};
+pub(crate) use self::tree::{Content, Tree, Znode};
 
 /// The state, and what has changed of it since it was last saved.
 #[derive(Debug)]

@@ -12,6 +12,9 @@ use crate::machine::command::NodeId;
 /// Hashes are exchanged at the multiples of this index.
 pub(crate) const EVERY: u64 = 1024;
 
+/// What is further ahead is not remembered: nobody's hash of it is needed by then.
+pub(crate) const AHEAD_MAX: u64 = EVERY * KEPT as u64;
+
 /// How many indexes are remembered, the newest ones.
 const KEPT: usize = 8;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::acl::{Acl, Id};
 use crate::error::Error;
-use crate::machine::Tree;
 use crate::machine::command::{NodeId, Op, Reply};
+use crate::machine::{Content, Tree};
 use crate::machine::{Dirty, State};
 use crate::membership::{Member, Promise};
 use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
@@ -200,7 +200,7 @@ pub(crate) enum Answer {
     Ids(Vec<Id>),
     Tree(Tree),
     /// As of this zxid, each znode behind its parent; no content of what may not be read.
-    Below(Zxid, Vec<(String, Option<(Arc<[u8]>, Stat)>)>),
+    Below(Zxid, Vec<(String, Content)>),
     Watching,
     Synced(Zxid),
 }
@@ -298,6 +298,8 @@ pub(crate) struct Availability {
     /// The voters that the leader has not heard of, as far as it has told.
     pub(crate) silent: Vec<NodeId>,
     pub(crate) has_leader: bool,
+    /// That is what the present leader has told.
+    pub(crate) is_told: bool,
 }
 
 impl Availability {

@@ -147,10 +147,20 @@ impl View {
     }
 
     /// The member whose place this one takes: of the same address or uid, and silent.
-    fn replaces(&self, new: &Member) -> Option<NodeId> {
-        let same = |old: &&Member| {
-            old.node != new.node && (old.address == new.address || old.uid == new.uid)
+    /// Whether another one, which was a member elsewhere, tells that it is at this member's address.
+    fn was_moved_to(&self, member: &Member) -> bool {
+        let moved = |(node, told): (&NodeId, &Member)| {
+            let before = self.roster.get(*node).filter(|_| self.is_member(*node));
+            *node != member.node
+                && told.address == member.address
+                && before.is_some_and(|before| before.member.address != told.address)
         };
+        self.wishes.iter().any(moved)
+    }
+
+    fn replaces(&self, new: &Member) -> Option<NodeId> {
+        let same =
+            |old: &&Member| old.node != new.node && (old.is_at(&new.address) || old.uid == new.uid);
         self.roster.members().find(same).map(|old| old.node)
     }
 }
@@ -174,7 +184,11 @@ fn configure(view: &View) -> Option<Action> {
         let node = seat.member.node;
         // Who is put down before it is a member stays only as long as it wants to be one.
         if view.is_member(node) || view.wishes.contains_key(&node) {
-            let member = view.wishes.get(&node).unwrap_or(&seat.member).clone();
+            let mut member = view.wishes.get(&node).unwrap_or(&seat.member).clone();
+            // Where another member has moved to, this one is not any more. Where it is it will tell.
+            if !view.wishes.contains_key(&node) && view.was_moved_to(&member) {
+                member.address.clear();
+            }
             seats.push(Seat { member, votes: view.voters.contains(&node) });
         }
     }
@@ -212,15 +226,18 @@ fn replace(view: &View) -> Option<Action> {
             new.node != old
                 && view.is_member(new.node)
                 && view.is_alive(new.node)
-                && (new.address == seat.member.address || new.uid == seat.member.uid)
+                && (seat.member.is_at(&new.address) || new.uid == seat.member.uid)
         };
         let Some(new) = view.roster.members().find(took).map(|member| member.node) else {
             continue;
         };
-        let action = if !view.voters.contains(&old) || view.voters.contains(&new) {
+        let action = if !view.voters.contains(&old) {
             view.vote([(old, Part::Gone)])
+        } else if view.voters.contains(&new) {
+            view.vote([(old, Part::Learner)])
         } else if view.candidates(&BTreeSet::new()).contains(&new) {
-            view.vote([(old, Part::Gone), (new, Part::Voter)])
+            // Not gone at once: see `let_go`.
+            view.vote([(old, Part::Learner), (new, Part::Voter)])
         } else {
             None
         };
@@ -405,6 +422,30 @@ mod tests {
         let mut view = super::tests::view(&[1], &[2]);
         view.leaving.insert(1);
         assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Voter)]));
+    }
+
+    /// Two instances that change their addresses with each other, one after the other: the one that is
+    /// back takes the other's place on the network, and not in the cluster.
+    #[test]
+    fn who_moves_to_a_silent_member_s_address_does_not_take_its_place() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, dead_for(2));
+        view.wishes.insert(3, Member::new(3, "node-2:1"));
+        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+            panic!("its new address is put down");
+        };
+        view.roster = Roster { seats };
+        let address = |view: &View, node| view.roster.get(node).unwrap().member.address.clone();
+        assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
+        view.wishes.clear();
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, ALIVE);
+        view.wishes.insert(2, Member::new(2, "node-3:1"));
+        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+            panic!("its new address is put down");
+        };
+        view.roster = Roster { seats };
+        assert_eq!((address(&view, 2), address(&view, 3)), ("node-3:1".into(), "node-2:1".into()));
     }
 
     fn views() -> impl Strategy<Value = View> {

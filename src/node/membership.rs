@@ -57,6 +57,8 @@ pub(super) struct Membership {
     health_at: Time,
     /// The voters that the leader has not heard of, as it last told.
     silent: Option<BTreeSet<NodeId>>,
+    /// The term of the leader that told it.
+    health_of: u64,
     /// Who was told that it is gone, and when.
     told_gone: BTreeMap<NodeId, Time>,
     /// The members as they were last handed to the shell.
@@ -78,6 +80,7 @@ impl Membership {
             changing: None,
             health_at: Time::ZERO,
             silent: None,
+            health_of: 0,
             told_gone: BTreeMap::new(),
             handed: None,
         }
@@ -129,7 +132,9 @@ impl Node {
     /// Somebody wants to be a member, or tells who it is.
     pub(super) fn take_join(&mut self, from: NodeId, member: Member) {
         let node = member.node;
-        if (node != from && !self.is_member(from)) || !member.is_valid() {
+        // A member hands on what one has told that is none yet.
+        let handed_on = self.is_member(from) && !self.is_member(node);
+        if (node != from && !handed_on) || !member.is_valid() {
             tracing::warn!(from, "refused a wish to join that is not the sender's own");
             return;
         }
@@ -152,43 +157,47 @@ impl Node {
 
     /// One that is a member by its own log tells who it is.
     pub(super) fn take_present(&mut self, from: NodeId, member: Member) {
-        if !self.serving {
-            return;
-        }
         if !self.is_member(from) {
             self.tell_gone(from);
-        } else if member.node == from && member.is_valid() {
+        } else if self.serving && member.node == from && member.is_valid() {
             let until = self.now.mono + WISH_TIME;
             self.membership.wishes.insert(from, (member, until));
         }
     }
 
     pub(super) fn take_leave(&mut self, from: NodeId) {
-        if !self.serving {
-            return;
-        }
-        if self.is_member(from) {
-            self.membership.leavers.insert(from, self.now.mono + WISH_TIME);
-        } else {
+        if !self.is_member(from) {
             self.tell_gone(from);
+        } else if self.serving {
+            self.membership.leavers.insert(from, self.now.mono + WISH_TIME);
         }
     }
 
-    /// What came from one who is not a member, for the leader: it may not know.
+    /// Something came from one who is not a member by this node's log, and may not know. Every member
+    /// tells it, since it may reach nobody else: by the entry that it tells, one that was made a member
+    /// later knows better.
     pub(super) fn tell_gone(&mut self, to: NodeId) {
         let now = self.now.mono;
         let gone = &mut self.membership.told_gone;
         gone.retain(|_, told| now < *told + WISH_PERIOD);
-        if !self.serving || gone.contains_key(&to) || gone.len() >= MEMBERS_MAX {
+        if gone.contains_key(&to) || gone.len() >= MEMBERS_MAX {
             return;
         }
         gone.insert(to, now);
+        if !self.is_member(self.id) {
+            return;
+        }
         let index = self.raw.store().applied().index;
         self.effects.messages.push((to, PeerMessage::Gone { index }));
     }
 
-    /// The leader says that this node was not a member any more after it had applied this entry.
-    pub(super) fn take_gone(&mut self, index: u64) -> Result<(), String> {
+    /// A member says that this node was not one any more after it had applied this entry. Who is not
+    /// known as a member here is not believed.
+    pub(super) fn take_gone(&mut self, from: NodeId, index: u64) -> Result<(), String> {
+        if !self.is_member(from) {
+            tracing::warn!(from, "somebody who is no member says that this instance is none");
+            return Ok(());
+        }
         if !self.is_member(self.id) || index <= self.raw.store().applied().index {
             return Ok(());
         }
@@ -198,13 +207,18 @@ impl Node {
     pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>) {
         if from == self.raw.raft.leader_id {
             self.membership.silent = Some(silent.into_iter().collect());
+            self.membership.health_of = self.raw.raft.term;
         }
     }
 
     /// This node wants to go for good. Told again and again, until it is gone.
-    pub(super) fn leave(&mut self) {
+    ///
+    /// # Errors
+    /// That it is gone, if it never was a member.
+    pub(super) fn leave(&mut self) -> Result<(), String> {
         self.membership.leaving = true;
         self.membership.tell_at = self.now.mono;
+        if self.is_member(self.id) { Ok(()) } else { Err(REMOVED.to_owned()) }
     }
 
     /// What is done about the members once a heartbeat.
@@ -369,6 +383,10 @@ impl Node {
     /// Tells the members who of them is not heard of, now and then.
     fn tell_health(&mut self) {
         let now = self.now.mono;
+        if now < self.leads_since.0 + self.patience() {
+            // It does not know yet.
+            return;
+        }
         let voting = self.raw.store().conf_state();
         let silent: BTreeSet<NodeId> = voting
             .voters
@@ -384,6 +402,7 @@ impl Node {
         self.membership.health_at = now + HEALTH_PERIOD;
         let message = PeerMessage::Health { silent: silent.iter().copied().collect() };
         self.membership.silent = Some(silent);
+        self.membership.health_of = self.raw.raft.term;
         for peer in self.others().collect::<Vec<_>>() {
             if self.versions.of(peer).is_some_and(|version| version >= MEMBERS_SINCE) {
                 self.effects.messages.push((peer, message.clone()));
@@ -395,6 +414,7 @@ impl Node {
     pub(super) fn members_changed(&mut self) {
         self.joins &= !self.is_member(self.id);
         let others: Vec<NodeId> = self.others().collect();
+        self.membership.heard.retain(|peer, _| others.contains(peer));
         self.unreachable.retain(|(peer, _)| others.contains(peer));
         for peer in others {
             let known = self.unreachable.iter().any(|(known, _)| *known == peer);
@@ -431,6 +451,7 @@ impl Node {
             outgoing: voting.voters_outgoing.clone(),
             silent: silent.filter(votes).copied().collect(),
             // For as long as an election takes, the former one counts.
+            is_told: self.membership.health_of == self.raw.raft.term,
             has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
         }
     }

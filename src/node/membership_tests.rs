@@ -6,6 +6,7 @@ use super::harness::{Cluster, HEARTBEAT};
 use super::members::FORGET_FACTOR;
 use crate::machine::command::NodeId;
 use crate::membership::Roster;
+use crate::node::message::PeerMessage;
 use crate::znode::CreateMode;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -315,4 +316,43 @@ fn an_empty_disk_in_a_member_s_place_joins_what_there_is_and_founds_nothing() {
     cluster.advance(20 * SECOND);
     assert_eq!(voting(&cluster, leader), (vec![2, 3, 4], vec![]));
     cluster.check_equal();
+}
+
+#[test]
+fn nobody_but_a_member_says_that_one_is_gone() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let follower = cluster.follower();
+    for node in [leader, follower] {
+        cluster.deliver(99, node, PeerMessage::Gone { index: u64::MAX });
+        cluster.settle();
+    }
+    assert!(cluster.stopped.is_empty());
+}
+
+/// The leader is not among those that it reaches.
+#[test]
+fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
+    let mut cluster = Cluster::new(5);
+    let leader = cluster.elect();
+    cluster.add(6);
+    cluster.advance(5 * SECOND);
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    cluster.advance(70 * SECOND * FORGET_FACTOR);
+    assert!(!cluster.node(leader).machine().roster().0.members().any(|one| one.node == victim));
+    cluster.start(victim);
+    cluster.cut.extend([(victim, leader), (leader, victim)]);
+    cluster.advance(5 * SECOND);
+    assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
+}
+
+/// It was never one: there is nothing to wait for.
+#[test]
+fn who_is_no_member_yet_leaves_at_once() {
+    let mut cluster = Cluster::blank(3);
+    cluster.add(1);
+    cluster.leave(1);
+    cluster.advance(SECOND);
+    assert!(cluster.stopped.contains_key(&1));
 }

@@ -482,6 +482,9 @@ impl Node {
                     formation.lost(peer);
                 }
                 self.versions.lost(peer);
+                if !self.is_member(peer) {
+                    self.versions.forget(peer);
+                }
                 self.drop_guest(peer);
                 self.raw.report_unreachable(peer);
                 if self.outgoing.abort(peer, None) {
@@ -512,7 +515,7 @@ impl Node {
                 }
             }
             Input::Resign => self.resign(),
-            Input::Leave => self.leave(),
+            Input::Leave => self.leave()?,
         }
         Ok(())
     }

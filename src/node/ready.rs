@@ -234,6 +234,10 @@ impl Node {
 
     pub(super) fn compare_hash(&mut self, index: u64, of: NodeId, hash: u64) -> Result<(), String> {
         let voters = &self.raw.store().conf_state().voters;
+        let near = self.raw.store().applied().index + hashes::AHEAD_MAX;
+        if (of != self.id && !voters.contains(&of)) || index > near {
+            return Ok(());
+        }
         match self.hashes.note(index, of, hash, self.id, voters) {
             Verdict::Agree => Ok(()),
             Verdict::Disagree => {

@@ -62,6 +62,12 @@ impl Node {
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
                 let newest = self.config.version;
+                // Nobody else sends one. Who has heard of no leader yet may be sent one by it.
+                if ![0, from].contains(&self.raw.raft.leader_id) {
+                    let abort = PeerMessage::SnapshotAbort { transfer };
+                    self.effects.messages.push((from, abort));
+                    return Ok(());
+                }
                 let answer = match self.incoming.chunk(from, transfer, number, &bytes, newest) {
                     Ok(answer) => answer,
                     Err(version) if from == self.raw.raft.leader_id => {
@@ -82,7 +88,7 @@ impl Node {
             PeerMessage::Join { member } => self.take_join(from, member),
             PeerMessage::Present { member } => self.take_present(from, member),
             PeerMessage::Leave => self.take_leave(from),
-            PeerMessage::Gone { index } => self.take_gone(index)?,
+            PeerMessage::Gone { index } => self.take_gone(from, index)?,
             PeerMessage::Health { silent } => self.take_health(from, silent),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);

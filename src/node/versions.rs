@@ -68,6 +68,11 @@ impl Versions {
         }
     }
 
+    /// It is nobody of whom anything needs to be known.
+    pub(crate) fn forget(&mut self, peer: NodeId) {
+        self.told.remove(&peer);
+    }
+
     pub(crate) fn is_connected(&self, peer: NodeId) -> bool {
         self.told.get(&peer).is_some_and(|(_, connected)| *connected)
     }

@@ -155,7 +155,9 @@ impl Driver {
             self.transport.set_cluster(cluster);
         }
         if let Some(members) = work.members {
-            let others = members.iter().filter(|member| member.node != self.host.engine().id());
+            let others = members.iter().filter(|member| {
+                !member.address.is_empty() && member.node != self.host.engine().id()
+            });
             let others = others
                 .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
             self.transport.set_peers(others.collect());

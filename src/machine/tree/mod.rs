@@ -57,6 +57,9 @@ pub(crate) const CONFIG: &str = "/zookeeper/config";
 /// pointers on each level, of which a million znodes make five.
 const MAP_DEGREE: u8 = 16;
 
+/// What a reader gets of a znode: nothing, if it may not be read.
+pub(crate) type Content = Option<(Arc<[u8]>, Stat)>;
+
 /// One version of all znodes.
 #[derive(Clone)]
 pub(crate) struct Tree {
@@ -270,10 +273,7 @@ impl Tree {
 
     /// Some znodes of a tree as it was at this zxid, each behind its parent, to be read alone: without
     /// what a stat does not tell. Those without content are hidden from everybody.
-    pub(crate) fn excerpt(
-        zxid: Zxid,
-        znodes: impl IntoIterator<Item = (String, Option<(Arc<[u8]>, Stat)>)>,
-    ) -> Tree {
+    pub(crate) fn excerpt(zxid: Zxid, znodes: impl IntoIterator<Item = (String, Content)>) -> Tree {
         let mut tree = Tree::empty();
         for (path, content) in znodes {
             let Some((data, stat)) = content else {

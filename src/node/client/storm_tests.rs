@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Client, ClientConfig};
-use crate::machine::command::{NodeId, Op, Reply};
+use crate::machine::command::{Command, NodeId, Op, Reply, Request};
+use crate::node::guests::QUEUE_BYTES_MAX;
+use crate::node::guests::wire::{Ask, Call, News, ReadOf};
 use crate::node::harness::{Cluster, HEARTBEAT, TICK};
 use crate::node::io::{
     Answer, ClientRequest, Effects, Input, Problem, Read, RequestId, Time, WatchId, Write,
@@ -168,7 +170,9 @@ impl Storm {
             for (from, to, message) in sent {
                 if !self.cut.contains(&(to, from)) && self.dice.roll(100) >= self.loss {
                     let input = Input::Peer { from, message };
-                    self.seats.get_mut(&to).unwrap().mail.push_back(input);
+                    if let Some(seat) = self.seats.get_mut(&to) {
+                        seat.mail.push_back(input);
+                    }
                 }
             }
             for seat in self.seats.values_mut().filter(|seat| self.cluster.now >= seat.held_until) {
@@ -398,4 +402,115 @@ fn a_planted_bug_is_found() {
         });
         assert!(found, "{bug:?} was not found");
     }
+}
+
+/// Says something to member 1 as if from a client, and gives what is let go and why.
+fn said(storm: &mut Storm, from: NodeId, number: u64, asks: Vec<Ask>) -> Vec<String> {
+    storm.cluster.deliver(from, 1, PeerMessage::Ask { attachment: 9, number, heard: 0, asks });
+    storm.cluster.settle();
+    let sent = std::mem::take(&mut storm.cluster.elsewhere);
+    let ours = sent.into_iter().filter(|(_, to, _)| *to == from);
+    ours.filter_map(|(_, _, message)| match message {
+        PeerMessage::LetGo { attachment: 9, reason } => Some(reason),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn a_client_may_say_only_what_a_client_may() {
+    let mut storm = Storm::new(1);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let request = |command| Request { session: SessionId(9), holder: 9, seq: 0, acked: 0, command };
+    let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
+    let read = |path: &str| {
+        let call = Call { request: 1, session: SessionId(9), holder: 9, after: 0 };
+        Ask::Read { call, read: ReadOf::Get(path.to_owned()), watch: None }
+    };
+    let refused = [
+        Ask::Write(request(Command::Expire { term: 1 })),
+        Ask::Write(request(Command::RaiseVersion { version: 9 })),
+        Ask::Write(request(Command::Reap { path: "/n".to_owned() })),
+        Ask::Write(request(Command::Open { secret, timeout_ms, owner: 1, base })),
+        Ask::Write(request(Command::Resume { secret, timeout_ms, owner: 1 })),
+        Ask::Begin { seen: 0 },
+        Ask::Begun,
+        read("no path"),
+    ];
+    for ask in refused {
+        assert!(said(&mut storm, guest, 0, begin()).is_empty());
+        let told = format!("{ask:?}");
+        assert_eq!(said(&mut storm, guest, 1, vec![ask]).len(), 1, "{told}");
+        // It is forgotten.
+        assert_eq!(said(&mut storm, guest, 2, vec![]).len(), 1, "{told}");
+    }
+    assert_eq!(said(&mut storm, guest, 0, vec![Ask::Begun]).len(), 1, "it has not begun");
+    assert_eq!(said(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
+    // What is said among members is not for it to say.
+    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    let round = PeerMessage::Round { boot: 1, round: 1, sessions: vec![SessionId(FIRST_CLIENT)] };
+    storm.cluster.deliver(guest, 1, round);
+    storm.cluster.settle();
+    assert!(storm.cluster.elsewhere.iter().all(|(_, to, _)| *to != guest));
+    // A message that is lost shows by the next one.
+    assert_eq!(said(&mut storm, guest, 3, vec![]), ["a message was lost"]);
+}
+
+#[test]
+fn what_a_client_costs_its_member_is_bounded() {
+    let mut storm = Storm::new(2);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let path = format!("/{}", "x".repeat(1000));
+    // Reads of a session that is never opened wait.
+    let read = |request| {
+        let call = Call { request, session: SessionId(9), holder: 9, after: 0 };
+        Ask::Read { call, read: ReadOf::Get(path.clone()), watch: None }
+    };
+    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    let mut number = 0;
+    let reason = loop {
+        number += 1;
+        assert!(number < 10_000, "it asks for as much as it likes");
+        if let Some(reason) = said(&mut storm, guest, number, vec![read(number)]).pop() {
+            break reason;
+        }
+    };
+    assert_eq!(reason, "it asks for too much at a time");
+    assert!(number as usize * 1000 > QUEUE_BYTES_MAX / 2);
+    // One that does not say that it has heard is told no answers any more, and then let go.
+    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, guest, 0);
+    let command = Command::Open { secret, timeout_ms, owner, base };
+    let (session, holder) = (SessionId(9), 9);
+    let open = Request { session, holder, seq: 0, acked: 0, command };
+    assert!(said(&mut storm, guest, 1, vec![Ask::Write(open)]).is_empty());
+    let data = Bytes::from(vec![7; 1 << 20]);
+    let op = Op::Set { path: "/n".to_owned(), data, version: None };
+    let session_of_writer = SessionId(FIRST_CLIENT);
+    let write = storm.number();
+    let command = Write::Op(op);
+    let write = ClientRequest::Write { request: write, session: session_of_writer, command };
+    storm.ask(FIRST_CLIENT, write);
+    storm.advance(Duration::from_secs(1));
+    let mut answers = 0;
+    for request in 0..20 {
+        let call = Call { request, session, holder, after: 0 };
+        let read = Ask::Read { call, read: ReadOf::Get("/n".to_owned()), watch: None };
+        let asks =
+            PeerMessage::Ask { attachment: 9, number: request + 2, heard: 0, asks: vec![read] };
+        storm.cluster.deliver(guest, 1, asks);
+        storm.cluster.settle();
+        for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
+            if let PeerMessage::Tell { news, .. } = message
+                && to == guest
+            {
+                let is_answer = |news: &&News| matches!(news, News::Answer { .. });
+                answers += news.iter().filter(is_answer).count();
+            }
+        }
+    }
+    assert!((1..5).contains(&answers), "{answers} answers that nobody hears");
+    // And one that is silent is forgotten.
+    storm.advance(TICK * 21);
+    assert_eq!(said(&mut storm, guest, 22, vec![]), ["a message was lost"]);
 }

@@ -39,7 +39,10 @@ impl Node {
             if self.machine.version() < MEMBERS_SINCE {
                 return self.let_go(from, attachment, "the cluster's version has no clients yet");
             }
-            if self.guests.guests.len() >= GUESTS_MAX || self.is_member(from) {
+            if self.is_member(from) {
+                return self.let_go(from, attachment, "it is a member");
+            }
+            if self.guests.guests.len() >= GUESTS_MAX {
                 return self.let_go(from, attachment, "it serves too many already");
             }
             self.guests.guests.insert(from, Guest::new(attachment, seen, now));

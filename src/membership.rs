@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::machine::command::NodeId;
 use crate::machine::{Machine, State};
 use crate::node::message::{HardState, SnapshotMeta, Voting};
+use crate::planted::{Bug, planted};
 use crate::version::MEMBERS_SINCE;
 use crate::znode::Zxid;
 
@@ -35,6 +36,7 @@ impl Member {
 /// The id of the member whose instance and data directory drew these: never 0, and another one for
 /// each directory that is begun anew.
 pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
+    let incarnation = if planted(Bug::NodeIdTwice) { 0 } else { incarnation };
     let bytes = [uid.to_le_bytes(), incarnation.to_le_bytes()].concat();
     xxh3_64(&bytes).max(1)
 }

@@ -117,9 +117,11 @@ impl fmt::Display for Metrics {
             ("messages_dropped", self.messages_dropped),
             ("connections_refused", self.connections_refused),
         ];
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, kind: &str, value: u64| {
+            writeln!(f, "# TYPE quorate_{name} {kind}\nquorate_{name} {value}")
+        };
         for (name, value) in counters {
-            writeln!(f, "# TYPE quorate_{name}_total counter")?;
-            writeln!(f, "quorate_{name}_total {value}")?;
+            line(f, &format!("{name}_total"), "counter", value)?;
         }
         writeln!(f, "# TYPE quorate_changes_total counter")?;
         for (path, count) in &self.changes_below {
@@ -133,8 +135,7 @@ impl fmt::Display for Metrics {
             ("zxid", self.zxid),
         ];
         for (name, value) in gauges {
-            writeln!(f, "# TYPE quorate_{name} gauge")?;
-            writeln!(f, "quorate_{name} {value}")?;
+            line(f, name, "gauge", value)?;
         }
         Ok(())
     }

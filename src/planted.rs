@@ -116,6 +116,10 @@ pub enum Bug {
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
+    NodeIdTwice,
+    LearnerCounted,
+    RemovedUnaware,
+    PresumedAlive,
     GuestWatchFromNow,
     GuestSeesOlder,
     TellingsLost,
@@ -125,7 +129,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 108] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -219,15 +223,21 @@ impl Bug {
         Bug::LostHoldingShared,
         Bug::CloneInLine,
         Bug::PermitsOfOld,
-    ];
-
-    /// Those of how members come and go.
-    pub const OF_MEMBERSHIP: [Bug; 5] = [
         Bug::LearnerPromotedBehind,
         Bug::VoterRemovedBelowQuorum,
         Bug::JoinsAsVoter,
         Bug::LivingReplaced,
         Bug::ClusterForgotten,
+        Bug::NodeIdTwice,
+        Bug::LearnerCounted,
+        Bug::RemovedUnaware,
+        Bug::PresumedAlive,
+        Bug::TwoFounders,
+        Bug::PledgeUnsynced,
+        Bug::PromiseForgotten,
+        Bug::UnreachedAbsent,
+        Bug::OwnPromiseIgnored,
+        Bug::VetoIgnored,
     ];
 
     /// Those of how a cluster is founded, which the exploration of that finds.
@@ -364,6 +374,12 @@ impl Bug {
             Bug::JoinsAsVoter => "a new member votes before it has anything of the log",
             Bug::LivingReplaced => "the place of a member that is alive is taken",
             Bug::ClusterForgotten => "a node that has a cluster has none after a restart",
+            Bug::NodeIdTwice => "who begins anew has the id that it had",
+            Bug::LearnerCounted => "what a learner acknowledges counts as if a voter had",
+            Bug::RemovedUnaware => "who was removed while it was away does not hear of it",
+            Bug::PresumedAlive => {
+                "a new leader counts on voters that it has not heard of, and that may be dead"
+            }
             Bug::TwoFounders => "each node founds a cluster with those that it sees, unasked",
             Bug::PledgeUnsynced => "a promise or a pledge is told before it is durable",
             Bug::PromiseForgotten => "a restarted node does not know what it has promised",

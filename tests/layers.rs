@@ -35,7 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "metrics",
         ],
     ),
-    ("membership", &["machine", "node", "peers", "version", "znode"]),
+    ("membership", &["machine", "node", "peers", "planted", "version", "znode"]),
     ("storage", &["storage", "node", "machine", "membership", "error", "znode"]),
     ("security", &["security", "error"]),
     ("transport", &["transport", "node", "machine", "metrics", "peers", "security", "version"]),

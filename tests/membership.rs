@@ -1,6 +1,5 @@
 //! Instances that come and go, through the public interface, in memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quorate::testing::Cluster;
@@ -18,6 +17,17 @@ fn members(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
         addresses
     };
     (sorted(voters), sorted(learners))
+}
+
+/// A node leaves for good, while time goes on.
+fn leave(cluster: &Cluster, node: usize) {
+    let leaver = cluster.node(node);
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| leaver.leave(60 * SECOND).unwrap());
+        while !leaving.is_finished() {
+            cluster.advance(SECOND / 10);
+        }
+    });
 }
 
 #[test]
@@ -48,16 +58,7 @@ fn who_leaves_hands_its_vote_over_and_comes_back_as_another_member() {
     let leader = cluster.leader().unwrap();
     let leaver = cluster.node(leader);
     let stay = (leader + 1) % 3;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            leaver.leave(60 * SECOND).unwrap();
-            done.store(true, Ordering::Release);
-        });
-        while !done.load(Ordering::Acquire) {
-            cluster.advance(SECOND / 10);
-        }
-    });
+    leave(&cluster, leader);
     assert!(matches!(leaver.session().get("/"), Err(Error::Stopped { .. })));
     cluster.advance(SECOND);
     let (voters, learners) = members(&cluster, stay);
@@ -114,17 +115,7 @@ fn a_whole_cluster_is_replaced_under_load() {
         }
         let held = cluster.node(new).session().lock("/lock").unwrap().acquire().unwrap();
         tokens.push(held.fencing_token());
-        let leaver = cluster.node(old);
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                leaver.leave(60 * SECOND).unwrap();
-                done.store(true, Ordering::Release);
-            });
-            while !done.load(Ordering::Acquire) {
-                cluster.advance(SECOND / 10);
-            }
-        });
+        leave(&cluster, old);
         assert!(held.is_held());
     }
     let last = cluster.node(9);
@@ -134,6 +125,7 @@ fn a_whole_cluster_is_replaced_under_load() {
     }
     assert!(written >= 200, "{written} of 250 writes while members came and went");
     assert!(tokens.is_sorted(), "{tokens:?}");
+    cluster.advance(SECOND);
     let (voters, _) = members(&cluster, 9);
     assert_eq!(voters, (5..10).map(|node| format!("node-{node}")).collect::<Vec<_>>());
 }

@@ -55,7 +55,6 @@ pub(crate) struct Model {
 
 impl Model {
     /// As it is in a new cluster that has members in its state.
-    #[cfg(test)]
     pub(crate) fn founded(&mut self, config: &[u8]) {
         let znode = self.znodes.get_mut("/zookeeper/config").expect("it is always there");
         znode.data = config.to_vec();

@@ -7,7 +7,8 @@
 //! 1. Who asks to be a member is put down in the roster, then made a learner.
 //! 2. A member whose address or uid a newer one has (its disk was wiped or begun anew) gives its
 //!    place to that one, by one joint change, once the new one has caught up.
-//! 3. Who wants to leave goes; its vote goes to a learner that has caught up, if there is one.
+//! 3. Who wants to leave goes: first its vote, to a learner that has caught up if there is one, and
+//!    then the rest of it.
 //! 4. Too many voters: one less.
 //! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
 //! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
@@ -48,8 +49,10 @@ pub(crate) const FORGET_FACTOR: u32 = 10;
 /// What a leader sees of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sight {
-    /// For how long nothing was heard of it; zero: it is alive.
+    /// For how long it is known that nothing was heard of it; zero: it is not known to be dead.
     pub(crate) silent: Duration,
+    /// It was heard of just now, so that it is known to be alive.
+    pub(crate) heard: bool,
     /// It has been level with the log for a while.
     pub(crate) caught_up: bool,
 }
@@ -85,6 +88,11 @@ impl View {
 
     fn is_alive(&self, node: NodeId) -> bool {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
+    }
+
+    /// What a new leader has not heard of may be alive, and may as well be dead for long.
+    fn is_heard(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
     }
 
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
@@ -126,7 +134,7 @@ impl View {
             };
         }
         let decides = |voters: &BTreeSet<NodeId>| {
-            let alive = voters.iter().filter(|node| self.is_alive(**node)).count();
+            let alive = voters.iter().filter(|node| self.is_heard(**node)).count();
             2 * alive > voters.len()
         };
         !after.is_empty() && decides(&after) && decides(&self.voters)
@@ -237,10 +245,13 @@ fn let_go(view: &View) -> Option<Action> {
         let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
         return view.vote([(heir, Part::Voter)]);
     }
+    // A member acts by those changes that it knows to be committed, and after a crash it may not know
+    // of the last. So that the leaver's vote is not needed any more when it has gone, it loses that
+    // by a change of its own, which is known to be committed wherever the next one is on disk.
     if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
-        return view.vote([(leaver, Part::Gone), (heir, Part::Voter)]);
+        return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
     }
-    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Gone)])).flatten()
+    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
 }
 
 fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
@@ -300,10 +311,10 @@ mod tests {
     use crate::planted::plant;
 
     const KEEPING: Keeping = Keeping { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight = Sight { silent: Duration::ZERO, caught_up: true };
+    const ALIVE: Sight = Sight { silent: Duration::ZERO, heard: true, caught_up: true };
 
     fn dead_for(seconds: u64) -> Sight {
-        Sight { silent: Duration::from_secs(seconds), caught_up: false }
+        Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
     }
 
     /// Node 1 leads.
@@ -371,8 +382,19 @@ mod tests {
         // Two would be left, of which one is dead.
         assert_eq!(plan(&view, &KEEPING), None);
         plant(Some(Bug::VoterRemovedBelowQuorum));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Gone)]));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
         plant(None);
+    }
+
+    /// A new leader takes nobody for dead for what it did not listen for, and nobody for alive.
+    #[test]
+    fn who_was_not_heard_of_yet_is_not_counted_on() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, Sight { heard: false, ..ALIVE });
+        view.leaving.insert(3);
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, ALIVE);
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
     }
 
     #[test]
@@ -400,7 +422,8 @@ mod tests {
                 for (node, sight) in &mut view.sights {
                     let (seconds, caught_up) = sights[*node as usize];
                     let silent = Duration::from_secs(seconds);
-                    *sight = Sight { silent, caught_up: caught_up && seconds == 0 };
+                    let heard = seconds == 0;
+                    *sight = Sight { silent, heard, caught_up: caught_up && heard };
                 }
                 let wish = |(node, at)| (node, Member::new(node, format!("node-{at}:1")));
                 view.wishes = wishes.into_iter().map(wish).collect();

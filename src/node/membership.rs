@@ -2,13 +2,15 @@
 //! that keeps the members as they should be ([`members`](super::members) says how).
 //!
 //! Whoever is not a member of the cluster that it knows tells all whom it reaches that it wants to be
-//! one, again and again, until the log that it is sent says so; a member does the same while the
-//! roster has something else of it than what it is (its address changes, say). Only the leader acts
-//! on that. Wishes are forgotten when they are not repeated.
+//! one ([`PeerMessage::Join`]), again and again, until the log that it is sent says so. A member tells
+//! who it is ([`PeerMessage::Present`]) while the roster has something else of it (its address has
+//! changed, say), and while it hears of no leader. Only the leader acts on either. Wishes are
+//! forgotten when they are not repeated.
 //!
-//! A leader that hears of one who is not a member says so ([`PeerMessage::Gone`]). One that was
-//! removed while it was away, and by its own log still is a member, learns by that that it is not:
-//! it stops, and its directory is marked.
+//! A leader that hears of one who is not a member, and takes itself for one, says so
+//! ([`PeerMessage::Gone`]). One that was removed while it was away, and by its own log still is a
+//! member, learns by that that it is not: it stops, and its directory is marked. It is never taken in
+//! again under its old id, under which it has voted, and which has an end in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,6 +21,7 @@ use super::message::PeerMessage;
 use super::{ELECTION_TICKS, Node};
 use crate::machine::command::{Batch, Command, NodeId, Request};
 use crate::membership::{MEMBERS_MAX, Member, Roster, Seat};
+use crate::planted::{Bug, planted};
 use crate::version::MEMBERS_SINCE;
 use crate::znode::SessionId;
 
@@ -42,6 +45,8 @@ pub(super) struct Membership {
     tell_at: Time,
     /// When something was last heard of a member.
     heard: BTreeMap<NodeId, Time>,
+    /// Since when it would have been noticed if nothing was.
+    listening: BTreeMap<NodeId, Time>,
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
     /// Who asks for something, until when that holds.
@@ -66,6 +71,7 @@ impl Membership {
             leaving: false,
             tell_at: Time::ZERO,
             heard: BTreeMap::new(),
+            listening: BTreeMap::new(),
             level_since: BTreeMap::new(),
             wishes: BTreeMap::new(),
             leavers: BTreeMap::new(),
@@ -78,12 +84,12 @@ impl Membership {
     }
 
     /// There is another leader, or none: what was known as the former one's is known no more.
-    pub(super) fn unsettle(&mut self, now: Time) {
+    pub(super) fn unsettle(&mut self) {
         self.changing = None;
         self.level_since.clear();
         self.health_at = Time::ZERO;
         // Nobody is taken for dead for what this node did not listen for.
-        self.heard.values_mut().for_each(|heard| *heard = now);
+        self.listening.clear();
     }
 }
 
@@ -97,6 +103,17 @@ impl Node {
         let members = self.raw.store().conf_state();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
+    }
+
+    /// Only planted: some voter in the place of a learner.
+    pub(super) fn stand_in(&self, learner: NodeId) -> NodeId {
+        let members = self.raw.store().conf_state();
+        let voter = members.voters.iter().find(|voter| **voter != self.id);
+        if members.learners.contains(&learner) {
+            voter.copied().unwrap_or(learner)
+        } else {
+            learner
+        }
     }
 
     /// Something was heard of a peer.
@@ -130,6 +147,19 @@ impl Node {
             && (wishes.contains_key(&node) || wishes.len() < MEMBERS_MAX)
         {
             wishes.insert(node, (member, self.now.mono + WISH_TIME));
+        }
+    }
+
+    /// One that is a member by its own log tells who it is.
+    pub(super) fn take_present(&mut self, from: NodeId, member: Member) {
+        if !self.serving {
+            return;
+        }
+        if !self.is_member(from) {
+            self.tell_gone(from);
+        } else if member.node == from && member.is_valid() {
+            let until = self.now.mono + WISH_TIME;
+            self.membership.wishes.insert(from, (member, until));
         }
     }
 
@@ -185,7 +215,9 @@ impl Node {
         }
         self.look_at_members();
         self.tell_health();
-        if !self.may_change() {
+        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
+        let settled = self.leads_since.0 + self.patience() + self.config.heartbeat * 2;
+        if self.now.mono < settled || !self.may_change() {
             return;
         }
         let view = self.view();
@@ -244,16 +276,22 @@ impl Node {
             let as_put_down = roster.get(self.id).map(|seat| &seat.member);
             let differs = as_put_down != Some(&self.membership.me);
             // A cluster of a version that knows no members is not told of any.
-            let wants = if is_member { self.knows_members() && differs } else { self.joins };
-            if !wants {
-                return;
+            let wants = if is_member {
+                self.knows_members() && (differs || self.is_lonely())
+            } else {
+                self.joins
+            };
+            let member = self.membership.me.clone();
+            match (wants, is_member) {
+                (false, _) => return,
+                (true, true) => PeerMessage::Present { member },
+                (true, false) => PeerMessage::Join { member },
             }
-            PeerMessage::Join { member: self.membership.me.clone() }
         };
         if self.serving {
             let until = now + WISH_TIME;
             match wish {
-                PeerMessage::Join { member } => {
+                PeerMessage::Present { member } => {
                     self.membership.wishes.insert(self.id, (member, until));
                 }
                 _ => drop(self.membership.leavers.insert(self.id, until)),
@@ -262,6 +300,13 @@ impl Node {
         }
         let to = self.versions.connected_with(MEMBERS_SINCE);
         self.effects.messages.extend(to.map(|peer| (peer, wish.clone())));
+    }
+
+    /// Whether nothing was heard of a leader for long. One that was removed hears nothing any more,
+    /// and if it is a learner, nobody hears of it either: it does not stand for election.
+    fn is_lonely(&self) -> bool {
+        !planted(Bug::RemovedUnaware)
+            && self.now.mono.saturating_sub(self.led_at) >= self.patience()
     }
 
     /// Notes who is there and who is level with the log.
@@ -274,9 +319,10 @@ impl Node {
         let progress = self.raw.raft.prs();
         let members: BTreeSet<NodeId> = progress.iter().map(|(id, _)| *id).collect();
         membership.heard.retain(|node, _| members.contains(node));
+        membership.listening.retain(|node, _| members.contains(node));
         membership.level_since.retain(|node, _| members.contains(node));
         for (node, progress) in progress.iter().filter(|(node, _)| **node != self.id) {
-            membership.heard.entry(*node).or_insert(now);
+            membership.listening.entry(*node).or_insert(now);
             // What was proposed in the last moment nobody can have yet.
             let level = progress.matched > 0 && progress.matched + LEVEL_ENTRIES >= last;
             if level {
@@ -295,10 +341,13 @@ impl Node {
     fn sight(&self, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
-        let silent = self.membership.heard.get(&node).map_or(Duration::ZERO, since);
+        let heard = self.membership.heard.get(&node);
+        let silent = heard.max(self.membership.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > self.patience() { silent } else { Duration::ZERO };
+        let heard = heard.is_some_and(|heard| since(heard) <= self.patience())
+            || planted(Bug::PresumedAlive);
         let level = self.membership.level_since.get(&node).map_or(Duration::ZERO, since);
-        Sight { silent, caught_up: silent.is_zero() && level >= self.patience() }
+        Sight { silent, heard, caught_up: silent.is_zero() && level >= self.patience() }
     }
 
     fn view(&self) -> View {
@@ -382,9 +431,7 @@ impl Node {
             outgoing: voting.voters_outgoing.clone(),
             silent: silent.filter(votes).copied().collect(),
             // For as long as an election takes, the former one counts.
-            has_leader: self.stopped.is_none()
-                && !voting.voters.is_empty()
-                && self.now.mono.saturating_sub(self.led_at) < self.patience(),
+            has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
         }
     }
 }

@@ -95,6 +95,62 @@ fn a_voter_that_is_dead_for_long_gives_its_vote_to_a_learner_and_is_forgotten() 
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
+/// A learner does not stand for election, so that nobody hears of it by that.
+#[test]
+fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    cluster.add(4);
+    cluster.advance(5 * SECOND);
+    assert_eq!(voting(&cluster, leader).1, [4]);
+    cluster.kill(4);
+    cluster.advance(60 * SECOND * FORGET_FACTOR + 10 * SECOND);
+    assert!(voting(&cluster, leader).1.is_empty());
+    cluster.start(4);
+    cluster.advance(5 * SECOND);
+    let reason = &cluster.stopped[&4];
+    assert!(reason.contains("not a member of the cluster any more"), "{reason}");
+}
+
+/// The leader hands over, and the next one has not heard of anybody yet.
+#[test]
+fn a_new_leader_does_not_count_on_the_dead() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    cluster.advance(30 * SECOND);
+    cluster.leave(leader);
+    cluster.advance(30 * SECOND);
+    assert!(!cluster.stopped.contains_key(&leader), "its vote is needed");
+    let next = cluster.leader().unwrap();
+    assert_eq!(voting(&cluster, next), (vec![1, 2, 3], vec![]));
+    cluster.start(victim);
+    cluster.advance(10 * SECOND);
+    assert!(cluster.stopped.contains_key(&leader));
+}
+
+/// It has voted under its id, and its log has the end of that.
+#[test]
+fn a_removed_member_is_not_taken_in_again_under_its_old_id() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    cluster.add(4);
+    cluster.advance(5 * SECOND);
+    // What it had on disk before: the mark, and the entry that removes it, are lost.
+    let disk = cluster.hosts[&4].disk.clone();
+    cluster.leave(4);
+    cluster.advance(5 * SECOND);
+    assert!(cluster.stopped.remove(&4).is_some());
+    cluster.kill(4);
+    cluster.hosts.get_mut(&4).unwrap().disk = disk;
+    cluster.move_to(4, "elsewhere:9");
+    cluster.advance(10 * SECOND);
+    assert!(cluster.stopped.contains_key(&4));
+    let leader = cluster.leader().unwrap();
+    assert_eq!(voting(&cluster, leader), (vec![1, 2, 3], vec![]));
+}
+
 #[test]
 fn the_dead_stay_where_nobody_can_take_their_place() {
     let mut cluster = Cluster::new(3);

@@ -40,8 +40,7 @@ pub(crate) enum PeerMessage {
     SnapshotAck { transfer: u64, next: u32 },
     /// Either end gives the transfer up.
     SnapshotAbort { transfer: u64 },
-    /// The sender wants to be a member, or is one and tells who it is now. Repeated until the log
-    /// says so.
+    /// The sender, who has never been a member, wants to be one. Repeated until the log says so.
     Join { member: Member },
     /// The sender wants to be a member no more. Repeated until it is gone.
     Leave,
@@ -51,6 +50,9 @@ pub(crate) enum PeerMessage {
     Health { silent: Vec<NodeId> },
     /// What a node without a cluster tells everybody, and a member answers to that.
     Meet { word: Word },
+    /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
+    /// roster says so, and while it knows of no leader.
+    Present { member: Member },
     /// A client without a replica to its member: `number` counts its messages of this attachment from
     /// 0, and of the member's it has those below `heard`.
     Ask { attachment: u64, number: u64, heard: u64, asks: Vec<Ask> },
@@ -469,6 +471,7 @@ mod tests {
             ("gone", PeerMessage::Gone { index: 300 }),
             ("health", PeerMessage::Health { silent: vec![300] }),
             ("meet", PeerMessage::Meet { word }),
+            ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             (
                 "ask",
                 PeerMessage::Ask { attachment: 5, number: 300, heard: 299, asks: asks(&request) },
@@ -614,7 +617,8 @@ mod tests {
             golden.sample(name, &bytes);
             // What is added here must not be sent to a peer of a version that has it not: see
             // `version`.
-            let of_3 = ["join", "leave", "gone", "health", "meet", "ask", "tell", "let go"];
+            let of_3 =
+                ["join", "leave", "gone", "health", "meet", "present", "ask", "tell", "let go"];
             let of_3 = of_3.contains(&name) || name.starts_with("guest");
             assert_eq!(bytes[0] >= 8, of_3, "{name} is of a later version");
             assert!(bytes[0] != 0 || bytes[2] < 8, "{name} is of a later version");

@@ -593,7 +593,7 @@ impl Node {
             self.expiring.clear();
             self.outgoing.clear();
             self.versions.unsettle(self.versions_settled_at());
-            self.membership.unsettle(self.now.mono);
+            self.membership.unsettle();
             self.send_again();
             if leadership.leader != self.id {
                 self.guests.again();
@@ -611,8 +611,8 @@ impl Node {
         }
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
-            self.guests.again();
             self.leads_since = (self.now.mono, self.machine.time());
+            self.guests.again();
             self.reaper.lead(self.now.mono);
             self.renew_all();
             self.early_bytes = 0;

@@ -4,12 +4,17 @@ use raft::{GetEntriesContext, Storage};
 
 use super::Node;
 use super::log::Position;
-use super::message::{HardState, LogEntry};
+use super::message::{HardState, LogEntry, Voting};
 
 impl Node {
     /// The last entry that was applied.
     pub(crate) fn applied(&self) -> Position {
         self.raw.store().applied()
+    }
+
+    /// Who votes, as far as this replica has applied it.
+    pub(crate) fn voting(&self) -> Voting {
+        Voting::from(self.raw.store().conf_state())
     }
 
     /// The promises that the node knows of, and the end of its log.

@@ -6,6 +6,7 @@ use super::guard::{self, View, Violation};
 use super::message::{PeerMessage, RaftBody};
 use super::{EARLY_ROUNDS_MAX, Node, raft_leads};
 use crate::machine::command::NodeId;
+use crate::planted::{Bug, planted};
 use crate::version;
 
 impl Node {
@@ -79,6 +80,7 @@ impl Node {
             }
             PeerMessage::Meet { word } => self.take_word(from, word),
             PeerMessage::Join { member } => self.take_join(from, member),
+            PeerMessage::Present { member } => self.take_present(from, member),
             PeerMessage::Leave => self.take_leave(from),
             PeerMessage::Gone { index } => self.take_gone(index)?,
             PeerMessage::Health { silent } => self.take_health(from, silent),
@@ -139,6 +141,12 @@ impl Node {
             };
             received = Some((meta.clone(), machine));
         }
+        let acknowledges = matches!(body, RaftBody::AppendResponse { reject: false, .. });
+        let from = if planted(Bug::LearnerCounted) && acknowledges && raft_leads(&self.raw) {
+            self.stand_in(from)
+        } else {
+            from
+        };
         let message = body.to_raft(from, self.id, term);
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(from, %error, "raft did not take a message");

@@ -257,8 +257,8 @@ impl Shared {
 
     /// What the node and the network have counted.
     pub(crate) fn metrics(&self) -> Metrics {
-        let mut metrics =
-            self.look(|engine| engine.node().map(Node::metrics)).flatten().unwrap_or_default();
+        let counted = self.look(|engine| engine.node().map(Node::metrics)).flatten();
+        let mut metrics = counted.unwrap_or_default();
         if let Some(Meter(meter)) = self.meter.get() {
             meter(&mut metrics);
         }

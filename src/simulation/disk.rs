@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{Genesis, Promise};
+use crate::machine::{Machine, State};
+use crate::membership::{Genesis, Member, Promise};
+use crate::node::message::Voting;
 use crate::planted::{Bug, planted};
 use crate::storage::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
@@ -56,6 +58,11 @@ impl Condition {
         place.and_then(|place| self.terms.get(place)) == Some(&term)
     }
 
+    /// Whether whoever starts from it knows this entry to be committed.
+    pub(crate) fn knows_committed(&self, index: u64) -> bool {
+        index <= self.checkpoint || index <= self.hard_state.commit
+    }
+
     fn append(&mut self, write: &LogWrite) {
         if let Some(first) = write.entries.first() {
             if self.terms.is_empty() {
@@ -88,22 +95,43 @@ impl Condition {
 }
 
 impl SimDisk {
-    /// A disk with the founding state of a member on it: what a member makes of an empty disk.
-    pub(crate) fn founded(founding: &Genesis, place: usize, incarnation: u64) -> SimDisk {
-        let member = &founding.members[place];
-        let identity = Identity {
-            cluster: founding.cluster,
-            node: member.node,
-            incarnation,
-            address: member.address.clone(),
-            uid: member.uid,
-        };
-        let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };
+    /// A disk with the founding state on it of a cluster that was founded by an older build.
+    pub(crate) fn founded(founding: &Genesis, member: &Member, incarnation: u64) -> SimDisk {
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+        SimDisk::with(founding.cluster, member, incarnation, hard_state, &meta, state)
+    }
+
+    /// A disk with nothing on it but whose it is, and which cluster it was of if it was of one
+    /// before it was begun anew.
+    pub(crate) fn blank(cluster: u64, member: &Member, incarnation: u64) -> SimDisk {
+        let machine = Machine::new();
+        let (zxid, hash) = (machine.zxid(), machine.hash());
+        let meta = SnapshotMeta { index: 0, term: 0, zxid, hash, voting: Voting::default() };
+        let hard_state = HardState::default();
+        SimDisk::with(cluster, member, incarnation, hard_state, &meta, machine.state())
+    }
+
+    fn with(
+        cluster: u64,
+        member: &Member,
+        incarnation: u64,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        state: State,
+    ) -> SimDisk {
+        let Member { node, uid, address, .. } = member.clone();
+        let identity = Identity { cluster, node, incarnation, address, uid };
+        let disk = SimDisk { disk: MemoryDisk::new(), shared: Arc::default() };
         disk.open()
-            .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
-            .expect("a new store in memory takes its founding");
+            .found(&identity, hard_state, meta, &mut ChunkWriter::full(state))
+            .expect("a new store in memory takes its first state");
         disk
+    }
+
+    /// Whose it is, whatever else is wrong with it.
+    pub(crate) fn identity(&self) -> Identity {
+        let store = self.disk.open();
+        store.identity().expect("every disk begins with one").clone()
     }
 
     pub(crate) fn open(&self) -> SimStore {

@@ -44,12 +44,18 @@ pub(crate) enum Fault {
     FullDisk,
     /// A disk cannot be read when its node starts, for once.
     ReadError,
-    /// What is on a disk decays: its node must refuse to start from it.
+    /// What is on a disk decays: its node must refuse to start from it, and begins anew.
     BitRot,
-    /// A disk has lost what it had synced: its node must refuse to start from it.
+    /// A disk has lost what it had synced: its node must refuse to start from it, and begins anew.
     LostWrites,
-    /// A disk is replaced by an empty one.
+    /// A disk is replaced by an empty one: whoever starts from it is somebody else.
     Wipe,
+    /// An instance is started at a new place, and joins.
+    Join,
+    /// An instance leaves; it comes back later, as another member.
+    Leave,
+    /// An instance is started again under another address.
+    Move,
     /// A leader is asked to hand over.
     Resign,
     /// A session is expired before its time.
@@ -80,7 +86,7 @@ const fn row(fault: Fault, name: &'static str, percent: u64, unit: Unit, rate: (
 
 use Unit::{PerMillion, PerThousandMinutes};
 
-pub(crate) const TABLE: [Row; 23] = [
+pub(crate) const TABLE: [Row; 26] = [
     row(Fault::Loss, "messages lost", 50, PerMillion, (100, 50_000)),
     row(Fault::Duplicate, "messages doubled", 50, PerMillion, (100, 50_000)),
     row(Fault::DelaySpike, "messages late", 50, PerMillion, (100, 10_000)),
@@ -99,17 +105,15 @@ pub(crate) const TABLE: [Row; 23] = [
     row(Fault::FailedSync, "failed syncs", 25, PerMillion, (10, 500)),
     row(Fault::FullDisk, "full disks", 20, PerThousandMinutes, (50, 400)),
     row(Fault::ReadError, "read errors", 20, PerMillion, (50_000, 500_000)),
-    row(Fault::BitRot, "rotten disks", 15, PerThousandMinutes, (50, 200)),
-    row(Fault::LostWrites, "disks rolled back", 10, PerThousandMinutes, (50, 200)),
-    row(Fault::Wipe, "wiped disks", 10, PerThousandMinutes, (50, 200)),
+    row(Fault::BitRot, "rotten disks", 20, PerThousandMinutes, (50, 200)),
+    row(Fault::LostWrites, "disks rolled back", 15, PerThousandMinutes, (50, 200)),
+    row(Fault::Wipe, "wiped disks", 30, PerThousandMinutes, (50, 500)),
+    row(Fault::Join, "instances joined", 50, PerThousandMinutes, (100, 1_000)),
+    row(Fault::Leave, "instances left", 40, PerThousandMinutes, (50, 1_000)),
+    row(Fault::Move, "instances moved", 30, PerThousandMinutes, (50, 500)),
     row(Fault::Resign, "leaders asked to resign", 40, PerThousandMinutes, (200, 3_000)),
     row(Fault::Expire, "sessions expired", 30, PerThousandMinutes, (200, 3_000)),
 ];
-
-/// Whether the node of a wiped disk comes back with the empty one, under its old name. It must not
-/// until its peers tell it from the member that it was: it would vote a second time. Until then it
-/// stays away.
-pub(crate) const WIPED_NODES_RETURN: bool = false;
 
 /// How often each fault happens in one world.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! How the faults that come with time strike, and how all of them end.
 
 use super::clock::{MILLI, Nanos, SECOND};
-use super::faults::{Fault, TABLE, WIPED_NODES_RETURN};
+use super::faults::{Fault, TABLE};
 use super::kernel::Phase;
 use super::world::{Event, World};
 use crate::node::io::Input;
@@ -64,7 +64,7 @@ impl World {
     }
 
     /// Short, long, or longer than a session lives.
-    fn some_time(&self) -> Nanos {
+    pub(super) fn some_time(&self) -> Nanos {
         let timeout = self.kernel.plan.session_timeout.as_nanos() as u64;
         let mean = *self.random.pick(&[100 * MILLI, SECOND, timeout / 2, timeout, 2 * timeout]);
         self.random.around(mean)
@@ -129,10 +129,16 @@ impl World {
                 self.schedule_in(time, Event::MakeRoom { place });
                 Some(format!("node {place} for {time} ns"))
             }
-            Fault::BitRot => self.damage("a checksum does not match"),
-            Fault::LostWrites => self.damage("the log ends before what was acknowledged"),
-            Fault::Wipe if WIPED_NODES_RETURN => self.wipe(),
-            Fault::Wipe => self.damage("the disk was replaced"),
+            Fault::BitRot | Fault::LostWrites | Fault::Wipe => self.lose_place(fault),
+            Fault::Join => self.join(),
+            Fault::Leave => {
+                let place = self.some_running()?;
+                self.leave(place)
+            }
+            Fault::Move => {
+                let place = self.random.index(self.processes.len());
+                self.relocate(place)
+            }
             Fault::Resign => {
                 let place = self.some_running()?;
                 self.input(place, Input::Resign);
@@ -159,7 +165,7 @@ impl World {
         }
     }
 
-    fn input(&mut self, place: usize, input: Input) {
+    pub(super) fn input(&mut self, place: usize, input: Input) {
         if let Some(life) = &mut self.processes[place].life {
             life.host.input(input);
             let now = self.now();
@@ -195,38 +201,6 @@ impl World {
             life.step_at = Nanos::MAX;
         }
         self.want_step(place, until);
-    }
-
-    /// A disk is lost for good, and with it the node, as soon as it looks: at its next start.
-    fn damage(&mut self, how: &'static str) -> Option<String> {
-        if !self.may_lose_another() {
-            return None;
-        }
-        let place = self.random.index(self.processes.len());
-        if self.processes[place].disk.condition().damaged.is_some() {
-            return None;
-        }
-        self.processes[place].disk.condition().damaged = Some(how);
-        self.crash(place);
-        let time = self.some_time();
-        self.start_in(place, time);
-        Some(format!("node {place}: {how}"))
-    }
-
-    /// A disk is replaced by an empty one, and the node starts from that.
-    fn wipe(&mut self) -> Option<String> {
-        if !self.may_lose_another() {
-            return None;
-        }
-        let place = self.random.index(self.processes.len());
-        if self.processes[place].out.is_some() {
-            return None;
-        }
-        self.crash(place);
-        self.replace_disk(place);
-        let time = self.some_time();
-        self.start_in(place, time);
-        Some(format!("node {place}"))
     }
 
     /// No more faults; whatever can be repaired is.

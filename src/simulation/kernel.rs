@@ -60,14 +60,14 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn new(plan: Plan, random: Random, words: Words) -> Kernel {
         let time = TrueTime::default();
-        let coordinators = RefCell::new(vec![None; plan.nodes]);
+        let coordinators = RefCell::new(vec![None; plan.places]);
         let checks = RefCell::new(Checks::new(&plan));
         Kernel {
             trace: Trace::new(time.clone(), words),
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
-            installs: RefCell::new(vec![0; plan.nodes]),
-            known_from: RefCell::new(vec![0; plan.nodes]),
+            installs: RefCell::new(vec![0; plan.places]),
+            known_from: RefCell::new(vec![0; plan.places]),
             coordinators,
             checks,
             violation: RefCell::new(None),

@@ -22,6 +22,7 @@
 //! | `process`, `disk`, `network`, `clock` | what surrounds a node |
 //! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
+//! | `members` | who is where: instances that join, leave and move, disks that are lost |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
@@ -47,6 +48,7 @@ mod hunt;
 mod inject;
 mod kernel;
 pub mod linearizability;
+mod members;
 mod network;
 mod oracle;
 mod plan;
@@ -166,6 +168,8 @@ fn live(world: &mut World) {
     // Sessions that were lost meanwhile expire, and whatever is left of them with that.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
     await_until(world, recovery, "I32 the version is that of all", World::has_its_version);
+    let mending = world.mending();
+    await_until(world, mending, "I25 the members are as they should be", World::is_whole);
     pass(world, 3 * timeout);
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);

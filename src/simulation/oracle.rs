@@ -12,9 +12,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::checks::{Violation, require};
 use crate::acl::{Acl, Id, Permissions};
-use crate::machine::Machine;
 use crate::machine::command::{Batch, Change, Command, Op, OpError, Reply, Request};
 use crate::machine::model::Model;
+use crate::machine::{Machine, State};
+use crate::membership::Roster;
 use crate::node::message::{EntryKind, LogEntry};
 use crate::path;
 use crate::znode::{SessionId, Stat, Zxid};
@@ -97,6 +98,9 @@ pub(crate) struct Oracle {
     ended: Vec<End>,
 }
 
+/// Where the state has the members.
+const CONFIG: &str = "/zookeeper/config";
+
 /// The index that the founding state stands for.
 const FOUNDING: u64 = 1;
 
@@ -116,6 +120,20 @@ impl Oracle {
             oracle.record(&path);
         }
         oracle
+    }
+
+    /// The cluster is founded with this state.
+    pub(crate) fn found(&mut self, state: State) {
+        self.machine = Machine::from_state(state);
+        self.model.version = self.machine.version();
+        let tree = self.machine.tree();
+        self.model.founded(tree.get(CONFIG).map_or(&[], |znode| znode.data()));
+        self.record(CONFIG);
+    }
+
+    /// The members as the state has them.
+    pub(crate) fn roster(&self) -> Roster {
+        Roster::parse(&self.model.znodes[CONFIG].data).unwrap_or_default()
     }
 
     /// The last index committed.

@@ -4,13 +4,21 @@
 use std::time::Duration;
 
 use super::clock::{MICRO, MILLI, Nanos, SECOND};
-use super::faults::Rates;
+use super::faults::{Fault, Rates};
 use super::random::Random;
-use crate::node::LogLimits;
+use crate::node::{Keeping, LogLimits};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    /// The members that it is founded with.
     pub(crate) nodes: usize,
+    /// The most places that there are in the end.
+    pub(crate) places: usize,
+    /// Whether there is a cluster from the start, as an older build has founded it.
+    pub(crate) founded: bool,
+    /// After what time most of the list found a cluster.
+    pub(crate) majority_after: Option<Duration>,
+    pub(crate) keeping: Keeping,
     pub(crate) heartbeat: Duration,
     pub(crate) tick: Duration,
     pub(crate) session_timeout: Duration,
@@ -67,6 +75,10 @@ impl Plan {
         let clients = random.within(1..4) as usize;
         let mut plan = Plan {
             nodes,
+            places: nodes,
+            founded: false,
+            majority_after: None,
+            keeping: Keeping::default(),
             heartbeat,
             tick,
             session_timeout,
@@ -96,7 +108,23 @@ impl Plan {
             plan.log.history_changes = random.within(1..200) as usize;
         }
         plan.queues = random.fork(7).percent(30);
+        plan.draw_members(&random.fork(8));
         plan
+    }
+
+    fn draw_members(&mut self, random: &Random) {
+        self.founded = self.mixed || random.percent(15);
+        self.places += random.index(4);
+        let time = self.heartbeat * random.within(30..120) as u32;
+        self.keeping = Keeping {
+            max_voters: *random.pick(&[3, 5, 5, 7]),
+            replace_after: *random.pick(&[time, Keeping::default().replace_after]),
+        };
+        // Whoever wants that accepts that a disk that is lost meanwhile may make two clusters.
+        let losses = [Fault::Wipe, Fault::BitRot, Fault::LostWrites];
+        if losses.iter().all(|fault| self.rates.of(*fault) == 0) && random.percent(50) {
+            self.majority_after = Some(Duration::from_secs(random.within(0..60)));
+        }
     }
 
     /// Whether clocks differ by so little that `is_held` and `is_alive` are never wrong.

@@ -1,7 +1,7 @@
 //! One place of the cluster: a disk and clocks that stay, and a process that
 //! comes and goes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
@@ -9,6 +9,8 @@ use crossbeam_channel::Receiver;
 use super::clock::{Nanos, NodeClock};
 use super::disk::{SimDisk, SimStore};
 use super::random::Random;
+use crate::machine::command::NodeId;
+use crate::membership::Member;
 use crate::node::io::{DiskOp, Input};
 use crate::planted::{Bug, planted};
 use crate::runtime::disk::perform_now;
@@ -19,6 +21,8 @@ use crate::storage::{HardState, LogWrite};
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) disk: SimDisk,
+    /// Whom its disk makes it, and where it is reached.
+    pub(crate) member: Member,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) life: Option<Box<Life>>,
     /// Counts its starts: what was meant for an earlier life does not reach a later one.
@@ -29,8 +33,6 @@ pub(crate) struct Process {
     pub(crate) version: u16,
     /// When it was last taken back to an older build.
     pub(crate) lowered_at: Option<Nanos>,
-    /// Its disk was replaced by an empty one.
-    pub(crate) wiped: bool,
     pub(crate) paused_until: Nanos,
     pub(crate) slow_until: Nanos,
     pub(crate) slow_disk_until: Nanos,
@@ -52,6 +54,12 @@ pub(crate) struct Life {
     pub(crate) checkpoint: Option<(u64, DiskOp)>,
     pub(crate) checkpoints: u64,
     pub(crate) resigned: bool,
+    /// It was told to leave.
+    pub(crate) leaving: bool,
+    /// Whom it is connected with, by their places.
+    pub(crate) connected: BTreeMap<usize, NodeId>,
+    /// The members, as it was last told whom to be connected with.
+    pub(crate) members: Option<Arc<Vec<Member>>>,
     /// It has been told to close.
     pub(crate) closing: bool,
 }
@@ -76,6 +84,9 @@ impl Life {
             checkpoint: None,
             checkpoints: 0,
             resigned: false,
+            leaving: false,
+            connected: BTreeMap::new(),
+            members: None,
             closing: false,
         }
     }

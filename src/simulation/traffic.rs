@@ -8,23 +8,27 @@ use super::checks::{Violation, durability, versions};
 use super::clock::SECOND;
 use super::faults::Fault;
 use super::kernel::Phase;
-use super::world::{Event, World};
+use super::world::{Delivery, Event, World};
 use crate::machine::command::NodeId;
 use crate::node::io::Input;
 use crate::node::message::PeerMessage;
 
 impl World {
-    pub(super) fn send(&mut self, from: usize, to: NodeId, message: &PeerMessage) {
-        let member = self.members[from].node;
+    /// What a node of this cluster says to another.
+    pub(super) fn send(&mut self, from: usize, cluster: u64, to: NodeId, message: &PeerMessage) {
+        let nodes = (self.processes[from].member.node, to);
         let checked = {
             let disk = self.processes[from].disk.condition();
-            durability::sending(message, member, to, &disk)
+            durability::sending(message, nodes.0, to, &disk)
         };
         self.kernel.check(checked);
-        let Some(to) = self.members.iter().position(|member| member.node == to) else {
+        let Some(to) = self.place_of(to) else {
             return;
         };
         if self.processes[to].life.is_none() || !self.network.is_open(from, to) {
+            return;
+        }
+        if message.is_of_cluster() && cluster == 0 {
             return;
         }
         self.kernel.check(versions::sending(message, &self.processes[to]));
@@ -56,15 +60,20 @@ impl World {
                 at = self.network.in_order(from, to, at);
             }
             let bytes = bytes.clone();
-            self.schedule(at, Event::Deliver { from, to, epoch, bytes });
+            let places = (from, to);
+            self.schedule(at, Event::Deliver(Delivery { places, nodes, cluster, epoch, bytes }));
         }
     }
 
-    pub(super) fn deliver(&mut self, from: usize, to: usize, epoch: u64, bytes: &[u8]) {
+    pub(super) fn deliver(&mut self, delivery: &Delivery) {
+        let Delivery { places: (from, to), nodes, cluster, epoch, ref bytes } = *delivery;
         // A connection ends with either process, and what is under way in it is lost, unless the
         // network holds it back: then it may reach a later one.
         let late = self.kernel.plan.rates.of(Fault::Reorder) > 0;
         if !self.network.is_open(from, to) || (self.processes[to].epoch != epoch && !late) {
+            return;
+        }
+        if self.processes[to].member.node != nodes.1 {
             return;
         }
         let message = match PeerMessage::decode(bytes) {
@@ -75,9 +84,10 @@ impl World {
         };
         self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
         self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
-        let member = self.members[from].node;
-        if let Some(life) = &mut self.processes[to].life {
-            life.host.input(Input::Peer { from: member, message });
+        if let Some(life) = &mut self.processes[to].life
+            && (!message.is_of_cluster() || life.host.node().cluster() == cluster)
+        {
+            life.host.input(Input::Peer { from: nodes.0, message });
             self.look(to);
         }
     }

@@ -1,7 +1,7 @@
 //! The world: a cluster, its network and its clients, moved from event to event.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use super::checks::watches::Moved;
 use super::checks::{Violation, require};
 use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
-use super::disk::SimDisk;
+use super::disk::{SimDisk, SimStore};
 use super::faults::Fault;
 use super::kernel::{Kernel, Phase};
+use super::members;
 use super::network::Network;
 use super::plan::Plan;
 use super::process::{Life, Process};
@@ -23,15 +24,15 @@ use super::workload;
 use crate::auth::Schemes;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
-use crate::membership::{Genesis, Member};
+use crate::membership::Member;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::node::{Keeping, NodeConfig};
+use crate::node::{NodeConfig, REMOVED};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
 use crate::runtime::host::{Host, Limits};
-use crate::storage::StorageError;
+use crate::storage::{Identity, LogStore, StorageError};
 use crate::version::{FIRST, VERSION};
 
 /// Something that is due.
@@ -40,7 +41,7 @@ pub(crate) enum Event {
     /// A process looks at what has come in.
     Step { place: usize },
     /// A message arrives.
-    Deliver { from: usize, to: usize, epoch: u64, bytes: Vec<u8> },
+    Deliver(Delivery),
     /// A disk has synced what it was given.
     Synced { place: usize, epoch: u64 },
     /// A process is killed while its disk writes, if it still does.
@@ -57,6 +58,17 @@ pub(crate) enum Event {
     MakeRoom { place: usize },
     /// A fault strikes.
     Strike { fault: Fault },
+}
+
+/// A message under way, between two nodes that were of this cluster when it left.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) places: (usize, usize),
+    pub(crate) nodes: (NodeId, NodeId),
+    pub(crate) cluster: u64,
+    /// Of whom it is sent to.
+    pub(crate) epoch: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -95,9 +107,16 @@ pub(crate) struct World {
     pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
-    pub(super) members: Vec<Member>,
-    /// The disks again, for the checks.
-    disks: Vec<SimDisk>,
+    /// Whom new disks make who starts from them.
+    pub(super) identities: Random,
+    /// The addresses that all are given.
+    list: Vec<String>,
+    /// All disks that there ever were, for the checks.
+    pub(super) disks: BTreeMap<NodeId, SimDisk>,
+    /// Since when nodes do not run, of those that have run.
+    pub(super) down_since: BTreeMap<NodeId, Nanos>,
+    /// When a disk was last lost for good; 0: never.
+    pub(super) lost_at: Nanos,
     due: BinaryHeap<Reverse<Due>>,
     sequence: u64,
     pub(crate) steps: u64,
@@ -108,50 +127,47 @@ impl World {
         let random = Random::new(seed);
         let plan = Plan::draw(&random.fork(1), length);
         entropy::simulated::seed(Some(random.fork(2).next()));
-        let members: Vec<Member> = (1..=plan.nodes as u64)
-            .map(|node| Member::new(node, format!("node-{}", node - 1)))
-            .collect();
-        let founding = founding(&members);
-        let kernel = Rc::new(Kernel::new(plan, random.fork(3), words));
         let mut world = World {
-            network: Network::new(members.len()),
+            network: Network::new(plan.places),
+            list: (0..plan.nodes).map(members::address).collect(),
+            identities: random.fork(9),
             processes: Vec::new(),
-            disks: Vec::new(),
+            disks: BTreeMap::new(),
+            down_since: BTreeMap::new(),
+            lost_at: 0,
             due: BinaryHeap::new(),
             sequence: 0,
             steps: 0,
-            members,
             random: random.fork(4),
             versions: random.fork(6),
-            kernel,
+            kernel: Rc::new(Kernel::new(plan, random.fork(3), words)),
         };
-        for place in 0..world.members.len() {
-            let ahead = world.random.below(1000 * SECOND);
-            let rate = world.draw_rate();
-            let disk = SimDisk::founded(&founding, place, world.random.next());
-            world.disks.push(disk.clone());
-            world.processes.push(Process {
-                disk,
-                clock: Arc::new(NodeClock::new(world.kernel.time.clone(), ahead, rate)),
-                life: None,
-                epoch: 0,
-                out: None,
-                version: if world.kernel.plan.mixed && world.versions.percent(60) {
-                    FIRST
-                } else {
-                    VERSION
-                },
-                lowered_at: None,
-                wiped: false,
-                paused_until: 0,
-                slow_until: 0,
-                slow_disk_until: 0,
-                starting: true,
-            });
-            let at = world.random.below(SECOND);
-            world.schedule(at, Event::Start { place });
+        for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
+            let old = world.kernel.plan.mixed && world.versions.percent(60);
+            world.add_process(member, disk, if old { FIRST } else { VERSION });
+            world.start_later(place);
         }
         world
+    }
+
+    pub(super) fn add_process(&mut self, member: Member, disk: SimDisk, version: u16) {
+        self.put_disk(&member, &disk);
+        let ahead = self.random.below(1000 * SECOND);
+        let rate = self.draw_rate();
+        self.processes.push(Process {
+            disk,
+            member,
+            clock: Arc::new(NodeClock::new(self.kernel.time.clone(), ahead, rate)),
+            life: None,
+            epoch: 0,
+            out: None,
+            version,
+            lowered_at: None,
+            paused_until: 0,
+            slow_until: 0,
+            slow_disk_until: 0,
+            starting: false,
+        });
     }
 
     pub(crate) fn draw_rate(&self) -> u64 {
@@ -250,7 +266,7 @@ impl World {
                     self.want_step(place, until);
                 }
             }
-            Event::Deliver { from, to, epoch, bytes } => self.deliver(from, to, epoch, &bytes),
+            Event::Deliver(delivery) => self.deliver(&delivery),
             Event::Synced { place, epoch } => self.synced(place, epoch),
             Event::Tear { place, epoch } => {
                 let life = self.processes[place].life.as_ref();
@@ -280,20 +296,9 @@ impl World {
         }
     }
 
-    /// The process notices whether it reaches a peer now.
-    fn notice(&mut self, place: usize, peer: usize) {
-        let reaches = self.network.is_open(place, peer) && self.processes[peer].life.is_some();
-        let member = self.members[peer].node;
-        let version = self.processes[peer].version;
-        if let Some(life) = &mut self.processes[place].life {
-            life.host.input(if reaches {
-                Input::Connected { peer: member, version }
-            } else {
-                let problem = Problem { reason: "cut off".to_owned(), refused: false };
-                Input::Unreachable { peer: member, problem }
-            });
-            self.look(place);
-        }
+    pub(super) fn unreachable(peer: NodeId) -> Input {
+        let problem = Problem { reason: "cut off".to_owned(), refused: false };
+        Input::Unreachable { peer, problem }
     }
 
     /// The ends of a link notice a change of it, after a while.
@@ -324,6 +329,10 @@ impl World {
             self.kernel.count_fault(Fault::ReadError);
         }
         let mut store = process.disk.open();
+        if let Err(error) = move_to(&mut store, &process.member.address) {
+            return self.refused(place, &error);
+        }
+        let process = &self.processes[place];
         let plan = &self.kernel.plan;
         let config = NodeConfig {
             heartbeat: plan.heartbeat,
@@ -332,9 +341,9 @@ impl World {
             version,
             seed: self.random.next(),
             log: plan.log,
-            keeping: Keeping { max_voters: 7, ..Keeping::default() },
-            peers: Vec::new(),
-            majority_after: None,
+            keeping: plan.keeping,
+            peers: self.list.clone(),
+            majority_after: plan.majority_after,
             zone: String::new(),
         };
         let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);
@@ -351,8 +360,8 @@ impl World {
         };
         self.kernel.count_event("starts");
         self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();
-        let (host, shared) =
-            Host::new(node, clock, limits, self.members.clone(), Schemes::default());
+        let members = self.processes.iter().map(|process| process.member.clone()).collect();
+        let (host, shared) = Host::new(node, clock, limits, members, Schemes::default());
         let coordinator = Coordinator::simulated(shared);
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
         self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);
@@ -363,6 +372,7 @@ impl World {
         let disk = &self.processes[place].disk;
         let checked = durability::recovered(life.host.node(), &disk.condition());
         self.kernel.check(checked);
+        self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
@@ -381,7 +391,7 @@ impl World {
         self.kernel.trace.say_fault(format_args!("node {place}: does not start: {error}"));
         let damaged = self.processes[place].disk.condition().damaged;
         match error {
-            StorageError::Io { .. } => {
+            StorageError::Io { .. } | StorageError::NoSpace { .. } => {
                 self.processes[place].starting = true;
                 self.schedule_in(SECOND, Event::Start { place });
             }
@@ -389,9 +399,8 @@ impl World {
                 self.too_old(place);
                 self.start_in(place, SECOND);
             }
-            StorageError::Corrupt { .. } if damaged.is_some() => {
-                self.processes[place].out = damaged;
-            }
+            StorageError::Corrupt { .. } if damaged.is_some() => self.given_up(place),
+            StorageError::Removed { .. } => self.given_up(place),
             _ => self.kernel.fail(Violation::new(
                 "I14 what was written opens",
                 format!("node {place}: {error}"),
@@ -408,6 +417,7 @@ impl World {
         self.kernel.checks.borrow_mut().watches.crashed(place);
         self.kernel.executor.kill(place);
         self.kernel.coordinators.borrow_mut()[place] = None;
+        self.down_since.insert(self.processes[place].member.node, self.now());
         let torn = self.kernel.plan.rates.of(Fault::TornWrite) > 0 && self.random.percent(50);
         if life.kill(&self.random, torn) {
             self.kernel.count_fault(Fault::TornWrite);
@@ -441,12 +451,15 @@ impl World {
         life: &Life,
         before: Before,
         installed: Option<u64>,
+        disk: &[DiskOp],
     ) -> Result<(), Violation> {
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
         let node = life.host.node();
         let oracle = &mut checks.oracle;
-        checks.agreement.stepped(oracle, node, before, &self.disks)?;
+        let membership = &mut checks.membership;
+        disk.iter().try_for_each(|op| membership.writing(op, oracle))?;
+        checks.agreement.stepped(oracle, membership, node, before, &self.disks)?;
         for end in oracle.take_ended() {
             let how = if end.by_expiry { "sessions expired" } else { "sessions closed" };
             self.kernel.count_event(how);
@@ -465,7 +478,6 @@ impl World {
 
     fn step(&mut self, place: usize) {
         self.steps += 1;
-        let now = self.now();
         let Some(mut life) = self.processes[place].life.take() else {
             return;
         };
@@ -504,11 +516,21 @@ impl World {
                 work.messages.len()
             ));
         }
+        if work.members.is_some() {
+            life.members.clone_from(&work.members);
+        }
         let (term, _, leads) = life.host.node().leadership();
-        let checked = self.observe(place, &life, before, installed).and_then(|()| {
+        let (now, leads_in) = (self.now(), leads.then_some(term));
+        let checked = self.observe(place, &life, before, installed, &work.disk).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
+            checks.membership.told(work.cluster)?;
             work.disk.iter().try_for_each(|op| {
-                versions::proposing(op, leads.then_some(term), &self.processes, now)?;
+                let membership = &mut checks.membership;
+                versions::proposing(op, leads_in, &self.processes, membership, now)?;
+                // Who was stopped for a while reads what others have said before they went.
+                let stopped = self.processes[place].paused_until + self.patience() > now;
+                let is_alive = |node| stopped || self.may_seem_alive(node);
+                membership.proposing(op, life.host.node(), leads_in, now, is_alive)?;
                 checks.agreement.writing(op)
             })
         });
@@ -523,8 +545,9 @@ impl World {
             messages.truncate(self.random.index(messages.len() + 1));
             disk.truncate(self.random.index(disk.len() + 1));
         }
+        let cluster = life.host.node().cluster();
         for (to, message) in messages {
-            self.send(place, to, &message);
+            self.send(place, cluster, to, &message);
         }
         for op in disk {
             self.submit(place, &mut life, op);
@@ -580,6 +603,8 @@ impl World {
         self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
         if reason.starts_with("the cluster acts by version") {
             self.too_old(place);
+        } else if reason == REMOVED && self.may_be_gone(place) {
+            self.kernel.count_event("removed members stopped");
         } else if !reason.starts_with("the disk failed") {
             self.kernel.fail(Violation::new(
                 "I31 no node stops by itself",
@@ -589,24 +614,6 @@ impl World {
         self.crash(place);
         let time = self.random.around(3 * SECOND);
         self.start_in(place, time);
-    }
-
-    /// How many nodes may be out for good: so many that a majority is left.
-    pub(crate) fn may_lose_another(&self) -> bool {
-        let out = self.processes.iter().filter(|process| self.is_damaged(process)).count();
-        2 * (out + 1) < self.processes.len()
-    }
-
-    fn is_damaged(&self, process: &Process) -> bool {
-        process.out.is_some() || process.wiped || process.disk.condition().damaged.is_some()
-    }
-
-    /// The disk of a node that does not run is replaced by an empty one.
-    pub(crate) fn replace_disk(&mut self, place: usize) {
-        let disk = SimDisk::founded(&founding(&self.members), place, self.random.next());
-        self.disks[place] = disk.clone();
-        self.processes[place].disk = disk;
-        self.processes[place].wiped = true;
     }
 
     /// Whether all that can run do, and are at the same place in the log.
@@ -624,7 +631,11 @@ impl World {
 
     /// Whether there is a leader that all who can run follow.
     pub(crate) fn has_leader(&self) -> bool {
-        let mut running = self.processes.iter().filter(|process| process.out.is_none());
+        let checks = self.kernel.checks.borrow();
+        let members = self.processes.iter();
+        let mut running = members.filter(|process| {
+            process.out.is_none() && checks.membership.is_member(process.member.node)
+        });
         let leader = |process: &Process| {
             let (term, leader, _) = process.life.as_ref()?.host.node().leadership();
             (leader != 0).then_some((term, leader))
@@ -669,8 +680,14 @@ impl World {
     }
 }
 
-fn founding(members: &[Member]) -> Genesis {
-    Genesis { cluster: 1, members: members.to_vec() }
+/// The instance is where it is now, whatever its disk says.
+fn move_to(store: &mut SimStore, address: &str) -> Result<(), StorageError> {
+    match store.identity().cloned() {
+        Some(identity) if identity.address != address => {
+            store.set_identity(&Identity { address: address.to_owned(), ..identity })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Drop for World {

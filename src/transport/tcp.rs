@@ -333,7 +333,9 @@ fn weight(message: &PeerMessage) -> usize {
             PeerMessage::Tell { news, .. } => news.iter().map(News::size).sum(),
             PeerMessage::LetGo { reason, .. } => reason.len(),
             PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
-            PeerMessage::Join { member } => member.address.len() + member.zone.len(),
+            PeerMessage::Join { member } | PeerMessage::Present { member } => {
+                member.address.len() + member.zone.len()
+            }
             PeerMessage::Health { silent } => 8 * silent.len(),
             // A word is bounded, and one is told a second.
             PeerMessage::Meet { word } => 64 * (1 + word.list.len()),

@@ -7,6 +7,7 @@ use crate::machine::command::NodeId;
 use crate::node::Node;
 use crate::node::io::DiskOp;
 use crate::simulation::checks::durability;
+use crate::simulation::checks::membership::Membership;
 use crate::simulation::disk::SimDisk;
 use crate::simulation::oracle::{Oracle, digest};
 
@@ -30,9 +31,10 @@ impl Agreement {
     pub(crate) fn stepped(
         &mut self,
         oracle: &mut Oracle,
+        membership: &mut Membership,
         node: &Node,
         before: Before,
-        disks: &[SimDisk],
+        disks: &BTreeMap<NodeId, SimDisk>,
     ) -> Result<bool, Violation> {
         let (term, _, leads) = node.leadership();
         if leads {
@@ -57,11 +59,15 @@ impl Agreement {
                     require(entry.index == oracle.last() + 1, "I11 no gap", || {
                         format!("entry {} after {}", entry.index, oracle.last())
                     })?;
-                    durability::on_majority(disks, entry.index, entry.term)?;
+                    durability::on_majority(membership, disks, entry.index, entry.term)?;
                     oracle.take(&entry)?;
+                    membership.committed(&entry)?;
                     news = true;
                 }
             }
+        }
+        if applied.index == oracle.last() {
+            membership.follows(node)?;
         }
         same_state(oracle, node)?;
         Ok(news)

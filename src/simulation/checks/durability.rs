@@ -1,5 +1,8 @@
 //! Nothing is promised before it is durable (I12, I13).
 
+use std::collections::BTreeMap;
+
+use super::membership::Membership;
 use super::{Violation, require};
 use crate::machine::command::NodeId;
 use crate::node::Node;
@@ -8,13 +11,19 @@ use crate::simulation::disk::{Condition, SimDisk};
 
 /// I12: what is committed is on the disks of a majority, at the moment when it first counts as
 /// committed. Whatever crashes then, it is in every later state.
-pub(crate) fn on_majority(disks: &[SimDisk], index: u64, term: u64) -> Result<(), Violation> {
-    let holding = disks.iter().filter(|disk| disk.condition().holds(index, term)).count();
-    require(holding > disks.len() / 2, "I12 committed is durable", || {
-        format!(
-            "entry {index} of term {term} is applied, and on {holding} of {} disks",
-            disks.len()
-        )
+///
+/// Learners do not count. A disk that was lost since counts as it was then.
+pub(crate) fn on_majority(
+    membership: &Membership,
+    disks: &BTreeMap<NodeId, SimDisk>,
+    index: u64,
+    term: u64,
+) -> Result<(), Violation> {
+    let holds = |node| disks.get(&node).is_some_and(|disk| disk.condition().holds(index, term));
+    require(membership.decides(holds), "I12 committed is durable", || {
+        let holding: Vec<&NodeId> = disks.keys().filter(|node| holds(**node)).collect();
+        let voting = membership.voting();
+        format!("entry {index} of term {term} is applied, and on {holding:x?} of {voting:x?}")
     })
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod agreement;
 pub(crate) mod durability;
 pub(crate) mod elections;
 pub(crate) mod locks;
+pub(crate) mod membership;
 pub(crate) mod order;
 pub(crate) mod queues;
 pub(crate) mod sessions;
@@ -64,6 +65,7 @@ pub(crate) struct Checks {
     moments: u64,
     pub(crate) elections: elections::Elections,
     pub(crate) locks: locks::Locks,
+    pub(crate) membership: membership::Membership,
     pub(crate) order: order::Order,
     pub(crate) queues: queues::Queues,
     pub(crate) sessions: sessions::Sessions,
@@ -81,6 +83,7 @@ impl Checks {
             moments: 0,
             elections: elections::Elections::new(plan.clocks_are_fair()),
             locks: locks::Locks::new(plan.clocks_are_fair()),
+            membership: membership::Membership::default(),
             order: order::Order::default(),
             queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),

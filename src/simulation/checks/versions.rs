@@ -1,5 +1,6 @@
 //! Members of several versions: nobody meets what it cannot do (I32).
 
+use super::membership::Membership;
 use super::{Violation, require};
 use crate::error::{Error, Result as Answered};
 use crate::machine::command::{Batch, Command};
@@ -18,6 +19,7 @@ pub(crate) fn proposing(
     op: &DiskOp,
     leads_in: Option<u64>,
     processes: &[Process],
+    membership: &Membership,
     now: Nanos,
 ) -> Result<(), Violation> {
     let DiskOp::Write { write, .. } = op else {
@@ -31,7 +33,10 @@ pub(crate) fn proposing(
             let Command::RaiseVersion { version } = request.command else {
                 continue;
             };
-            for (place, process) in processes.iter().enumerate() {
+            let members = processes.iter().enumerate();
+            for (place, process) in
+                members.filter(|(_, process)| membership.is_member(process.member.node))
+            {
                 let believed = process.lowered_at.is_some_and(|at| now <= at + NOTICED);
                 let can = process.epoch > 0 && process.version >= version;
                 require(can || believed, "I32 raised when all can", || {

@@ -1,0 +1,220 @@
+//! One cluster, whoever comes and goes (I25, I26), and who votes in it, read off its log.
+
+use std::collections::BTreeSet;
+
+use super::{Violation, require};
+use crate::machine::command::NodeId;
+use crate::membership::{Part, VotingChange};
+use crate::node::Node;
+use crate::node::io::DiskOp;
+use crate::node::message::{EntryKind, LogEntry, Voting};
+use crate::simulation::clock::Nanos;
+use crate::simulation::oracle::Oracle;
+
+#[derive(Debug, Default)]
+pub(crate) struct Membership {
+    cluster: Option<u64>,
+    /// What it was founded with: the hash of the state, and who votes.
+    genesis: Option<(u64, Voting)>,
+    /// Who votes after the last committed entry, and who did before the last change of that.
+    voting: Voting,
+    before: Voting,
+    /// The entry of that change.
+    pub(crate) changed_at: u64,
+    /// The last change that a leader put into its log, and when.
+    proposed: (u64, Nanos),
+    /// Those whom a leader has taken out, committed or not.
+    gone: BTreeSet<NodeId>,
+    /// Every id that there ever was.
+    ids: BTreeSet<NodeId>,
+}
+
+impl Membership {
+    /// A cluster that was there from the start.
+    pub(crate) fn begins(&mut self, cluster: u64, hash: u64, voting: Voting) {
+        self.cluster = Some(cluster);
+        self.genesis = Some((hash, voting.clone()));
+        (self.voting, self.changed_at) = (voting, 1);
+    }
+
+    pub(crate) fn is_founded(&self) -> bool {
+        self.genesis.is_some()
+    }
+
+    pub(crate) fn voting(&self) -> &Voting {
+        &self.voting
+    }
+
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
+        let Voting { voters, learners, voters_outgoing, .. } = &self.voting;
+        [voters, learners, voters_outgoing].iter().any(|list| list.contains(&node))
+    }
+
+    /// Whether this node may have stopped because it is no member any more.
+    pub(crate) fn may_be_gone(&self, node: NodeId) -> bool {
+        self.gone.contains(&node)
+    }
+
+    /// Those of whom a majority each decides.
+    pub(crate) fn quorums(&self) -> impl Iterator<Item = &[NodeId]> {
+        quorums(&self.voting)
+    }
+
+    /// Whether no change is under way, nor was for some time.
+    pub(crate) fn is_quiet(&self, now: Nanos, time: Nanos) -> bool {
+        let (index, at) = self.proposed;
+        self.voting.voters_outgoing.is_empty() && index <= self.changed_at && at + time < now
+    }
+
+    /// I26: a disk that begins anew is somebody who was never there before.
+    pub(crate) fn new_disk(&mut self, node: NodeId) -> Result<(), Violation> {
+        require(node != 0 && self.ids.insert(node), "I26 an id is of one disk", || {
+            format!("a new disk has the id {node:x}, which another one had")
+        })
+    }
+
+    /// I25: all that is ever founded or joined is one cluster.
+    pub(crate) fn writing(&mut self, op: &DiskOp, oracle: &mut Oracle) -> Result<(), Violation> {
+        match op {
+            DiskOp::Identify { identity, .. } if identity.cluster != 0 => {
+                let cluster = *self.cluster.get_or_insert(identity.cluster);
+                require(cluster == identity.cluster, "I25 one cluster", || {
+                    let (node, other) = (identity.node, identity.cluster);
+                    format!("there is {cluster:x}, and node {node:x} belongs to {other:x}")
+                })
+            }
+            DiskOp::Install { meta, state, .. } if (meta.index, meta.term) == (1, 1) => {
+                let genesis = (meta.hash, meta.voting.clone());
+                if let Some(known) = &self.genesis {
+                    return require(*known == genesis, "I25 one genesis", || {
+                        format!("{known:?} was founded, and now {genesis:?} is")
+                    });
+                }
+                (self.voting, self.changed_at) = (meta.voting.clone(), 1);
+                self.genesis = Some(genesis);
+                oracle.found(state.clone());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// I25: the shell is told of no other cluster than the one that there is.
+    pub(crate) fn told(&self, cluster: Option<u64>) -> Result<(), Violation> {
+        require(cluster.is_none() || cluster == self.cluster, "I25 one cluster", || {
+            format!("there is {:x?}, and somebody says {cluster:x?}", self.cluster)
+        })
+    }
+
+    /// I12: what is committed is with a majority of those who vote. A leader counts by the
+    /// configuration that it has applied: while it has not, that before the last change.
+    pub(crate) fn decides(&self, mut holds: impl FnMut(NodeId) -> bool) -> bool {
+        let mut decide = |voting: &Voting| {
+            let mut quorums = quorums(voting).peekable();
+            quorums.peek().is_some()
+                && quorums.all(|voters| {
+                    2 * voters.iter().filter(|node| holds(**node)).count() > voters.len()
+                })
+        };
+        decide(&self.voting) || decide(&self.before)
+    }
+
+    /// An entry is committed.
+    pub(crate) fn committed(&mut self, entry: &LogEntry) -> Result<(), Violation> {
+        if entry.kind != EntryKind::Membership {
+            return Ok(());
+        }
+        let change = VotingChange::decode(&entry.data)
+            .map_err(|reason| Violation::new("I28 entries decode", reason))?;
+        if let Some(after) = changed(&self.voting, &change) {
+            self.before = std::mem::replace(&mut self.voting, after);
+            self.changed_at = entry.index;
+        }
+        Ok(())
+    }
+
+    /// I25: a replica has the voters that its log says.
+    pub(crate) fn follows(&self, node: &Node) -> Result<(), Violation> {
+        let (ours, theirs) = (sorted(&self.voting), sorted(&node.voting()));
+        require(ours == theirs, "I25 who votes follows from the log", || {
+            format!("node {:x} has {theirs:?}, and not {ours:?}", node.id())
+        })
+    }
+
+    /// I25: when a leader proposes a change, a majority of those that would vote is alive.
+    pub(crate) fn proposing(
+        &mut self,
+        op: &DiskOp,
+        node: &Node,
+        leads_in: Option<u64>,
+        now: Nanos,
+        is_alive: impl Fn(NodeId) -> bool,
+    ) -> Result<(), Violation> {
+        let DiskOp::Write { write, .. } = op else {
+            return Ok(());
+        };
+        for entry in &write.entries {
+            if entry.kind != EntryKind::Membership || Some(entry.term) != leads_in {
+                continue;
+            }
+            self.proposed = (entry.index.max(self.proposed.0), now);
+            let Ok(change) = VotingChange::decode(&entry.data) else {
+                continue;
+            };
+            let gone = change.steps.iter().filter(|(_, part)| *part == Part::Gone);
+            self.gone.extend(gone.map(|(node, _)| *node));
+            let Some(after) = changed(&node.voting(), &change) else {
+                continue;
+            };
+            for voters in quorums(&after) {
+                let alive = voters.iter().filter(|voter| is_alive(**voter)).count();
+                require(2 * alive > voters.len(), "I25 a majority is alive", || {
+                    format!("after {change:?} {alive} of {voters:x?} would be")
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn quorums(voting: &Voting) -> impl Iterator<Item = &[NodeId]> {
+    let lists = [voting.voters.as_slice(), voting.voters_outgoing.as_slice()];
+    lists.into_iter().filter(|list| !list.is_empty())
+}
+
+fn sorted(voting: &Voting) -> [Vec<NodeId>; 4] {
+    let Voting { voters, learners, voters_outgoing, learners_next, .. } = voting.clone();
+    let mut lists = [voters, learners, voters_outgoing, learners_next];
+    lists.iter_mut().for_each(|list| list.sort_unstable());
+    lists
+}
+
+/// Who votes after a change, by the rules of the Raft thesis and none of raft-rs's code; `None`:
+/// the change cannot be.
+fn changed(voting: &Voting, change: &VotingChange) -> Option<Voting> {
+    let mut after = voting.clone();
+    let joint = !voting.voters_outgoing.is_empty();
+    if change.steps.is_empty() {
+        after.learners.append(&mut after.learners_next);
+        after.voters_outgoing.clear();
+        return joint.then_some(after);
+    }
+    if change.steps.len() > 1 {
+        after.voters_outgoing = voting.voters.clone();
+    }
+    for (node, part) in &change.steps {
+        for list in [&mut after.voters, &mut after.learners, &mut after.learners_next] {
+            list.retain(|member| member != node);
+        }
+        match part {
+            Part::Voter => after.voters.push(*node),
+            // It votes in the outgoing half for as long as there is one.
+            Part::Learner if after.voters_outgoing.contains(node) => {
+                after.learners_next.push(*node)
+            }
+            Part::Learner => after.learners.push(*node),
+            Part::Gone => {}
+        }
+    }
+    (!joint && !after.voters.is_empty()).then_some(after)
+}

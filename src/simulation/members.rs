@@ -1,0 +1,320 @@
+//! Places and who is there: disks that begin blank, are lost and begin anew, and instances that
+//! join, leave and move.
+
+use std::time::Duration;
+
+use super::clock::{Nanos, SECOND};
+use super::disk::SimDisk;
+use super::faults::Fault;
+use super::process::Process;
+use super::random::Random;
+use super::world::{Event, World};
+use crate::machine::command::NodeId;
+use crate::membership::{Genesis, Member, node_id};
+use crate::node::io::Input;
+use crate::storage::Identity;
+use crate::version::{MEMBERS_SINCE, VERSION};
+
+/// The address of a place, as it is on the list.
+pub(super) fn address(place: usize) -> String {
+    format!("node-{place}:1")
+}
+
+/// Somebody who has never been there before.
+pub(super) fn newcomer(random: &Random, place: usize) -> (Member, u64) {
+    let (uid, incarnation) = (random.next().max(1), random.next());
+    let node = node_id(uid, incarnation);
+    let member = Member { node, uid, address: address(place), zone: String::new() };
+    (member, incarnation)
+}
+
+impl World {
+    /// The disks that the founding members begin with.
+    pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
+        let plan = &self.kernel.plan;
+        let newcomers: Vec<(Member, u64)> =
+            (0..plan.nodes).map(|place| newcomer(&self.identities, place)).collect();
+        if !plan.founded {
+            let blank = |(member, incarnation)| {
+                let disk = SimDisk::blank(0, &member, incarnation);
+                (member, disk)
+            };
+            return newcomers.into_iter().map(blank).collect();
+        }
+        let mut members: Vec<Member> = newcomers.iter().map(|(member, _)| member.clone()).collect();
+        members.sort_by_key(|member| member.node);
+        let founding = Genesis { cluster: 1, members };
+        let (_, meta, _) = founding.start(crate::version::FIRST);
+        self.kernel.checks.borrow_mut().membership.begins(1, meta.hash, meta.voting);
+        let founded = |(member, incarnation)| {
+            let disk = SimDisk::founded(&founding, &member, incarnation);
+            (member, disk)
+        };
+        newcomers.into_iter().map(founded).collect()
+    }
+
+    /// A disk that nobody has started from yet is at a place from now on.
+    pub(super) fn put_disk(&mut self, member: &Member, disk: &SimDisk) {
+        let checked = self.kernel.checks.borrow_mut().membership.new_disk(member.node);
+        self.kernel.check(checked);
+        self.disks.insert(member.node, disk.clone());
+    }
+
+    /// The process at this place, which does not run, starts from another disk the next time.
+    fn replace_disk(&mut self, place: usize, member: Member, disk: SimDisk) {
+        self.put_disk(&member, &disk);
+        let process = &mut self.processes[place];
+        (process.member, process.disk) = (member, disk);
+        process.version = VERSION;
+        self.lost_at = self.now();
+    }
+
+    /// The directory is of no use any more: the same instance begins it anew, and is another member
+    /// of the cluster that it was of.
+    pub(super) fn begin_anew(&mut self, place: usize) {
+        let old = self.processes[place].disk.identity();
+        let Identity { cluster, node, incarnation, address, uid } =
+            old.anew(self.identities.next());
+        let member = Member { node, uid, address, zone: String::new() };
+        self.kernel.trace.say_fault(format_args!(
+            "node {place}: begins anew as {node:x}, and was {:x}",
+            old.node
+        ));
+        self.kernel.count_event("directories begun anew");
+        let disk = SimDisk::blank(cluster, &member, incarnation);
+        self.replace_disk(place, member, disk);
+    }
+
+    /// How long the engine may take to see that somebody is gone, in whatever state it is.
+    pub(super) fn patience(&self) -> Nanos {
+        let patience = self.kernel.plan.heartbeat * 20;
+        2 * u64::try_from(patience.as_nanos()).unwrap_or(SECOND) + 15 * SECOND
+    }
+
+    /// Whether the cluster knows of members that come and go.
+    fn knows_members(&self) -> bool {
+        let checks = self.kernel.checks.borrow();
+        let blank = !checks.membership.is_founded();
+        blank || checks.oracle.version() >= MEMBERS_SINCE
+    }
+
+    /// Whether what is on this disk may be lost for good: the others can still decide, and know who
+    /// votes, and nobody is on the way out or in who could make that wrong.
+    pub(crate) fn may_lose(&self, place: usize) -> bool {
+        let now = self.now();
+        let node = self.processes[place].member.node;
+        let checks = self.kernel.checks.borrow();
+        let membership = &checks.membership;
+        if self.lost_at > 0 && now < self.lost_at + self.patience() {
+            return false;
+        }
+        if self.is_damaged(&self.processes[place]) {
+            return false;
+        }
+        if !membership.is_founded() {
+            // Any of those that have pledged may found at any moment.
+            let lost = self.disks.len() - self.processes.len();
+            return 2 * (lost + 1) < self.kernel.plan.nodes;
+        }
+        let leaving = |process: &Process| process.life.as_ref().is_some_and(|life| life.leaving);
+        if !membership.is_quiet(now, self.patience()) || self.processes.iter().any(leaving) {
+            return false;
+        }
+        let kept = |id: &&NodeId| {
+            **id != node
+                && self.processes.iter().any(|process| {
+                    process.member.node == **id
+                        && !self.is_damaged(process)
+                        && process.disk.condition().knows_committed(membership.changed_at)
+                })
+        };
+        let mut quorums = membership.quorums();
+        quorums.all(|voters| 2 * voters.iter().filter(kept).count() > voters.len())
+    }
+
+    fn is_damaged(&self, process: &Process) -> bool {
+        process.out.is_some() || process.disk.condition().damaged.is_some()
+    }
+
+    /// A disk decays, which its node finds at its next start.
+    pub(super) fn damage(&mut self, place: usize, how: &'static str) -> Option<String> {
+        if !self.may_lose(place) {
+            return None;
+        }
+        self.processes[place].disk.condition().damaged = Some(how);
+        self.lost_at = self.now();
+        self.crash(place);
+        let time = self.some_time();
+        self.start_in(place, time);
+        Some(format!("node {place}: {how}"))
+    }
+
+    /// A disk is replaced by an empty one.
+    pub(super) fn wipe(&mut self, place: usize) -> Option<String> {
+        if !self.knows_members() {
+            return self.damage(place, "the disk was replaced");
+        }
+        if !self.may_lose(place) {
+            return None;
+        }
+        self.crash(place);
+        let (member, incarnation) = newcomer(&self.identities, place);
+        let member = Member { address: self.processes[place].member.address.clone(), ..member };
+        let disk = SimDisk::blank(0, &member, incarnation);
+        let what = format!("node {place} is {:x} now", member.node);
+        self.replace_disk(place, member, disk);
+        let time = self.some_time();
+        self.start_in(place, time);
+        Some(what)
+    }
+
+    /// A store was refused that is damaged, or a removed member's.
+    pub(super) fn given_up(&mut self, place: usize) {
+        if self.knows_members() {
+            self.begin_anew(place);
+            let time = self.some_time();
+            self.start_in(place, time);
+        } else {
+            // The cluster cannot take in anybody, and waits for the one that it knows.
+            let damaged = self.processes[place].disk.condition().damaged;
+            self.processes[place].out = Some(damaged.unwrap_or("removed"));
+        }
+    }
+
+    pub(super) fn join(&mut self) -> Option<String> {
+        let place = self.processes.len();
+        if place >= self.kernel.plan.places || !self.knows_members() {
+            return None;
+        }
+        let (member, incarnation) = newcomer(&self.identities, place);
+        let disk = SimDisk::blank(0, &member, incarnation);
+        let what = format!("node {place} as {:x}", member.node);
+        self.add_process(member, disk, VERSION);
+        self.start_in(place, SECOND);
+        Some(what)
+    }
+
+    pub(super) fn leave(&mut self, place: usize) -> Option<String> {
+        let now = self.now();
+        let recent = self.lost_at > 0 && now < self.lost_at + self.patience();
+        let node = self.processes[place].member.node;
+        if recent || !self.knows_members() || !self.is_member(node) {
+            return None;
+        }
+        self.processes[place].life.as_mut()?.leaving = true;
+        self.input(place, Input::Leave);
+        Some(format!("node {place}"))
+    }
+
+    /// The instance is started again under another address.
+    pub(super) fn relocate(&mut self, place: usize) -> Option<String> {
+        if !self.knows_members() || !self.kernel.checks.borrow().membership.is_founded() {
+            return None;
+        }
+        let number = self.random.below(1000);
+        let address = format!("node-{place}.{number}:1");
+        self.crash(place);
+        self.processes[place].member.address.clone_from(&address);
+        let time = self.some_time();
+        self.start_in(place, time);
+        Some(format!("node {place} to {address}"))
+    }
+
+    pub(super) fn is_member(&self, node: NodeId) -> bool {
+        self.kernel.checks.borrow().membership.is_member(node)
+    }
+
+    pub(super) fn may_be_gone(&self, place: usize) -> bool {
+        let node = self.processes[place].member.node;
+        self.kernel.checks.borrow().membership.may_be_gone(node)
+    }
+
+    /// Where the node of this id runs, or would.
+    pub(super) fn place_of(&self, node: NodeId) -> Option<usize> {
+        self.processes.iter().position(|process| process.member.node == node)
+    }
+
+    /// Whether a leader may take this node for alive: it has run not long ago.
+    pub(super) fn may_seem_alive(&self, node: NodeId) -> bool {
+        self.down_since.get(&node).is_none_or(|at| at + self.patience() > self.now())
+    }
+
+    /// Whether all that can run are members, as many vote as should, and the roster says so.
+    pub(crate) fn is_whole(&self) -> bool {
+        let checks = self.kernel.checks.borrow();
+        let membership = &checks.membership;
+        let out = self.processes.iter().any(|process| process.out.is_some());
+        if out || checks.oracle.version() < MEMBERS_SINCE {
+            // Nobody can be added or removed then.
+            return true;
+        }
+        let voting = membership.voting();
+        let roster = checks.oracle.roster();
+        let there = |process: &Process| {
+            let told = process.life.as_ref().and_then(|life| life.members.as_ref());
+            membership.is_member(process.member.node)
+                && told.is_some_and(|told| told.iter().eq(roster.members()))
+        };
+        let most = self.processes.len().min(self.kernel.plan.keeping.max_voters);
+        let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
+        let votes = (wanted..=self.kernel.plan.keeping.max_voters).contains(&voting.voters.len());
+        let alive = voting.voters.iter().all(|voter| self.place_of(*voter).is_some());
+        let members = voting.voters.iter().chain(&voting.learners);
+        let put_down = members.clone().count() == roster.seats.len()
+            && members.clone().all(|node| {
+                let seat = roster.get(*node);
+                let known = self.place_of(*node).map(|place| &self.processes[place].member);
+                seat.is_some_and(|seat| {
+                    seat.votes == voting.voters.contains(node)
+                        && known.is_none_or(|member| *member == seat.member)
+                })
+            });
+        voting.voters_outgoing.is_empty()
+            && votes
+            && alive
+            && put_down
+            && self.processes.iter().all(there)
+    }
+
+    /// Within what time the members must be as they should, once all is well.
+    pub(crate) fn mending(&self) -> Nanos {
+        let plan = &self.kernel.plan;
+        let replaced: Duration = plan.keeping.replace_after * 2;
+        4 * plan.recovery() + u64::try_from(replaced.as_nanos()).unwrap_or(SECOND)
+    }
+
+    /// The process notices whether it reaches a peer now, or reaches somebody else there.
+    pub(super) fn notice(&mut self, place: usize, peer: usize) {
+        let other = &self.processes[peer];
+        let reaches = self.network.is_open(place, peer) && other.life.is_some();
+        let (node, version) = (other.member.node, other.version);
+        let Some(life) = &mut self.processes[place].life else {
+            return;
+        };
+        let before = life.connected.get(&peer).copied();
+        let lost = before.unwrap_or(node);
+        if !reaches || lost != node {
+            life.connected.remove(&peer);
+            life.host.input(World::unreachable(lost));
+        }
+        if reaches {
+            life.connected.insert(peer, node);
+            life.host.input(Input::Connected { peer: node, version });
+        }
+        self.look(place);
+    }
+
+    pub(super) fn start_later(&mut self, place: usize) {
+        let at = self.random.below(SECOND);
+        self.schedule(at, Event::Start { place });
+    }
+
+    pub(super) fn lose_place(&mut self, fault: Fault) -> Option<String> {
+        let place = self.random.index(self.processes.len());
+        match fault {
+            Fault::BitRot => self.damage(place, "a checksum does not match"),
+            Fault::LostWrites => self.damage(place, "the log ends before what was acknowledged"),
+            _ => self.wipe(place),
+        }
+    }
+}

@@ -129,7 +129,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 108] = [
+    pub const ALL: [Bug; 106] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -233,14 +233,13 @@ impl Bug {
         Bug::RemovedUnaware,
         Bug::PresumedAlive,
         Bug::TwoFounders,
-        Bug::PledgeUnsynced,
-        Bug::PromiseForgotten,
         Bug::UnreachedAbsent,
         Bug::OwnPromiseIgnored,
         Bug::VetoIgnored,
     ];
 
-    /// Those of how a cluster is founded, which the exploration of that finds.
+    /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
+    /// crashes a node at the very moment that some of them take.
     pub const OF_FORMATION: [Bug; 6] = [
         Bug::TwoFounders,
         Bug::PledgeUnsynced,

@@ -196,7 +196,8 @@ fn configure(view: &View) -> Option<Action> {
         if view.roster.get(*node).is_none() && seats.len() < MEMBERS_MAX {
             let old = view.replaces(member);
             // Two of one address or uid: the older one is alive, so that one of them is a copy.
-            if old.is_some_and(|old| view.is_member(old) && view.is_alive(old)) {
+            let alive = |old: NodeId| view.is_alive(old) && !planted(Bug::LivingReplaced);
+            if old.is_some_and(|old| view.is_member(old) && alive(old)) {
                 continue;
             }
             seats.push(Seat { member: member.clone(), votes: view.voters.contains(node) });

@@ -81,6 +81,7 @@ impl World {
             Fault::SlowNode => {
                 let place = self.some_running()?;
                 self.processes[place].slow_until = now + time;
+                self.troubled_until = self.troubled_until.max(now + time);
                 Some(format!("node {place} for {time} ns"))
             }
             Fault::Crash => {
@@ -121,6 +122,7 @@ impl World {
             Fault::SlowDisk => {
                 let place = self.random.index(self.processes.len());
                 self.processes[place].slow_disk_until = now + time;
+                self.troubled_until = self.troubled_until.max(now + time);
                 Some(format!("node {place} for {time} ns"))
             }
             Fault::FullDisk => {
@@ -133,7 +135,11 @@ impl World {
             Fault::Join => self.join(),
             Fault::Leave => {
                 let place = self.some_running()?;
-                self.leave(place)
+                if self.random.percent(40) {
+                    self.leave_while_another_is_down(place)
+                } else {
+                    self.leave(place)
+                }
             }
             Fault::Move => {
                 let place = self.random.index(self.processes.len());
@@ -189,6 +195,7 @@ impl World {
                 self.noticed_soon(*from, *to, SECOND);
             }
         }
+        self.troubled_until = self.troubled_until.max(self.now() + time);
         self.schedule_in(time, Event::Heal { links });
         format!("nodes {apart:?} for {time} ns")
     }
@@ -196,6 +203,7 @@ impl World {
     fn pause(&mut self, place: usize, time: Nanos) {
         let until = self.now() + time;
         self.processes[place].paused_until = until;
+        self.troubled_until = self.troubled_until.max(until);
         if let Some(life) = &mut self.processes[place].life {
             // The step that was due comes afterwards.
             life.step_at = Nanos::MAX;

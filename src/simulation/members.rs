@@ -87,8 +87,12 @@ impl World {
 
     /// How long the engine may take to see that somebody is gone, in whatever state it is.
     pub(super) fn patience(&self) -> Nanos {
-        let patience = self.kernel.plan.heartbeat * 20;
-        2 * u64::try_from(patience.as_nanos()).unwrap_or(SECOND) + 15 * SECOND
+        2 * self.heartbeats(20) + 15 * SECOND
+    }
+
+    pub(super) fn heartbeats(&self, count: u32) -> Nanos {
+        let time = self.kernel.plan.heartbeat * count;
+        u64::try_from(time.as_nanos()).unwrap_or(SECOND)
     }
 
     /// Whether the cluster knows of members that come and go.
@@ -202,8 +206,22 @@ impl World {
             return None;
         }
         self.processes[place].life.as_mut()?.leaving = true;
+        self.leavers.insert(node);
         self.input(place, Input::Leave);
         Some(format!("node {place}"))
+    }
+
+    /// The same a while after another has gone down.
+    pub(super) fn leave_while_another_is_down(&mut self, place: usize) -> Option<String> {
+        let another = self.random.index(self.processes.len());
+        if another == place || !self.is_member(self.processes[place].member.node) {
+            return self.leave(place);
+        }
+        let time = self.patience();
+        self.crash(another);
+        self.start_in(another, 2 * time);
+        self.schedule_in(time, Event::Leave { place });
+        Some(format!("node {place}, in {time} ns, while node {another} is down"))
     }
 
     /// The instance is started again under another address.
@@ -234,9 +252,20 @@ impl World {
         self.processes.iter().position(|process| process.member.node == node)
     }
 
-    /// Whether a leader may take this node for alive: it has run not long ago.
+    /// Whether a leader may take this node for alive: it has run not long ago, or what it sent then
+    /// has come late.
     pub(super) fn may_seem_alive(&self, node: NodeId) -> bool {
-        self.down_since.get(&node).is_none_or(|at| at + self.patience() > self.now())
+        let allowed = self.heartbeats(25) + 10 * SECOND;
+        self.down_since.get(&node).is_none_or(|at| at + allowed > self.now())
+    }
+
+    /// Whether a leader may take this node's place from it: it wants to go, or was not heard of for
+    /// a while.
+    pub(super) fn may_go(&self, node: NodeId) -> bool {
+        let down = self.down_since.get(&node).copied().unwrap_or(self.now());
+        let silent = down + self.heartbeats(10) <= self.now();
+        let troubled = self.troubled_until + self.heartbeats(30) >= down;
+        silent || troubled || self.leavers.contains(&node) || self.place_of(node).is_some()
     }
 
     /// Whether all that can run are members, as many vote as should, and the roster says so.

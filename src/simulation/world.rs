@@ -1,12 +1,13 @@
 //! The world: a cluster, its network and its clients, moved from event to event.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::checks::agreement::{Before, same_state};
+use super::checks::membership::Known;
 use super::checks::watches::Moved;
 use super::checks::{Violation, require};
 use super::checks::{durability, versions};
@@ -56,6 +57,8 @@ pub(crate) enum Event {
     Heal { links: Vec<(usize, usize)> },
     /// A disk has room again.
     MakeRoom { place: usize },
+    /// An instance leaves.
+    Leave { place: usize },
     /// A fault strikes.
     Strike { fault: Fault },
 }
@@ -115,6 +118,10 @@ pub(crate) struct World {
     pub(super) disks: BTreeMap<NodeId, SimDisk>,
     /// Since when nodes do not run, of those that have run.
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
+    /// Those who were told to leave.
+    pub(super) leavers: BTreeSet<NodeId>,
+    /// Until when a node may not be heard of though it runs.
+    pub(super) troubled_until: Nanos,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
     due: BinaryHeap<Reverse<Due>>,
@@ -134,6 +141,8 @@ impl World {
             processes: Vec::new(),
             disks: BTreeMap::new(),
             down_since: BTreeMap::new(),
+            leavers: BTreeSet::new(),
+            troubled_until: 0,
             lost_at: 0,
             due: BinaryHeap::new(),
             sequence: 0,
@@ -292,6 +301,7 @@ impl World {
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),
             Event::MakeRoom { place } => self.processes[place].disk.condition().full = false,
+            Event::Leave { place } => drop(self.leave(place)),
             Event::Strike { fault } => self.strike(fault),
         }
     }
@@ -459,7 +469,7 @@ impl World {
         let oracle = &mut checks.oracle;
         let membership = &mut checks.membership;
         disk.iter().try_for_each(|op| membership.writing(op, oracle))?;
-        checks.agreement.stepped(oracle, membership, node, before, &self.disks)?;
+        checks.agreement.stepped(oracle, membership, node, before, self.now(), &self.disks)?;
         for end in oracle.take_ended() {
             let how = if end.by_expiry { "sessions expired" } else { "sessions closed" };
             self.kernel.count_event(how);
@@ -529,8 +539,13 @@ impl World {
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;
                 // Who was stopped for a while reads what others have said before they went.
                 let stopped = self.processes[place].paused_until + self.patience() > now;
-                let is_alive = |node| stopped || self.may_seem_alive(node);
-                membership.proposing(op, life.host.node(), leads_in, now, is_alive)?;
+                let known = Known {
+                    now,
+                    level: self.heartbeats(10),
+                    is_alive: &|node| stopped || self.may_seem_alive(node),
+                    may_go: &|node| self.may_go(node),
+                };
+                membership.proposing(op, life.host.node(), leads_in, &known)?;
                 checks.agreement.writing(op)
             })
         });

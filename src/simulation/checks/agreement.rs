@@ -8,6 +8,7 @@ use crate::node::Node;
 use crate::node::io::DiskOp;
 use crate::simulation::checks::durability;
 use crate::simulation::checks::membership::Membership;
+use crate::simulation::clock::Nanos;
 use crate::simulation::disk::SimDisk;
 use crate::simulation::oracle::{Oracle, digest};
 
@@ -34,6 +35,7 @@ impl Agreement {
         membership: &mut Membership,
         node: &Node,
         before: Before,
+        now: Nanos,
         disks: &BTreeMap<NodeId, SimDisk>,
     ) -> Result<bool, Violation> {
         let (term, _, leads) = node.leadership();
@@ -61,7 +63,7 @@ impl Agreement {
                     })?;
                     durability::on_majority(membership, disks, entry.index, entry.term)?;
                     oracle.take(&entry)?;
-                    membership.committed(&entry)?;
+                    membership.committed(&entry, now)?;
                     news = true;
                 }
             }

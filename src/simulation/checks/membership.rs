@@ -1,6 +1,6 @@
 //! One cluster, whoever comes and goes (I25, I26), and who votes in it, read off its log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Violation, require};
 use crate::machine::command::NodeId;
@@ -23,6 +23,8 @@ pub(crate) struct Membership {
     pub(crate) changed_at: u64,
     /// The last change that a leader put into its log, and when.
     proposed: (u64, Nanos),
+    /// Since when the members are members, in the world's time.
+    since: BTreeMap<NodeId, Nanos>,
     /// Those whom a leader has taken out, committed or not.
     gone: BTreeSet<NodeId>,
     /// Every id that there ever was.
@@ -120,7 +122,7 @@ impl Membership {
     }
 
     /// An entry is committed.
-    pub(crate) fn committed(&mut self, entry: &LogEntry) -> Result<(), Violation> {
+    pub(crate) fn committed(&mut self, entry: &LogEntry, now: Nanos) -> Result<(), Violation> {
         if entry.kind != EntryKind::Membership {
             return Ok(());
         }
@@ -129,6 +131,12 @@ impl Membership {
         if let Some(after) = changed(&self.voting, &change) {
             self.before = std::mem::replace(&mut self.voting, after);
             self.changed_at = entry.index;
+            for (node, part) in change.steps {
+                match part {
+                    Part::Gone => drop(self.since.remove(&node)),
+                    Part::Voter | Part::Learner => drop(self.since.entry(node).or_insert(now)),
+                }
+            }
         }
         Ok(())
     }
@@ -147,8 +155,7 @@ impl Membership {
         op: &DiskOp,
         node: &Node,
         leads_in: Option<u64>,
-        now: Nanos,
-        is_alive: impl Fn(NodeId) -> bool,
+        known: &Known<'_>,
     ) -> Result<(), Violation> {
         let DiskOp::Write { write, .. } = op else {
             return Ok(());
@@ -157,17 +164,38 @@ impl Membership {
             if entry.kind != EntryKind::Membership || Some(entry.term) != leads_in {
                 continue;
             }
+            let now = known.now;
             self.proposed = (entry.index.max(self.proposed.0), now);
             let Ok(change) = VotingChange::decode(&entry.data) else {
                 continue;
             };
             let gone = change.steps.iter().filter(|(_, part)| *part == Part::Gone);
             self.gone.extend(gone.map(|(node, _)| *node));
-            let Some(after) = changed(&node.voting(), &change) else {
+            let before = node.voting();
+            let Some(after) = changed(&before, &change) else {
                 continue;
             };
+            for (node, part) in &change.steps {
+                let settled = self.since.get(node).is_some_and(|at| at + known.level <= now);
+                let voted = self.genesis.iter().any(|(_, voting)| voting.voters.contains(node));
+                require(
+                    *part != Part::Voter || settled || voted,
+                    "I25 voters were learners",
+                    || {
+                        format!(
+                            "{node:x} is to vote, and is a member since {:?}",
+                            self.since.get(node)
+                        )
+                    },
+                )?;
+                require(
+                    *part != Part::Gone || (known.may_go)(*node),
+                    "I25 the living stay",
+                    || format!("{node:x} was alive just now, and has not left: {change:?}"),
+                )?;
+            }
             for voters in quorums(&after) {
-                let alive = voters.iter().filter(|voter| is_alive(**voter)).count();
+                let alive = voters.iter().filter(|voter| (known.is_alive)(**voter)).count();
                 require(2 * alive > voters.len(), "I25 a majority is alive", || {
                     format!("after {change:?} {alive} of {voters:x?} would be")
                 })?;
@@ -175,6 +203,16 @@ impl Membership {
         }
         Ok(())
     }
+}
+
+/// What the world knows of the nodes.
+pub(crate) struct Known<'a> {
+    pub(crate) now: Nanos,
+    /// For how long a learner is level with the log before it votes, at the least.
+    pub(crate) level: Nanos,
+    pub(crate) is_alive: &'a dyn Fn(NodeId) -> bool,
+    /// Whether its place may be taken.
+    pub(crate) may_go: &'a dyn Fn(NodeId) -> bool,
 }
 
 fn quorums(voting: &Voting) -> impl Iterator<Item = &[NodeId]> {

@@ -100,7 +100,7 @@ fn an_upgrade_that_is_not_finished_is_taken_back() {
 
 #[test]
 fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
-    let cluster = Cluster::new(3);
+    let cluster = Cluster::builder().version(2).start(3);
     let session = cluster.node(0).session();
     session.create("/kept", b"", CreateMode::Persistent).unwrap();
     // The log has it that the cluster acts by version 2.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Session};
+use quorate::{CreateMode, Pending, Session, Stat};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -102,6 +102,81 @@ fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
         assert_eq!(session.exists("/lock").unwrap().unwrap().czxid, token, "round {round}");
     }
     assert!(elections >= 30, "every third restart was that of a leader: {elections}");
+}
+
+/// Somebody who writes one thing after the other, and how long it took at most, in heartbeats.
+struct Writer {
+    session: Session,
+    pending: Pending<Stat>,
+    silent: u32,
+    longest: u32,
+    written: u64,
+}
+
+impl Writer {
+    fn new(session: Session) -> Writer {
+        session.create_or_set("/written", b"", CreateMode::Persistent).unwrap();
+        let pending = session.nonblocking().set("/written", b"");
+        Writer { session, pending, silent: 0, longest: 0, written: 0 }
+    }
+
+    /// Lets a heartbeat pass.
+    fn tick(&mut self, cluster: &Cluster) {
+        cluster.advance(SECOND / 20);
+        match self.pending.try_take() {
+            Some(done) => {
+                done.unwrap();
+                (self.silent, self.written) = (0, self.written + 1);
+                self.pending = self.session.nonblocking().set("/written", b"");
+            }
+            None => self.silent += 1,
+        }
+        self.longest = self.longest.max(self.silent);
+    }
+}
+
+/// A fleet of five is restarted and then replaced by five others, one after the other, while somebody
+/// writes: no write ever takes longer than an election does (20 heartbeats until the leader is missed,
+/// and as many for a vote that is split once).
+#[test]
+fn a_fleet_is_rolled_and_replaced_and_never_stops_for_longer_than_an_election() {
+    const ELECTION: u32 = 40;
+    let cluster = Cluster::new(5);
+    let mut instances: Vec<usize> = (0..5).collect();
+    for turn in 0..10 {
+        let (old, replace) = (instances[turn % 5], turn >= 5);
+        if replace {
+            instances[turn % 5] = cluster.add_node();
+        }
+        let mut writer = Writer::new(cluster.node(instances[(turn + 1) % 5]).session());
+        for _ in 0..100 {
+            writer.tick(&cluster);
+        }
+        assert!(cluster.node(old).safe_to_stop(), "turn {turn}");
+        let stopping = cluster.node(old);
+        std::thread::scope(|scope| {
+            let stopping = scope.spawn(move || {
+                if replace {
+                    stopping.leave(60 * SECOND).unwrap();
+                } else {
+                    stopping.close();
+                }
+            });
+            while !stopping.is_finished() {
+                writer.tick(&cluster);
+            }
+        });
+        if !replace {
+            cluster.restart(old);
+        }
+        for _ in 0..100 {
+            writer.tick(&cluster);
+        }
+        assert!(writer.longest <= ELECTION, "turn {turn}: {} heartbeats", writer.longest);
+        assert!(writer.written > 100, "turn {turn}: {} writes", writer.written);
+    }
+    let last: Vec<String> = (5..10).map(|node| format!("node-{node}")).collect();
+    assert_eq!(voters(&cluster, 9), last);
 }
 
 /// All are killed at once, and start again in every order.

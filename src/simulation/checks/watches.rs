@@ -382,6 +382,13 @@ impl Record {
     /// session may not hear.
     fn hidden(&self, oracle: &Oracle, moved: Moved) -> bool {
         let Watched { kind, path, ids, .. } = &self.watched;
+        // Of a net change it may not hear by what the znode is in the end.
+        let in_the_end = moved.installed.and_then(|installed| {
+            oracle.at(path, installed).or_else(|| oracle.at(path, moved.from))
+        });
+        if in_the_end.is_some_and(|known| !known.permits(ids, Permissions::READ)) {
+            return true;
+        }
         self.candidates.iter().any(|place| {
             let mut changes = oracle.changes()[*place..].iter();
             changes.any(|change| {

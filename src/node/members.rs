@@ -294,7 +294,13 @@ fn relieve(view: &View, keeping: &Keeping) -> Option<Action> {
 }
 
 /// As many voters as there may be, in an odd number.
+///
+/// Not while one of them is silent: it would stay one of them for ever if nobody were left to vote in
+/// its place.
 fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
+    if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
+        return None;
+    }
     let candidates = view.candidates(&BTreeSet::new());
     let voters = view.voters.len();
     let most = (voters + candidates.len()).min(keeping.max_voters);
@@ -390,6 +396,16 @@ mod tests {
         assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
         assert_eq!(plan(&view, &KEEPING), None);
+    }
+
+    /// With all learners promoted, a dead voter would stay: its vote is the first that they take.
+    #[test]
+    fn learners_take_the_votes_of_the_dead_before_they_are_more() {
+        let mut view = view(&[1, 2, 3], &[4, 5]);
+        view.sights.insert(2, dead_for(2));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, dead_for(60));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
     }
 
     #[test]

@@ -16,5 +16,6 @@ pub const FOUND: &[(u64, &str)] = &[
     (5066, "the same"),
     (3940, "a check that asked too much: a snapshot brought two writes at once"),
     (5806, "a check that asked too much: a lock whose session was expired by order"),
+    (50278, "learners became voters beside a dead one, and nobody was left to take its vote"),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
 ];

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{PATIENCE, Process, addresses, node, place};
-use quorate::{Coordinator, CreateMode, Session};
+use quorate::{Coordinator, CreateMode};
 
 /// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
 /// '@'.
@@ -32,9 +32,9 @@ fn worker() {
                 println!("@ready");
             }
             "write" => {
-                let session = coordinator.session();
                 let name = address.rsplit(':').next().unwrap().to_owned();
-                std::thread::Builder::new().spawn(move || write(&session, &name)).unwrap();
+                let coordinator = coordinator.clone();
+                std::thread::Builder::new().spawn(move || write(&coordinator, &name)).unwrap();
             }
             "members" => {
                 let members = coordinator.status().members.into_iter();
@@ -46,8 +46,14 @@ fn worker() {
             "safe" => println!("@safe {}", coordinator.is_ready() && coordinator.safe_to_stop()),
             "waits" => println!("@waits {}", waits(&coordinator)),
             "list" => {
-                let session = coordinator.session();
-                session.sync().unwrap();
+                // A session may be lost where a machine is so busy that it is not heard of.
+                let session = loop {
+                    let session = coordinator.session();
+                    match session.sync() {
+                        Ok(_) => break session,
+                        Err(error) => assert!(error.is_session_lost(), "{error}"),
+                    }
+                };
                 for child in session.children("/").unwrap() {
                     println!("@has /{child}");
                 }
@@ -77,14 +83,17 @@ fn waits(coordinator: &Coordinator) -> String {
 }
 
 /// Writes until it is killed, or until it cannot.
-fn write(session: &Session, name: &str) {
-    let run = session.id().number();
+fn write(coordinator: &Coordinator, name: &str) {
+    let mut session = coordinator.session();
     for n in 0.. {
-        let path = format!("/{name}-{run:x}-{n}");
-        if session.create(&path, vec![7; 100], CreateMode::Persistent).is_err() {
-            return;
+        let path = format!("/{name}-{:x}-{n}", session.id().number());
+        match session.create(&path, vec![7; 100], CreateMode::Persistent) {
+            Ok(_) => println!("@ack {path}"),
+            Err(error) if error.is_session_lost() && coordinator.status().stopped.is_none() => {
+                session = coordinator.session();
+            }
+            Err(_) => return,
         }
-        println!("@ack {path}");
     }
 }
 

@@ -1,7 +1,5 @@
 //! Who the members of a cluster are, and what it is founded from.
 
-#![allow(dead_code, reason = "until clusters are founded by it")]
-
 use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;

@@ -250,15 +250,12 @@ pub(crate) enum DiskOp {
     Checkpoint { meta: SnapshotMeta, state: State, dirty: Dirty, keep_from: u64 },
     /// Replaces the node's identity, in which only the cluster (from none) and the address may
     /// change. Answered by [`Input::Written`].
-    #[allow(dead_code, reason = "until clusters are founded by it")]
     Identify { number: u64, identity: Identity },
     /// Replaces what the node has promised while it had no cluster. Answered by
     /// [`Input::Written`].
-    #[allow(dead_code, reason = "until clusters are founded by it")]
     Promise { number: u64, promise: Promise },
     /// Marks the disk as that of a member that was removed, which never starts from it again.
     /// Answered by [`Input::Written`].
-    #[allow(dead_code, reason = "until clusters are founded by it")]
     Removed { number: u64 },
 }
 

@@ -116,6 +116,8 @@ pub enum Bug {
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
+    ChrootIgnored,
+    ChrootShown,
     NodeIdTwice,
     LearnerCounted,
     RemovedUnaware,
@@ -129,7 +131,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 106] = [
+    pub const ALL: [Bug; 108] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -236,6 +238,8 @@ impl Bug {
         Bug::UnreachedAbsent,
         Bug::OwnPromiseIgnored,
         Bug::VetoIgnored,
+        Bug::ChrootIgnored,
+        Bug::ChrootShown,
     ];
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
@@ -367,6 +371,8 @@ impl Bug {
             Bug::CacheMissesRemoval => "a cache does not hear of what is deleted",
             Bug::ListUnordered => "the items of a list come in another order",
             Bug::InstanceStays => "an instance is shown after its session has ended",
+            Bug::ChrootIgnored => "a path below a chroot is taken for one of the whole tree",
+            Bug::ChrootShown => "what a chroot's handle is told has the paths of the whole tree",
             Bug::VoteLost => "a transaction is committed though somebody voted against it",
             Bug::LearnerPromotedBehind => "a learner votes before it has caught up",
             Bug::VoterRemovedBelowQuorum => "a change is made after which no majority is alive",

@@ -101,8 +101,8 @@ impl Node {
         self.machine.version() >= MEMBERS_SINCE
     }
 
-    /// Whether this node is a member by its own log.
-    pub(super) fn is_member(&self, node: NodeId) -> bool {
+    /// Whether a node is a member by this one's log.
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
         let members = self.raw.store().conf_state();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::clock::{Nanos, SECOND};
 use super::disk::SimDisk;
 use super::faults::Fault;
-use super::process::Process;
+use super::process::{Life, Process};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::machine::command::NodeId;
@@ -242,9 +242,14 @@ impl World {
         self.kernel.checks.borrow().membership.is_member(node)
     }
 
+    /// Whether a node may say that it is no member: the cluster has removed it, or it goes before it
+    /// has learned that it was taken in.
     pub(super) fn may_be_gone(&self, place: usize) -> bool {
-        let node = self.processes[place].member.node;
-        self.kernel.checks.borrow().membership.may_be_gone(node)
+        let process = &self.processes[place];
+        let node = process.member.node;
+        let unaware = |life: &Life| life.leaving && !life.host.node().is_member(node);
+        process.life.as_deref().is_some_and(unaware)
+            || self.kernel.checks.borrow().membership.may_be_gone(node)
     }
 
     /// Where the node of this id runs, or would.

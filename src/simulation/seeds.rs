@@ -17,5 +17,9 @@ pub const FOUND: &[(u64, &str)] = &[
     (3940, "a check that asked too much: a snapshot brought two writes at once"),
     (5806, "a check that asked too much: a lock whose session was expired by order"),
     (50278, "learners became voters beside a dead one, and nobody was left to take its vote"),
+    (
+        13856614899058670977,
+        "a check that asked too much: one that was taken in without knowing it was told to leave",
+    ),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
 ];

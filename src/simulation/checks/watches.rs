@@ -58,6 +58,8 @@ impl Kind {
 pub(crate) struct Watched {
     pub(crate) place: usize,
     pub(crate) path: String,
+    /// What its events' paths are below: the chroot of its handle, if there is one.
+    pub(crate) root: String,
     pub(crate) kind: Kind,
     /// Whether its events bring the znode.
     pub(crate) data: bool,
@@ -265,11 +267,15 @@ impl Record {
         let over = kind.fires_once() && self.fired;
         let mut net_is_due = moved.installed.is_some() && !over && !self.removed;
         let closed = loop {
-            let event = match self.watched.events.try_recv() {
+            let mut event = match self.watched.events.try_recv() {
                 Ok(event) => event,
                 Err(error) => break error == TryRecvError::Disconnected,
             };
             events += 1;
+            if !self.watched.root.is_empty() {
+                let below = if event.path == "/" { "" } else { event.path.as_str() };
+                event.path = format!("{}{below}", self.watched.root);
+            }
             self.check_data(oracle, moved, &event)?;
             require(!(kind.fires_once() && self.fired), "W3 once", || {
                 format!("a second event for a watch of {path} that fires once: {event:?}")

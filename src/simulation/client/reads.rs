@@ -87,22 +87,26 @@ impl Handle {
 
     /// A read that is queued behind the session's earlier requests.
     pub(crate) fn get(self: &Rc<Self>, path: &str) -> Answering<Result<(Arc<[u8]>, Stat)>> {
-        self.read("get", path, self.session.nonblocking().get(path), data_fits)
+        let (session, below) = self.at(path);
+        self.read("get", path, session.nonblocking().get(below), data_fits)
     }
 
     /// As [`Handle::get`].
     pub(crate) fn exists(self: &Rc<Self>, path: &str) -> Answering<Result<Option<Stat>>> {
-        self.read("exists", path, self.session.nonblocking().exists(path), exists_fits)
+        let (session, below) = self.at(path);
+        self.read("exists", path, session.nonblocking().exists(below), exists_fits)
     }
 
     /// As [`Handle::get`].
     pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
-        self.read("children", path, self.session.nonblocking().children(path), children_fits)
+        let (session, below) = self.at(path);
+        self.read("children", path, session.nonblocking().children(below), children_fits)
     }
 
     /// The access list as the session may see it, as [`Handle::get`].
     pub(crate) fn acl(self: &Rc<Self>, path: &str) -> Answering<Result<(Vec<Acl>, Stat)>> {
-        let pending = self.session.nonblocking().acl(path);
+        let (session, below) = self.at(path);
+        let pending = session.nonblocking().acl(below);
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state("get acl", path, pending, move |checks, range, result| {
             let fits = |known: Option<&Known>| acl_fits(result, known, &ids);

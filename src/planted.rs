@@ -118,6 +118,7 @@ pub enum Bug {
     PermitsOfOld,
     ChrootIgnored,
     ChrootShown,
+    PageSkips,
     NodeIdTwice,
     LearnerCounted,
     RemovedUnaware,
@@ -131,7 +132,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 108] = [
+    pub const ALL: [Bug; 109] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -240,6 +241,7 @@ impl Bug {
         Bug::VetoIgnored,
         Bug::ChrootIgnored,
         Bug::ChrootShown,
+        Bug::PageSkips,
     ];
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
@@ -373,6 +375,7 @@ impl Bug {
             Bug::InstanceStays => "an instance is shown after its session has ended",
             Bug::ChrootIgnored => "a path below a chroot is taken for one of the whole tree",
             Bug::ChrootShown => "what a chroot's handle is told has the paths of the whole tree",
+            Bug::PageSkips => "a page of children begins behind where the last one ended",
             Bug::VoteLost => "a transaction is committed though somebody voted against it",
             Bug::LearnerPromotedBehind => "a learner votes before it has caught up",
             Bug::VoterRemovedBelowQuorum => "a change is made after which no majority is alive",

@@ -149,6 +149,8 @@ impl Handle {
         self.check_now("children now", path, shown, &children, children_fits);
         let children = self.session.children_with_stat(path);
         self.check_now("children, stat now", path, shown, &children, children_with_stat_fit);
+        let paged = in_pages(|after| self.session.children_page(path, after, PAGE));
+        self.check_now("children, paged now", path, shown, &paged, children_fits);
         if let Ok(snapshot) = self.session.snapshot() {
             self.kernel.count("snapshot now");
             self.check_snapshot(path, &snapshot);
@@ -226,7 +228,9 @@ impl Handle {
             Err(_) => there.is_empty(),
         };
         let children = snapshot.children_with_stat(path);
-        let listed = permitted(&children, at(path), &ids, children_with_stat_fit);
+        let paged = in_pages(|after| snapshot.children_page(path, after, PAGE));
+        let listed = permitted(&children, at(path), &ids, children_with_stat_fit)
+            && permitted(&paged, at(path), &ids, children_fits);
         let odd = match snapshot.walk(path) {
             Ok(mut walk) => walk.find(|(path, _, stat)| there.remove(path) != Some(*stat)),
             Err(_) => None,
@@ -266,6 +270,21 @@ impl Handle {
         drop(checks);
         self.kernel.check(checked);
         self.raise(shown);
+    }
+}
+
+/// How many children there are on a page.
+const PAGE: usize = 2;
+
+/// All that there is, page by page.
+fn in_pages(read: impl Fn(Option<&str>) -> Result<Vec<String>>) -> Result<Vec<String>> {
+    let mut all: Vec<String> = Vec::new();
+    loop {
+        let page = read(all.last().map(String::as_str))?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
     }
 }
 

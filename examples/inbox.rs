@@ -1,0 +1,69 @@
+//! An inbox of each user: bounded by a quota, read page by page, seen by its owner through a chroot,
+//! and deleted as a whole.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Quota, Result, Session, WatchMode};
+
+const PAGE: usize = 4;
+
+/// Puts messages into an inbox until there is no more room. How many fitted in.
+fn fill(session: &Session, inbox: &str) -> Result<usize> {
+    for number in 0.. {
+        let mode = CreateMode::PersistentSequentialWithTtl(Duration::from_secs(3600));
+        match session.create(&format!("{inbox}/message-"), b"hello", mode) {
+            Ok(_) => (),
+            Err(Error::QuotaExceeded { path, limit, .. }) => {
+                println!("{path} takes {limit} znodes and no more");
+                return Ok(number);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("an inbox has a limit")
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    session.create("/inboxes", b"", CreateMode::Persistent)?;
+
+    // Whether it is there already does not matter: one write does either.
+    for greeting in ["welcome", "welcome back"] {
+        let inbox = session.create_or_set("/inboxes/ada", greeting, CreateMode::Persistent)?;
+        println!("{greeting}: version {} of the inbox", inbox.stat.version);
+    }
+
+    // The inbox itself counts. Whoever watches the statistics hears of a soft limit.
+    session.set_quota("/inboxes/ada", &Quota::new().znodes_hard(11).bytes(50))?;
+    let warnings = session.watch(&Quota::stats_path("/inboxes/ada"), WatchMode::Persistent)?;
+    let sent = fill(&session, "/inboxes/ada")?;
+    assert_eq!(sent, 10);
+    let warned = warnings.recv().expect("the session lives");
+    println!("more than 50 bytes at zxid {}", warned.zxid);
+
+    // The owner sees an inbox and nothing else, whatever instance this is.
+    let reader = cluster.node(1).session();
+    reader.sync()?;
+    let inbox = reader.chroot("/inboxes/ada")?;
+    let mut read = 0;
+    // The pages of one snapshot agree, though others write meanwhile.
+    let snapshot = inbox.snapshot()?;
+    let mut last: Option<String> = None;
+    loop {
+        let page = snapshot.children_page("/", last.as_deref(), PAGE)?;
+        let Some(end) = page.last() else { break };
+        println!("a page of {}, up to {end}", page.len());
+        read += page.len();
+        last = Some(end.clone());
+    }
+    assert_eq!(read, sent);
+
+    // All of it in one write: nobody sees half an inbox.
+    session.delete_quota("/inboxes/ada")?;
+    session.delete_recursive("/inboxes/ada")?;
+    assert!(session.exists("/inboxes/ada")?.is_none());
+    assert_eq!(snapshot.children("/")?.len(), sent, "a snapshot stays as it was");
+    Ok(())
+}

@@ -319,10 +319,16 @@ fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
     whole.vote(steps)
 }
 
-/// A learner that was silent for very long is not a member any more.
+/// A learner that was silent for very long is not a member any more. One of which nothing is put down
+/// (it has left since a time when members were not) has no place that a newer one could take, and goes
+/// sooner.
 fn forget(view: &View, keeping: &Keeping) -> Option<Action> {
-    let time = keeping.replace_after.saturating_mul(FORGET_FACTOR);
-    let lost = view.learners.iter().find(|learner| view.silent_for(**learner, time))?;
+    let patience = |learner: NodeId| match view.roster.get(learner) {
+        Some(_) => keeping.replace_after.saturating_mul(FORGET_FACTOR),
+        None => keeping.replace_after,
+    };
+    let is_lost = |learner: &&NodeId| view.silent_for(**learner, patience(**learner));
+    let lost = view.learners.iter().find(is_lost)?;
     view.vote([(*lost, Part::Gone)])
 }
 
@@ -396,6 +402,20 @@ mod tests {
         assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
         assert_eq!(plan(&view, &KEEPING), None);
+    }
+
+    #[test]
+    fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
+        let mut view = view(&[1, 2, 3], &[4]);
+        view.sights.insert(4, dead_for(599));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(4, dead_for(600));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+        view.roster.seats.retain(|seat| seat.member.node != 4);
+        view.sights.insert(4, dead_for(59));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(4, dead_for(60));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
     }
 
     /// With all learners promoted, a dead voter would stay: its vote is the first that they take.

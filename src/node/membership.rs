@@ -192,9 +192,10 @@ impl Node {
     }
 
     /// A member says that this node was not one any more after it had applied this entry. Who is not
-    /// known as a member here is not believed.
+    /// known as a member here is believed only while there is no leader: all whom this node knows may
+    /// have been replaced while it was away.
     pub(super) fn take_gone(&mut self, from: NodeId, index: u64) -> Result<(), String> {
-        if !self.is_member(from) {
+        if !self.is_member(from) && !self.is_lonely() {
             tracing::warn!(from, "somebody who is no member says that this instance is none");
             return Ok(());
         }
@@ -289,9 +290,10 @@ impl Node {
             let (roster, _) = self.machine.roster();
             let as_put_down = roster.get(self.id).map(|seat| &seat.member);
             let differs = as_put_down != Some(&self.membership.me);
-            // A cluster of a version that knows no members is not told of any.
+            // A cluster of a version that knows no members is not told of any. It may know them by now
+            // without this node's having heard of it.
             let wants = if is_member {
-                self.knows_members() && (differs || self.is_lonely())
+                (self.knows_members() && differs) || self.is_lonely()
             } else {
                 self.joins
             };

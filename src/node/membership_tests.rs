@@ -347,6 +347,30 @@ fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
     assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
 }
 
+/// Nobody is left whom it knows.
+#[test]
+fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    let old: Vec<NodeId> = (1..=3).filter(|node| *node != victim).collect();
+    for node in 4..=6 {
+        cluster.add(node);
+    }
+    cluster.advance(70 * SECOND * FORGET_FACTOR);
+    for node in old {
+        cluster.leave(node);
+        cluster.advance(60 * SECOND);
+        cluster.kill(node);
+    }
+    let leader = cluster.elect();
+    assert_eq!(voting(&cluster, leader), (vec![4, 5, 6], vec![]));
+    cluster.start(victim);
+    cluster.advance(30 * SECOND);
+    assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
+}
+
 /// It was never one: there is nothing to wait for.
 #[test]
 fn who_is_no_member_yet_leaves_at_once() {

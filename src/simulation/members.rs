@@ -310,6 +310,22 @@ impl World {
             && self.processes.iter().all(there)
     }
 
+    /// Who is where, who votes and who is put down, for a failure's words.
+    pub(crate) fn describe_members(&self) -> String {
+        let checks = self.kernel.checks.borrow();
+        let places: Vec<String> =
+            self.processes.iter().map(|process| format!("{:x}", process.member.node)).collect();
+        let (voting, roster) = (checks.membership.voting(), checks.oracle.roster());
+        let seats: Vec<String> = roster
+            .members()
+            .map(|member| format!("{:x} {}", member.node, member.address))
+            .collect();
+        format!(
+            "at the places {places:?}; voters {:x?}, outgoing {:x?}, learners {:x?}; put down {seats:?}",
+            voting.voters, voting.voters_outgoing, voting.learners
+        )
+    }
+
     /// Within what time the members must be as they should, once all is well.
     pub(crate) fn mending(&self) -> Nanos {
         let plan = &self.kernel.plan;

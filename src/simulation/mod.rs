@@ -211,7 +211,11 @@ fn await_until(
         let in_time = require(world.now() < until, check, || {
             let waits = world.kernel.waits();
             let nodes: Vec<String> = world.processes.iter().map(describe).collect();
-            format!("not within {} s; {waits:?} are waited for; {nodes:?}", time / SECOND)
+            let members = world.describe_members();
+            format!(
+                "not within {} s; {waits:?} are waited for; {nodes:?}; {members}",
+                time / SECOND
+            )
         });
         world.kernel.check(in_time);
         world.run_until(world.now() + LOOK);

@@ -29,23 +29,23 @@
 //! Not here: what an operation does and when it is refused (`ops`).
 
 mod check;
+mod znode;
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::acl::AccessList;
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::quota::{self, Quota, Usage};
-use crate::znode::{SessionId, Stat, Zxid};
+use crate::znode::{Stat, Zxid};
+use znode::Child;
+pub(crate) use znode::Znode;
+pub(super) use znode::{Fields, Kind, hash_words};
 
 /// The znodes that always exist.
 pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", CONFIG, "/zookeeper/quota"];
@@ -73,173 +73,6 @@ pub(crate) struct Tree {
     restricted: usize,
     zxid: Zxid,
     hash: u64,
-}
-
-/// One znode.
-#[derive(Clone, Debug)]
-pub(crate) struct Znode {
-    data: Arc<[u8]>,
-    data_hash: u64,
-    children: RedBlackTreeSetSync<Child>,
-    fields: Fields,
-    /// `None`: everybody may do everything.
-    acl: Option<Arc<AccessList>>,
-    /// Of path, fields, data and access list.
-    hash: u64,
-}
-
-/// What is kept of a znode beside its data and its children.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Fields {
-    pub(super) czxid: Zxid,
-    pub(super) mzxid: Zxid,
-    pub(super) pzxid: Zxid,
-    pub(super) ctime: u64,
-    pub(super) mtime: u64,
-    pub(super) version: u64,
-    pub(super) cversion: u64,
-    pub(super) aversion: u64,
-    /// How many children were ever created: the next sequence number.
-    pub(super) creates: u64,
-    pub(super) kind: Kind,
-}
-
-/// What ends a znode besides a delete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Kind {
-    #[default]
-    Persistent,
-    /// The end of this session.
-    Ephemeral(SessionId),
-    /// That its last child has gone.
-    Container,
-    /// That it has no children and was not set for so many milliseconds.
-    Ttl(u64),
-}
-
-impl Fields {
-    /// The session that it goes with.
-    pub(super) fn owner(&self) -> Option<SessionId> {
-        match self.kind {
-            Kind::Ephemeral(owner) => Some(owner),
-            _ => None,
-        }
-    }
-}
-
-impl Znode {
-    fn new(path: &str, data: &[u8], fields: Fields, acl: Option<Arc<AccessList>>) -> Znode {
-        let mut znode = Znode {
-            data: Arc::from(data),
-            data_hash: xxh3_64(data),
-            children: RedBlackTreeSetSync::new_sync(),
-            fields,
-            acl,
-            hash: 0,
-        };
-        znode.hash = znode.compute_hash(path);
-        znode
-    }
-
-    pub(crate) fn data(&self) -> &Arc<[u8]> {
-        &self.data
-    }
-
-    pub(crate) fn stat(&self) -> Stat {
-        let fields = &self.fields;
-        Stat {
-            czxid: fields.czxid,
-            mzxid: fields.mzxid,
-            pzxid: fields.pzxid,
-            ctime: fields.ctime,
-            mtime: fields.mtime,
-            version: fields.version,
-            cversion: fields.cversion,
-            aversion: fields.aversion,
-            ephemeral_owner: fields.owner(),
-            is_container: fields.kind == Kind::Container,
-            ttl: match fields.kind {
-                Kind::Ttl(ms) => Some(Duration::from_millis(ms)),
-                _ => None,
-            },
-            data_length: u32::try_from(self.data.len()).unwrap_or(u32::MAX),
-            num_children: u32::try_from(self.children.size()).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Who may do what with it; `None`: everybody everything.
-    pub(crate) fn acl(&self) -> Option<&Arc<AccessList>> {
-        self.acl.as_ref()
-    }
-
-    /// The names of the children, sorted by their bytes.
-    pub(crate) fn children(&self) -> impl Iterator<Item = &str> {
-        self.children.iter().map(Child::name)
-    }
-
-    /// The names of the children that come after this one.
-    pub(crate) fn children_after(&self, name: &str) -> impl Iterator<Item = &str> {
-        let after = (Bound::Excluded(name), Bound::Unbounded);
-        self.children.range::<str, _>(after).map(Child::name)
-    }
-
-    pub(crate) fn has_children(&self) -> bool {
-        !self.children.is_empty()
-    }
-
-    pub(super) fn fields(&self) -> &Fields {
-        &self.fields
-    }
-
-    /// From when on the leader may delete it: at once, for a container.
-    pub(super) fn due(&self) -> Option<u64> {
-        let fields = &self.fields;
-        let touched = if planted(Bug::TtlIgnoresTouch) { fields.ctime } else { fields.mtime };
-        match fields.kind {
-            Kind::Persistent | Kind::Ephemeral(_) => None,
-            _ if self.has_children() => None,
-            Kind::Container => (fields.creates > 0).then_some(0),
-            Kind::Ttl(ms) => Some(touched.saturating_add(ms)),
-        }
-    }
-
-    /// The children are left out: each is a znode of its own, with its path in its hash.
-    fn compute_hash(&self, path: &str) -> u64 {
-        let fields = &self.fields;
-        let (kind, of_kind) = match fields.kind {
-            Kind::Persistent => (0, 0),
-            Kind::Ephemeral(owner) => (1, owner.number()),
-            Kind::Container => (2, 0),
-            Kind::Ttl(ms) => (3, ms),
-        };
-        let words = [
-            xxh3_64(path.as_bytes()),
-            self.data_hash,
-            fields.czxid,
-            fields.mzxid,
-            fields.pzxid,
-            fields.ctime,
-            fields.mtime,
-            fields.version,
-            fields.cversion,
-            fields.aversion,
-            fields.creates,
-            kind,
-            of_kind,
-        ];
-        let hash = hash_words(&words);
-        // A znode without a list has the hash that it had before there were any.
-        self.acl.as_ref().map_or(hash, |acl| hash_words(&[hash, acl.hash()]))
-    }
-}
-
-/// The hash of some numbers, the same on every machine.
-pub(super) fn hash_words<const N: usize>(words: &[u64; N]) -> u64 {
-    let mut bytes = [[0; 8]; N];
-    for (bytes, word) in bytes.iter_mut().zip(words) {
-        *bytes = word.to_le_bytes();
-    }
-    xxh3_64(bytes.as_flattened())
 }
 
 impl Tree {
@@ -623,55 +456,6 @@ impl<'a> Iterator for Walk<'a> {
             self.rest.push(Box::new(znode.children.iter()));
         }
         Some((path, znode))
-    }
-}
-
-/// A child in its parent's set: ordered by its name, but kept as its full path, which is shared
-/// with the map.
-#[derive(Clone, Debug)]
-struct Child {
-    path: Arc<str>,
-    name_start: u32,
-}
-
-impl Child {
-    fn new(path: Arc<str>) -> Child {
-        let name_bytes = path::name(&path).len();
-        Child {
-            // Paths have at most `PATH_BYTES_MAX` bytes.
-            name_start: (path.len() - name_bytes) as u32,
-            path,
-        }
-    }
-
-    fn name(&self) -> &str {
-        &self.path[self.name_start as usize..]
-    }
-}
-
-impl Borrow<str> for Child {
-    fn borrow(&self) -> &str {
-        self.name()
-    }
-}
-
-impl PartialEq for Child {
-    fn eq(&self, other: &Child) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for Child {}
-
-impl PartialOrd for Child {
-    fn partial_cmp(&self, other: &Child) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Child {
-    fn cmp(&self, other: &Child) -> Ordering {
-        self.name().cmp(other.name())
     }
 }
 

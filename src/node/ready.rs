@@ -172,7 +172,8 @@ impl Node {
             return Ok(());
         };
         for entry in entries {
-            if entry.get_entry_type() != EntryType::EntryNormal {
+            let of_voters = entry.get_entry_type() != EntryType::EntryNormal;
+            if of_voters {
                 self.apply_voting(&entry)?;
             }
             // A new leader's first entry is empty.
@@ -189,6 +190,9 @@ impl Node {
             }
             let position = Position { index: entry.index, term: entry.term };
             self.raw.mut_store().set_applied(position);
+            if of_voters && !self.joins && !self.is_member(self.id) {
+                return Err(REMOVED.to_owned());
+            }
             if entry.index.is_multiple_of(hashes::EVERY) {
                 self.share_hash(entry.index)?;
             }
@@ -210,9 +214,6 @@ impl Node {
             }
             // By the members as they are, so that it is the same for all.
             Err(error) => tracing::warn!(index = entry.index, %error, "a change that cannot be"),
-        }
-        if !self.joins && !self.is_member(self.id) {
-            return Err(REMOVED.to_owned());
         }
         let votes = &self.raw.raft.prs().conf().voters();
         if raft_leads(&self.raw) && !votes.contains(self.id) {

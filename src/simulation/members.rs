@@ -29,6 +29,16 @@ pub(super) fn newcomer(random: &Random, place: usize) -> (Member, u64) {
 }
 
 impl World {
+    /// The list that an instance is given at its start. One that is alone on it is given the others too
+    /// as soon as there are others: from a blank disk it would found a cluster of its own else.
+    pub(super) fn list_for(&self, place: usize) -> Vec<String> {
+        let founded = self.kernel.checks.borrow().membership.is_founded();
+        if founded && self.list == [address(place)] {
+            return (0..self.processes.len()).map(address).collect();
+        }
+        self.list.clone()
+    }
+
     /// The disks that the founding members begin with.
     pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
         let plan = &self.kernel.plan;

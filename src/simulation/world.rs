@@ -113,7 +113,7 @@ pub(crate) struct World {
     /// Whom new disks make who starts from them.
     pub(super) identities: Random,
     /// The addresses that all are given.
-    list: Vec<String>,
+    pub(super) list: Vec<String>,
     /// All disks that there ever were, for the checks.
     pub(super) disks: BTreeMap<NodeId, SimDisk>,
     /// Since when nodes do not run, of those that have run.
@@ -352,7 +352,7 @@ impl World {
             seed: self.random.next(),
             log: plan.log,
             keeping: plan.keeping,
-            peers: self.list.clone(),
+            peers: self.list_for(place),
             majority_after: plan.majority_after,
             zone: String::new(),
         };

@@ -277,7 +277,7 @@ impl Coordinator {
 
     /// The address that the peers know this instance by.
     pub fn address(&self) -> String {
-        self.shared().address(self.shared().node).unwrap_or_default()
+        self.shared().own_address()
     }
 
     /// All sessions of the cluster as this replica has them, by their ids. Blocks until the node's

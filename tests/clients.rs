@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
+use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -384,4 +384,46 @@ fn under_load_nothing_is_lost_doubled_or_older() {
     let events: Vec<u64> = kinds(&watch).into_iter().map(|(_, zxid)| zxid).collect();
     assert_eq!(events, written);
     assert!(session.is_alive() && writer.is_alive());
+}
+
+/// What a client says of the cluster is what its member has told.
+#[test]
+fn a_client_knows_the_members_and_what_they_can_lose() {
+    let cluster = Cluster::new(3);
+    let place = cluster.add_client();
+    let client = cluster.node(place);
+    let told = |client: &quorate::Coordinator| {
+        let members = client.status().members.into_iter();
+        members.map(|member| (member.address, member.votes, member.is_self)).collect::<Vec<_>>()
+    };
+    let voter = |place: usize| (format!("node-{place}"), true, false);
+    client.session().sync().unwrap();
+    cluster.advance(3 * SECOND);
+    assert_eq!(told(&client), [voter(0), voter(1), voter(2)]);
+    assert_eq!(client.address(), format!("node-{place}"));
+    let leader = cluster.leader().unwrap();
+    assert_eq!(client.status().leader, Some(format!("node-{leader}")));
+    assert_eq!(client.availability(), Availability::Healthy { spare: 1 });
+    assert!(client.is_ready() && client.safe_to_stop());
+    let down = (leader + 1) % 3;
+    cluster.stop(down);
+    cluster.advance(20 * SECOND);
+    let availability = client.availability().to_string();
+    assert!(availability.contains(&format!("1 of 3 voters are not heard of (node-{down})")));
+    assert!(client.status().members[down].unreachable.is_some());
+    cluster.restart(down);
+    // One more is a member: four would lose no more voters than three.
+    let new = cluster.add_node();
+    cluster.advance(20 * SECOND);
+    assert_eq!(told(&client)[3..], [(format!("node-{new}"), false, false)]);
+    // Without any of them it says so.
+    cluster.isolate(place);
+    cluster.advance(SECOND);
+    assert!(matches!(client.availability(), Availability::NoQuorum { .. }));
+    assert!(!client.is_ready() && !client.safe_to_stop());
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    assert!(client.is_ready());
+    cluster.stop(place);
+    assert_eq!(client.status().leader, None);
 }

@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::BufRead;
+use std::time::Duration;
 
 use common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, node, place};
-use quorate::{Coordinator, CreateMode, EventKind, WatchMode};
+use quorate::{Availability, Coordinator, CreateMode, EventKind, Status, WatchMode};
 
 /// So many while a member is dead.
 const WRITES: usize = 200;
@@ -19,8 +20,92 @@ fn worker() {
     coordinator.wait_ready(PATIENCE).unwrap();
     println!("@ready");
     for line in std::io::stdin().lock().lines() {
-        drop(line);
+        if line.is_ok_and(|line| line == "leave") {
+            coordinator.leave(PATIENCE).unwrap();
+            println!("@left");
+        }
     }
+}
+
+/// Waits until a client is told something of its members, which is looked for.
+fn until(client: &Coordinator, what: &str, is_so: impl Fn(&Status) -> bool) {
+    for _ in 0..6000 {
+        if is_so(&client.status()) {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("{what}: {}", client.status());
+}
+
+fn members(status: &Status) -> BTreeSet<String> {
+    status.members.iter().map(|member| member.address.clone()).collect()
+}
+
+fn voters(status: &Status) -> BTreeSet<String> {
+    let voters = status.members.iter().filter(|member| member.votes);
+    voters.map(|member| member.address.clone()).collect()
+}
+
+/// All members that its list names are replaced, one after the other, by others at other addresses.
+#[test]
+fn a_client_outlives_the_members_that_it_was_given() {
+    let dirs = tempfile::tempdir().unwrap();
+    let all = addresses(6);
+    let peers = &all[..3];
+    let mut processes: VecDeque<Process> =
+        peers.iter().map(|address| Process::start(dirs.path(), peers, address)).collect();
+    processes.iter().for_each(|member| drop(member.wait("ready")));
+    let client = Coordinator::builder().client().session_timeout(SESSION_TIMEOUT);
+    let client = client.join(peers).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    let session = client.session();
+    session.create("/n", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/n", WatchMode::PersistentRecursive).unwrap();
+    let guard = session.lock("/lock").unwrap().acquire().unwrap();
+    let named: BTreeSet<String> = peers.iter().cloned().collect();
+    until(&client, "it knows those of its list", |status| voters(status) == named);
+    until(&client, "its leader has told whom it hears of", |_| client.safe_to_stop());
+    assert!(client.is_ready());
+    assert!(matches!(client.availability(), Availability::Healthy { spare: 1 }));
+    assert!(named.contains(&client.status().leader.unwrap()));
+    assert!(!named.contains(&client.address()) && !client.address().is_empty());
+    let mut paths = Vec::new();
+    let mut write = |count: usize| {
+        for _ in 0..count {
+            let made = session.create("/n/x-", b"", CreateMode::PersistentSequential).unwrap();
+            paths.push(made.path);
+        }
+    };
+    for new in 3..6 {
+        let known: Vec<String> = all[new - 3..new].to_vec();
+        let process = Process::start(dirs.path(), &known, &all[new]);
+        process.wait("ready");
+        processes.push_back(process);
+        write(20);
+        let mut old = processes.pop_front().unwrap();
+        old.order("leave");
+        old.wait("left");
+        old.kill();
+        let now: BTreeSet<String> = all[new - 2..=new].iter().cloned().collect();
+        until(&client, "it knows the new ones", |status| voters(status) == now);
+        until(&client, "who left is let go", |status| members(status) == now);
+        write(20);
+    }
+    // None of those that it was given is there, and whoever serves it is killed: the others are.
+    let leader = client.status().leader.unwrap();
+    let leader = all[3..].iter().position(|address| *address == leader).unwrap();
+    processes[leader].kill();
+    write(20);
+    until(&client, "one is missed", |status| {
+        status.members.iter().any(|member| member.unreachable.is_some())
+    });
+    session.sync().unwrap();
+    let told: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let all: Vec<_> = paths.into_iter().map(|path| (EventKind::Created, path)).collect();
+    assert_eq!(told.len(), all.len());
+    assert!(told == all, "an event was lost, doubled or out of order");
+    assert!(guard.is_held() && session.is_alive());
 }
 
 /// Each member is killed in turn and comes back; the clients, in this process, go on.

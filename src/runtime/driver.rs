@@ -53,7 +53,7 @@ pub(crate) struct Start {
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let Start { engine, store, listener, local, remote, seeds, clock, members, settings } = start;
-    let cluster = local.cluster;
+    let (cluster, address) = (local.cluster, local.address.clone());
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
@@ -73,6 +73,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
+    shared.reached_at(address);
     shared.meter_by(transport.meter());
     let calls = host.calls();
     let driver = Driver {

@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use crate::acl::{self, AccessList, Id, Permissions};
 use crate::machine::command::{Command, NodeId, OpError, Outcome, Reply};
-use crate::node::io::{Time, WatchId};
+use crate::membership::Member;
+use crate::node::io::{Availability, Time, WatchId};
 use crate::planted::{Bug, planted};
 use crate::znode::{SessionId, Zxid};
 use wire::{Ask, Call, News};
@@ -52,6 +53,8 @@ pub(crate) struct Guests {
     next_watch: u64,
     /// Sessions with requests that wait.
     waiting: BTreeSet<(SessionId, u64)>,
+    /// What the guests have last been told of the members.
+    members: (Vec<Member>, Availability),
 }
 
 #[derive(Debug)]
@@ -73,6 +76,8 @@ struct Guest {
     news_bytes: usize,
     /// It waits for a word, if only that there is nothing new.
     greeted: bool,
+    /// It has been told of the members as they are.
+    is_informed: bool,
 }
 
 #[derive(Debug)]
@@ -118,6 +123,7 @@ impl Guest {
             news: Vec::new(),
             news_bytes: 0,
             greeted: true,
+            is_informed: false,
         }
     }
 
@@ -150,6 +156,25 @@ impl Guests {
     pub(super) fn again(&mut self) {
         for guest in self.guests.values_mut() {
             guest.tell(News::Again);
+        }
+    }
+
+    /// Tells those who do not know yet who the members are, and what they can decide.
+    fn inform(&mut self, members: &[Member], availability: Availability) {
+        if members.is_empty() {
+            return;
+        }
+        let (told, could) = &self.members;
+        if told != members || *could != availability {
+            self.members = (members.to_vec(), availability);
+            self.guests.values_mut().for_each(|guest| guest.is_informed = false);
+        }
+        for guest in self.guests.values_mut() {
+            if !guest.is_informed && guest.beginning.is_none() {
+                guest.is_informed = true;
+                let (members, availability) = self.members.clone();
+                guest.tell(News::Members { members, availability });
+            }
         }
     }
 

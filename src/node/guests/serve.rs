@@ -492,6 +492,8 @@ impl Node {
                 guest.tell(News::Over { watch });
             }
         }
+        let availability = self.availability();
+        self.guests.inform(self.membership.members(), availability);
         let leader = self.leadership.leader;
         let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();

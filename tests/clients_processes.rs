@@ -7,15 +7,24 @@ use std::io::BufRead;
 use std::time::Duration;
 
 use common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, node, place};
-use quorate::{Availability, Coordinator, CreateMode, EventKind, Status, WatchMode};
+use quorate::{Availability, Coordinator, CreateMode, EventKind, Session, Status, WatchMode};
 
 /// So many while a member is dead.
 const WRITES: usize = 200;
 
-/// In a process of its own: a member, until its input ends.
+/// The name of a process in place of an address, if it is one of many clients.
+const FLEET: &str = "fleet-";
+const FLEETS: usize = 5;
+/// The clients of each.
+const EACH: usize = 50;
+
+/// In a process of its own: a member, or many clients, until its input ends.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
+    if address.starts_with(FLEET) {
+        return fleet(&peers, &address);
+    }
     let coordinator = node(&address).join(&peers).unwrap();
     coordinator.wait_ready(PATIENCE).unwrap();
     println!("@ready");
@@ -24,6 +33,62 @@ fn worker() {
             coordinator.leave(PATIENCE).unwrap();
             println!("@left");
         }
+    }
+}
+
+fn fleet(peers: &[String], name: &str) {
+    let join = || Coordinator::builder().client().session_timeout(PATIENCE).join(peers);
+    let clients: Vec<_> = (0..EACH).map(|_| join().unwrap()).collect();
+    let path = |place: usize| format!("/fleet/{name}-{place}");
+    let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
+    let all = || sessions.iter().map(Session::nonblocking).enumerate();
+    let made: Vec<_> =
+        all().map(|(place, one)| one.create(&path(place), b"", CreateMode::Ephemeral)).collect();
+    for made in made {
+        wait(made);
+    }
+    println!("@ready");
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let set: Vec<_> = all().map(|(place, one)| one.set(&path(place), line.as_str())).collect();
+        for set in set {
+            assert_eq!(wait(set).version, 1);
+        }
+        println!("@all {line}");
+    }
+}
+
+fn wait<T>(mut pending: quorate::Pending<T>) -> T {
+    pending.wait_timeout(PATIENCE).expect("an answer in time").unwrap()
+}
+
+/// One member has hundreds of clients, is stopped and started again, and has them all again.
+#[test]
+fn a_member_serves_hundreds_of_clients() {
+    let dirs = tempfile::tempdir().unwrap();
+    let peers = addresses(1);
+    let start = || {
+        let member = node(&peers[0]).data_dir(dirs.path().join("data")).join(&peers).unwrap();
+        member.wait_ready(PATIENCE).unwrap();
+        member
+    };
+    let member = start();
+    member.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
+    let mut fleets: Vec<Process> = (0..FLEETS)
+        .map(|fleet| Process::start(dirs.path(), &peers, &format!("{FLEET}{fleet}")))
+        .collect();
+    fleets.iter().for_each(|fleet| drop(fleet.wait("ready")));
+    assert_eq!(member.session().children("/fleet").unwrap().len(), FLEETS * EACH);
+    member.close();
+    let member = start();
+    for fleet in &mut fleets {
+        fleet.order("again");
+    }
+    fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
+    let session = member.session();
+    let all = session.children("/fleet").unwrap();
+    assert_eq!(all.len(), FLEETS * EACH, "one has lost its session");
+    for one in all {
+        assert_eq!(&session.get(&format!("/fleet/{one}")).unwrap().0[..], b"again");
     }
 }
 

@@ -12,7 +12,8 @@
 //!
 //! Memory is bounded: there are [`GUESTS_MAX`] of them, who may ask for [`QUEUE_BYTES_MAX`] at a
 //! time. A guest that does not take what it is told gets no more answers, and is let go when its
-//! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew.
+//! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew. All together they have
+//! [`BUDGET_BYTES`] for either: beyond that, those go that have more than [`SHARE_BYTES`] of it.
 
 mod serve;
 pub(crate) mod wire;
@@ -39,6 +40,10 @@ pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
 /// So much, and it is let go.
 const UNHEARD_BYTES_MAX: usize = 16 << 20;
+/// What all guests together may ask for at a time, and be told without having heard it.
+const BUDGET_BYTES: usize = 256 << 20;
+/// What each may have of it in any case.
+const SHARE_BYTES: usize = BUDGET_BYTES / GUESTS_MAX;
 /// The bytes of one message, about: one piece of news may be larger.
 const TELL_BYTES: usize = 256 << 10;
 /// After so many ticks without a word, a guest is gone. It says something a few times in that.
@@ -132,6 +137,12 @@ impl Guest {
         self.news.push(news);
     }
 
+    /// Whether what it has not heard is too much, when all guests together have not heard so much.
+    fn is_slow(&self, all: usize) -> bool {
+        let unheard = self.unheard_bytes + self.news_bytes;
+        unheard > UNHEARD_BYTES_MAX || (all > BUDGET_BYTES && unheard > SHARE_BYTES)
+    }
+
     fn takes_answers(&self) -> bool {
         self.unheard_bytes + self.news_bytes < ANSWERS_BYTES_MAX
     }
@@ -140,6 +151,12 @@ impl Guest {
 impl Guests {
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.guests.contains_key(&node)
+    }
+
+    /// Whether what a guest asks for is too much, if the requests that wait take so much of it.
+    fn asks_too_much(&self, queued: usize) -> bool {
+        let all = || self.guests.values().map(|guest| guest.queued_bytes).sum::<usize>();
+        queued > QUEUE_BYTES_MAX || (queued > SHARE_BYTES && all() > BUDGET_BYTES)
     }
 
     pub(super) fn has_waits(&self) -> bool {

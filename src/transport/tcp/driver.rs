@@ -200,6 +200,7 @@ impl Driver {
         let mut context = Context {
             registry: poll.registry().try_clone()?,
             local,
+            circle: Circle::new(options.guests_max),
             options,
             shared,
             commands_tx,
@@ -207,7 +208,6 @@ impl Driver {
             now: clock(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
-            circle: Circle::default(),
             subjects: Subjects::default(),
             is_heard: true,
             sink,

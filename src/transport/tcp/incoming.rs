@@ -1,11 +1,11 @@
 //! The connections that peers make to this node, to send on.
 //!
 //! A connection is a stranger until its hello was checked, for at most
-//! `handshake_timeout` (`introductions`). When there are too many connections, the oldest
-//! stranger makes room: so a crowd of silent strangers keeps no peer out.
+//! `handshake_timeout` (`introductions`). When there are too many of them, the oldest
+//! makes room: so a crowd of silent strangers keeps no peer out.
 //!
-//! Invariants: a peer has at most one connection, its latest; no more than
-//! `connections_max` are open (or one for each peer, if these are more);
+//! Invariants: a peer has at most one connection, its latest, and there are no more
+//! peers than the circle takes, nor strangers than `strangers_max`;
 //! a stranger has a timer, a peer has none.
 //!
 //! Not here: what is done with one connection (`caller`).
@@ -180,16 +180,15 @@ impl Incoming {
         mut socket: mio::net::TcpStream,
         address: SocketAddr,
     ) {
-        let connections_max = context.options.connections_max.max(context.circle.len() + 1);
-        if self.connections.len() >= connections_max {
+        let strangers_max = context.options.strangers_max;
+        if self.strangers.len() >= strangers_max
+            && let Some(oldest) = self.strangers.first().copied()
+        {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                tracing::warn!(%address, connections_max, suppressed, "too many connections");
+                tracing::warn!(%address, strangers_max, suppressed, "too many strangers");
             }
-            match self.strangers.first().copied() {
-                Some(oldest) => self.remove(context, oldest),
-                None => return,
-            }
+            self.remove(context, oldest);
         }
         if let Some(oldest) = self.crowd(context, address.ip()) {
             Counters::add(&context.shared.counters.connections_refused, 1);

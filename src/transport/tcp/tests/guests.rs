@@ -6,6 +6,9 @@ fn says(local: &LocalPeer, to: NodeId) -> Hello {
     Hello::new(local, VERSION, to)
 }
 
+/// Guests at a time.
+const FEW: usize = 64;
+
 fn brief() -> TransportOptions {
     TransportOptions { guest_timeout: Duration::from_millis(300), ..quick() }
 }
@@ -70,9 +73,9 @@ fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
 #[test]
 fn guests_are_few() {
     let (listener, address) = listen();
-    let options = TransportOptions { connections_max: 1000, ..quick() };
+    let options = TransportOptions { guests_max: FEW, ..quick() };
     let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
-    let max = super::super::circle::GUESTS_MAX as u64;
+    let max = FEW as u64;
     let mut guests: Vec<Hand> =
         (0..max).map(|guest| Hand::introduced(address, &hello(100 + guest, 1))).collect();
     let mut late = Hand::connect(address);
@@ -88,9 +91,10 @@ fn guests_are_few() {
 #[test]
 fn silent_guests_make_room() {
     let (listener, address) = listen();
-    let _one = Node::start(listener, local(1), &[], &brief());
+    let options = TransportOptions { guests_max: FEW, ..brief() };
+    let _one = Node::start(listener, local(1), &[], &options);
     let (listener_9, address_9) = listen();
-    let max = super::super::circle::GUESTS_MAX as u64;
+    let max = FEW as u64;
     // They are all reached, and none says anything.
     let nodes: Vec<LocalPeer> = (100..100 + max).map(|node| at(node, address_9)).collect();
     let mut hands = Vec::new();

@@ -27,7 +27,7 @@ pub(crate) struct LocalPeer {
     pub(crate) incarnation: u64,
     /// The highest version that it can do: see `crate::version`.
     pub(crate) version: u16,
-    /// Where others reach it, `host:port`.
+    /// Where others reach it, `host:port`; empty for a client, who listens nowhere.
     pub(crate) address: String,
     /// Drawn at each start.
     pub(crate) boot: u64,

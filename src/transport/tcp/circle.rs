@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::machine::command::NodeId;
-use crate::transport::handshake::{Hello, Refusal, RefusalCode};
+use crate::transport::handshake::{Hello, Refusal, RefusalCode, Run};
 
 /// Members are listed by [`set_peers`](super::TcpTransport::set_peers). A guest is a node that
 /// has introduced itself and is not listed, or not yet: one that wants to join, that is a member
@@ -38,6 +38,11 @@ impl Circle {
     /// Whether the node that says this is known or could be a guest.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let node = hello.from;
+        let is_nowhere = hello.run.as_ref().is_some_and(Run::is_nowhere);
+        if self.members.contains(&node) && is_nowhere {
+            let text = format!("node {node} is a member, and says that it is reached nowhere");
+            return Err(Refusal::new(RefusalCode::UnknownPeer, text));
+        }
         if self.is_known(node) {
             return Ok(());
         }

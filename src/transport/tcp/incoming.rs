@@ -24,6 +24,7 @@ use super::introductions::Rival;
 use super::stream::Stream;
 use super::{Counters, LISTENER};
 use crate::machine::command::NodeId;
+use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, RefusalCode};
 use crate::transport::secure::Side;
 
@@ -35,7 +36,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Incoming {
-    listener: TcpListener,
+    /// A client has none.
+    listener: Option<TcpListener>,
     /// The listener may have connections for us.
     acceptable: bool,
     pub(super) connections: BTreeMap<Token, Connection>,
@@ -46,6 +48,8 @@ pub(super) struct Incoming {
     pub(super) rivals: BTreeMap<NodeId, Rival>,
     /// The connections that may have something to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
+    /// Clients' connections that may have bytes to write and room to write them to.
+    pub(super) unflushed: Vec<Token>,
     /// Peers that have just introduced themselves.
     pub(super) welcomed: Vec<Met>,
     junk: Warnings,
@@ -62,16 +66,22 @@ pub(super) struct Met {
 }
 
 impl Incoming {
-    pub(super) fn new(context: &mut Context, mut listener: TcpListener) -> io::Result<Incoming> {
-        context.registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+    pub(super) fn new(
+        context: &mut Context,
+        mut listener: Option<TcpListener>,
+    ) -> io::Result<Incoming> {
+        if let Some(listener) = &mut listener {
+            context.registry.register(listener, LISTENER, Interest::READABLE)?;
+        }
         Ok(Incoming {
+            acceptable: listener.is_some(),
             listener,
-            acceptable: true,
             connections: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             strangers: BTreeSet::new(),
             rivals: BTreeMap::new(),
             readable: VecDeque::new(),
+            unflushed: Vec::new(),
             welcomed: Vec::new(),
             junk: Warnings::default(),
             refusals: Warnings::default(),
@@ -116,7 +126,7 @@ impl Incoming {
     }
 
     pub(super) fn listener_ready(&mut self) {
-        self.acceptable = true;
+        self.acceptable = self.listener.is_some();
     }
 
     pub(super) fn ready(&mut self, token: Token) {
@@ -130,7 +140,7 @@ impl Incoming {
 
     /// Whether there is something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.acceptable || !self.readable.is_empty()
+        self.acceptable || !self.readable.is_empty() || !self.unflushed.is_empty()
     }
 
     pub(super) fn take_welcomed(&mut self) -> Vec<Met> {
@@ -140,10 +150,10 @@ impl Incoming {
     /// Takes new connections.
     pub(super) fn accept(&mut self, context: &mut Context) {
         for _ in 0..ACCEPTS_PER_TURN {
-            if !self.acceptable {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.acceptable) else {
                 return;
-            }
-            match self.listener.accept() {
+            };
+            match listener.accept() {
                 Ok((stream, address)) => self.admit(context, stream, address),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => self.acceptable = false,
@@ -250,6 +260,9 @@ impl Incoming {
                 continue;
             }
             let turn = connection.turn(context);
+            if connection.wants_flush() {
+                self.unflushed.push(token);
+            }
             if let From::Peer(from) = connection.from
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
@@ -327,8 +340,17 @@ impl Incoming {
                 }
             }
             From::Peer(from) => {
+                connection.part(context);
                 if self.by_peer.get(&from.node) == Some(&token) {
                     self.by_peer.remove(&from.node);
+                    if connection.is_both_ways() {
+                        let (peer, reason) = (from.node, "its connection has ended".to_owned());
+                        context.emit(TransportEvent::Unreachable {
+                            peer,
+                            reason,
+                            permanent: false,
+                        });
+                    }
                     if let Some(rival) = self.rivals.get_mut(&from.node) {
                         context.timers.remove(rival.at, Timer::Rival(from.node));
                         rival.at = context.now;

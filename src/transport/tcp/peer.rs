@@ -49,6 +49,10 @@ const READS_MAX: usize = 16;
 /// A connection in use is asked for a sign of life this often.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
+/// So often a client asks each member for one with which it has nothing else to talk about: that
+/// keeps it a guest there.
+const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Whom a connection is made to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
@@ -91,8 +95,12 @@ pub(super) struct Peer {
     pub(super) is_elsewhere: bool,
     /// Who has just been found at a seed's address, and what it can do.
     pub(super) found: Option<(Host, u16)>,
+    /// The answer to our greeting, until it is known that the peer has not hung up with it.
+    greeted: Option<(u16, Option<Host>)>,
     /// Whether it is in the list of those to be flushed.
     pub(super) is_unflushed: bool,
+    /// Whether there may be more to read at once.
+    pub(super) has_unread: bool,
 }
 
 #[derive(Debug)]
@@ -117,7 +125,9 @@ impl Peer {
             reported: None,
             is_elsewhere: false,
             found: None,
+            greeted: None,
             is_unflushed: false,
+            has_unread: false,
         }
     }
 
@@ -356,13 +366,16 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads the answer to our greeting, and signs of life; nothing else may come.
+    /// Reads the answer to our greeting, and signs of life. To a client the messages of the peer
+    /// come this way, too; to others nothing else may come.
     fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
-            return Ok(());
-        };
-        let mut welcomed = None;
         for _ in 0..READS_MAX {
+            if !self.hear(context)? {
+                return Ok(());
+            }
+            let Link::Open(connection) = &mut self.link else {
+                return Ok(());
+            };
             match connection.stream.read(&mut context.scratch, &mut connection.reader) {
                 Ok(0) => {
                     return Err(Failure::passing(match connection.phase {
@@ -370,60 +383,111 @@ impl Peer {
                         _ => "the peer closed the connection instead of answering",
                     }));
                 }
-                Ok(_) => {}
+                Ok(bytes) => {
+                    Counters::add(&context.shared.counters.bytes_received, bytes);
+                    // As good as an answer, which may be behind much else.
+                    connection.pinged_at = None;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some((version, host)) = welcomed {
+                    if let Some((version, host)) = self.greeted.take() {
                         self.welcome(context, version, host);
                     }
                     return Ok(());
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
-            while let Some(frame) = connection
-                .reader
-                .next_frame()
-                .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
-            {
-                if connection.phase == Phase::Greeting {
-                    let node = match Answer::decode(frame) {
-                        Some((version, Answer::Welcome(host))) => {
-                            let node = handshake::check_host(
-                                &context.local,
-                                self.target.id(),
-                                host.as_ref(),
-                            )
-                            .map_err(Failure::from)?;
-                            welcomed = Some((version, host));
-                            node
-                        }
-                        Some((version, Answer::Refused(refusal))) => {
-                            return self.refused(context, version, &refusal);
-                        }
-                        None => return Err(Failure::passing("the peer is not a quorate node")),
-                    };
-                    let subject = connection.stream.subject();
-                    context.subjects.check(node, subject).map_err(Failure::permanent)?;
-                    connection.stream.trust();
-                    connection.phase = Phase::Up { since: context.now };
-                    connection.reader.set_limit(0);
-                } else {
-                    // The limit of 0 admits signs of life only.
-                    connection.pinged_at = None;
-                }
-            }
+        }
+        if context.is_client() {
+            self.has_unread = true;
+            return Ok(());
         }
         Err(Failure::passing("the peer sends what it was not asked for"))
     }
 
+    /// Takes what has arrived whole. Whether there may be more to come for this peer.
+    fn hear(&mut self, context: &mut Context) -> Result<bool, Failure> {
+        let mut received = 0;
+        let goes_on = loop {
+            let Link::Open(connection) = &mut self.link else {
+                break false;
+            };
+            let Some(frame) = connection
+                .reader
+                .next_frame()
+                .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
+            else {
+                break context.is_heard;
+            };
+            if connection.phase == Phase::Greeting {
+                let (node, version, host) = match Answer::decode(frame) {
+                    Some((version, Answer::Welcome(host))) => {
+                        let to = self.target.id();
+                        let node = handshake::check_host(&context.local, to, host.as_ref())
+                            .map_err(Failure::from)?;
+                        (node, version, host)
+                    }
+                    Some((version, Answer::Refused(refusal))) => {
+                        return self.refused(context, version, &refusal).map(|()| false);
+                    }
+                    None => return Err(Failure::passing("the peer is not a quorate node")),
+                };
+                let subject = connection.stream.subject();
+                context.subjects.check(node, subject).map_err(Failure::permanent)?;
+                connection.stream.trust();
+                connection.phase = Phase::Up { since: context.now };
+                if !context.is_client() {
+                    // The limit of 0 admits signs of life only.
+                    connection.reader.set_limit(0);
+                    self.greeted = Some((version, host));
+                    continue;
+                }
+                connection.reader.set_limit(MESSAGE_BYTES_MAX);
+                self.welcome(context, version, host);
+                if self.found.is_some() {
+                    // What comes next is the peer's that was found here.
+                    break false;
+                }
+            } else if !frame.is_empty() {
+                let message = PeerMessage::decode(frame).map_err(|why| {
+                    Failure::passing(format!("the peer sent what cannot be read: {why}"))
+                })?;
+                received += 1;
+                if message.is_of_cluster() {
+                    Counters::add(&context.shared.counters.messages_foreign, 1);
+                } else if let Target::Node(from) = self.target {
+                    context.emit(TransportEvent::Received { from, message });
+                }
+            }
+        };
+        Counters::add(&context.shared.counters.messages_received, received);
+        Ok(goes_on)
+    }
+
+    /// Reads and writes what there is.
+    pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
+        if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
+            self.read(context)?;
+        }
+        self.flush(context)
+    }
+
     fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
-        self.arm(context, None);
+        self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
         self.reported = None;
         self.lowered_to = None;
         self.is_elsewhere = false;
         match self.target {
             Target::Node(peer) => {
                 tracing::info!(peer, address = self.address, version, "connected");
+                if let Link::Open(connection) = &mut self.link
+                    && context.is_client()
+                    && connection.queue.push(0, |buffer| buffer).is_ok()
+                {
+                    // The peer writes back once it knows that we have its welcome.
+                    connection.pinged_at = Some(context.now);
+                    connection.ping_due = context.now + PING_INTERVAL;
+                }
                 context.emit(TransportEvent::Connected { peer, version });
             }
             Target::Seed(_) => self.found = host.map(|host| (host, version)),
@@ -510,8 +574,8 @@ impl Peer {
             connection.ping_due = context.now + PING_INTERVAL;
             connection.write(context)?;
         }
-        if self.timer.is_none()
-            && let Some(at) = connection.dead_at(context)
+        if let Some(at) = connection.dead_at(context)
+            && self.timer.is_none_or(|timer| at < timer)
         {
             self.arm(context, Some(at));
         }
@@ -546,10 +610,28 @@ impl Peer {
                     {
                         Err(Failure::passing("the peer takes or answers nothing"))
                     }
+                    _ if context.is_client() => self.ask_for_sign(context),
                     _ => Ok(()),
                 }
             }
         }
+    }
+
+    /// Asks a member that was not asked for long whether it is alive, and will again.
+    fn ask_for_sign(&mut self, context: &mut Context) -> Result<(), Failure> {
+        if let Link::Open(connection) = &mut self.link
+            && connection.pinged_at.is_none()
+            && context.now >= connection.ping_due
+            && connection.queue.push(0, |buffer| buffer).is_ok()
+        {
+            connection.pinged_at = Some(context.now);
+            connection.ping_due = context.now + PING_INTERVAL;
+        }
+        self.flush(context)?;
+        if self.timer.is_none() {
+            self.arm(context, Some(context.now + IDLE_PING_INTERVAL));
+        }
+        Ok(())
     }
 
     /// Gives the connection up, reports why, and sets the time of the next try. Whether it had been
@@ -616,6 +698,7 @@ impl Peer {
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {
         self.arm(context, None);
+        self.greeted = None;
         if let Link::Open(mut connection) = std::mem::replace(&mut self.link, Link::Waiting) {
             context.dialled.remove(&connection.token);
             // It is closed next, which deregisters it in any case.

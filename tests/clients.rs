@@ -427,3 +427,44 @@ fn a_client_knows_the_members_and_what_they_can_lose() {
     cluster.stop(place);
     assert_eq!(client.status().leader, None);
 }
+
+/// A future of a recipe does not wait on the thread that polls it, which may be the one that brings
+/// the answer.
+#[test]
+fn what_recipes_look_at_can_be_awaited() {
+    use quorate::recipes::{Barrier, Chooser, Discovery, Group, LeaderLatch, NodeList, Strategy};
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn first<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+    let cluster = Cluster::new(3);
+    let place = cluster.add_client();
+    let session = cluster.node(place).session();
+    session.sync().unwrap();
+    let latch = LeaderLatch::new(&session, "/latch", "").unwrap();
+    let group = Group::new(&session, "/group").unwrap();
+    let discovery = Discovery::new(&session, "/services").unwrap();
+    let chooser: Chooser = discovery.chooser("s", Strategy::Random).unwrap();
+    let list = NodeList::new(&session, "/list").unwrap();
+    let barrier = Barrier::new(&session, "/barrier").unwrap();
+    // Nobody answers now, and none of them waits for that.
+    cluster.isolate(place);
+    assert!(first(latch.leader_async()).is_pending());
+    assert!(first(latch.candidates_async()).is_pending());
+    assert!(first(latch.observe().next()).is_pending());
+    assert!(first(group.members_async()).is_pending());
+    assert!(first(group.watch().next()).is_pending());
+    assert!(first(discovery.names_async()).is_pending());
+    assert!(first(discovery.instances_async("s")).is_pending());
+    assert!(first(chooser.choose_async()).is_pending());
+    assert!(first(list.items_async()).is_pending());
+    assert!(first(barrier.is_set_async()).is_pending());
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    assert_eq!(latch.leader(), Ok(None));
+    assert_eq!(group.members().unwrap().len(), 0);
+    assert_eq!(barrier.is_set(), Ok(false));
+}

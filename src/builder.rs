@@ -100,10 +100,9 @@ impl Builder {
     /// what reads of a replica return at once, it asks its member for. For large fleets, of which a
     /// few instances hold the state; see `docs/clients.md` for what is different.
     ///
-    /// It listens, too, since its member connects to it: by default on a free port of the address
-    /// from which this host reaches the first peer, else on [`Builder::listen`], and is reached there
-    /// or at [`Builder::advertise`]. It must not be one of the peers. [`Builder::data_dir`] and what
-    /// members decide by are of no meaning for it.
+    /// It listens nowhere, and is served over the connections that it makes. [`Builder::listen`],
+    /// [`Builder::advertise`], [`Builder::data_dir`] and what members decide by are of no meaning for
+    /// it.
     ///
     /// ```no_run
     /// use quorate::Coordinator;
@@ -348,7 +347,8 @@ impl Builder {
         driver::start(driver::Start {
             engine: node.into(),
             store: Some(Box::new(store)),
-            listener,
+            listener: Some(listener),
+            address: local.address.clone(),
             local,
             remote,
             seeds,
@@ -359,20 +359,15 @@ impl Builder {
     }
 
     fn join_as_client(mut self, peers: &Peers) -> Result<Coordinator> {
-        let listener = match &self.listen {
-            Some(address) => listen(address)?,
-            None => listen(&address_towards(peers)?)?,
-        };
-        let listened = listener.local_addr().map_err(|error| Error::CannotListen {
-            address: self.listen.clone().unwrap_or_default(),
-            reason: error.to_string(),
-        })?;
-        let outside = Some(listened).filter(|at| !at.ip().to_canonical().is_loopback());
-        self.check_secured(outside.map(|address| address.to_string()))?;
-        let address = self.advertise.clone().unwrap_or_else(|| listened.to_string());
-        check_address(&address)?;
-        let own = own_address(&listener, &address).into_iter();
-        self.schemes.set_own(own.chain(own_subject(&self.security)));
+        let own = address_towards(peers).map(|ip| ip.to_canonical());
+        if own.is_none() {
+            tracing::warn!("no way to a peer is known yet: sessions have no id of scheme ip");
+        }
+        let outside = own.filter(|ip| !ip.is_loopback());
+        self.check_secured(outside.map(|ip| ip.to_string()))?;
+        let address = own.map(|ip| ip.to_string()).unwrap_or_default();
+        let id = own.map(|_| Id::new("ip", &address)).into_iter();
+        self.schemes.set_own(id.chain(own_subject(&self.security)));
         tracing::info!(address, "joining as a client");
 
         let clock = Clock::real();
@@ -390,13 +385,15 @@ impl Builder {
             node: id,
             incarnation: id,
             version: self.version,
-            address,
+            // Nobody connects to it.
+            address: String::new(),
             boot: entropy::number()?,
         };
         driver::start(driver::Start {
             engine: Client::new(id, config, now).into(),
             store: None,
-            listener,
+            listener: None,
+            address,
             local,
             remote: Vec::new(),
             seeds: peers.addresses().map(str::to_owned).collect(),
@@ -440,27 +437,19 @@ impl Builder {
     }
 }
 
-/// A free port of the address from which this host reaches the first of the peers that it can: none
-/// is sent anything yet.
-fn address_towards(peers: &Peers) -> Result<String> {
-    let mut reason = "there are no peers".to_owned();
-    for peer in peers.addresses() {
-        let towards = |peer: SocketAddr| {
-            let any: IpAddr = match peer {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            let socket = UdpSocket::bind((any, 0))?;
-            socket.connect(peer)?;
-            socket.local_addr()
+/// The address from which this host reaches the first of the peers that it can: none is sent anything
+/// yet.
+fn address_towards(peers: &Peers) -> Option<IpAddr> {
+    let towards = |peer: SocketAddr| {
+        let any: IpAddr = match peer {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        match peer.to_socket_addrs().and_then(|mut found| found.next().map(towards).transpose()) {
-            Ok(Some(own)) => return Ok(SocketAddr::new(own.ip(), 0).to_string()),
-            Ok(None) => {}
-            Err(error) => reason = format!("the way to {peer} is not known: {error}"),
-        }
-    }
-    Err(Error::CannotListen { address: "a free port".to_owned(), reason })
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(peer).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    peers.addresses().find_map(|peer| towards(peer.to_socket_addrs().ok()?.next()?))
 }
 
 fn bind(address: &str) -> Result<TcpListener> {

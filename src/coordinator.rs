@@ -275,9 +275,10 @@ impl Coordinator {
         }
     }
 
-    /// The address that the peers know this instance by.
+    /// The address that the peers know this instance by. For a client, to which nobody connects, that of
+    /// its host towards the members, without a port; empty if no way to them was known when it joined.
     pub fn address(&self) -> String {
-        self.shared().address(self.shared().node).unwrap_or_default()
+        self.shared().own_address()
     }
 
     /// All sessions of the cluster as this replica has them, by their ids. Blocks until the node's
@@ -374,7 +375,8 @@ impl Coordinator {
         self.shared().metrics()
     }
 
-    /// How much the cluster can still lose, as this instance sees it. Does not block.
+    /// How much the cluster can still lose, as this instance sees it; a client as its member has told
+    /// it, and nothing can be decided for it while none serves it. Does not block.
     pub fn availability(&self) -> Availability {
         self.shared().availability()
     }
@@ -398,7 +400,9 @@ impl Coordinator {
     }
 
     /// Whether this instance can serve now: its replica is a member's, has been level with the
-    /// cluster within the last few seconds, and there is a leader. Does not block.
+    /// cluster within the last few seconds, and there is a leader. For a client: a member serves it,
+    /// which knows of a leader, and has proved within the last few seconds that there is one. Does not
+    /// block.
     ///
     /// For a readiness probe. An instance that is not ready need not be restarted, and a cluster
     /// that starts must not wait for its instances to be ready one after the other: see
@@ -565,7 +569,7 @@ pub struct Status {
     /// The version that the cluster acts by, as far as this replica knows: the lowest of what its
     /// members could do when all of them were last heard of together. It is never lowered.
     pub version: u16,
-    /// All members.
+    /// All members. As a client's member has told it: none before it has once had one.
     pub members: Vec<MemberStatus>,
     /// Why this node has stopped, if it has.
     pub stopped: Option<String>,

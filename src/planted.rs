@@ -127,6 +127,7 @@ pub enum Bug {
     GuestSeesOlder,
     TellingsLost,
     GuestLeaseFromAnswer,
+    ClientKeepsToItsList,
 }
 
 #[cfg(any(test, feature = "simulator"))]
@@ -256,8 +257,13 @@ impl Bug {
     ];
 
     /// Those of clients without a replica, which a test of these finds.
-    pub const OF_CLIENTS: [Bug; 4] =
-        [Bug::GuestWatchFromNow, Bug::GuestSeesOlder, Bug::TellingsLost, Bug::GuestLeaseFromAnswer];
+    pub const OF_CLIENTS: [Bug; 5] = [
+        Bug::GuestWatchFromNow,
+        Bug::GuestSeesOlder,
+        Bug::TellingsLost,
+        Bug::GuestLeaseFromAnswer,
+        Bug::ClientKeepsToItsList,
+    ];
 
     /// What goes wrong with it.
     pub fn story(self) -> &'static str {
@@ -402,6 +408,9 @@ impl Bug {
             Bug::GuestSeesOlder => "a client that moves is served by a replica that is behind",
             Bug::GuestLeaseFromAnswer => {
                 "a client counts its lease from the answer, not the question"
+            }
+            Bug::ClientKeepsToItsList => {
+                "a client looks for members only where it was told to when it started"
             }
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
             Bug::PermitsOfOld => {

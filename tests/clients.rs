@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
+use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -384,4 +384,87 @@ fn under_load_nothing_is_lost_doubled_or_older() {
     let events: Vec<u64> = kinds(&watch).into_iter().map(|(_, zxid)| zxid).collect();
     assert_eq!(events, written);
     assert!(session.is_alive() && writer.is_alive());
+}
+
+/// What a client says of the cluster is what its member has told.
+#[test]
+fn a_client_knows_the_members_and_what_they_can_lose() {
+    let cluster = Cluster::new(3);
+    let place = cluster.add_client();
+    let client = cluster.node(place);
+    let told = |client: &quorate::Coordinator| {
+        let members = client.status().members.into_iter();
+        members.map(|member| (member.address, member.votes, member.is_self)).collect::<Vec<_>>()
+    };
+    let voter = |place: usize| (format!("node-{place}"), true, false);
+    client.session().sync().unwrap();
+    cluster.advance(3 * SECOND);
+    assert_eq!(told(&client), [voter(0), voter(1), voter(2)]);
+    assert_eq!(client.address(), format!("node-{place}"));
+    let leader = cluster.leader().unwrap();
+    assert_eq!(client.status().leader, Some(format!("node-{leader}")));
+    assert_eq!(client.availability(), Availability::Healthy { spare: 1 });
+    assert!(client.is_ready() && client.safe_to_stop());
+    let down = (leader + 1) % 3;
+    cluster.stop(down);
+    cluster.advance(20 * SECOND);
+    let availability = client.availability().to_string();
+    assert!(availability.contains(&format!("1 of 3 voters are not heard of (node-{down})")));
+    assert!(client.status().members[down].unreachable.is_some());
+    cluster.restart(down);
+    // One more is a member: four would lose no more voters than three.
+    let new = cluster.add_node();
+    cluster.advance(20 * SECOND);
+    assert_eq!(told(&client)[3..], [(format!("node-{new}"), false, false)]);
+    // Without any of them it says so.
+    cluster.isolate(place);
+    cluster.advance(SECOND);
+    assert!(matches!(client.availability(), Availability::NoQuorum { .. }));
+    assert!(!client.is_ready() && !client.safe_to_stop());
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    assert!(client.is_ready());
+    cluster.stop(place);
+    assert_eq!(client.status().leader, None);
+}
+
+/// A future of a recipe does not wait on the thread that polls it, which may be the one that brings
+/// the answer.
+#[test]
+fn what_recipes_look_at_can_be_awaited() {
+    use quorate::recipes::{Barrier, Chooser, Discovery, Group, LeaderLatch, NodeList, Strategy};
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn first<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+    let cluster = Cluster::new(3);
+    let place = cluster.add_client();
+    let session = cluster.node(place).session();
+    session.sync().unwrap();
+    let latch = LeaderLatch::new(&session, "/latch", "").unwrap();
+    let group = Group::new(&session, "/group").unwrap();
+    let discovery = Discovery::new(&session, "/services").unwrap();
+    let chooser: Chooser = discovery.chooser("s", Strategy::Random).unwrap();
+    let list = NodeList::new(&session, "/list").unwrap();
+    let barrier = Barrier::new(&session, "/barrier").unwrap();
+    // Nobody answers now, and none of them waits for that.
+    cluster.isolate(place);
+    assert!(first(latch.leader_async()).is_pending());
+    assert!(first(latch.candidates_async()).is_pending());
+    assert!(first(latch.observe().next()).is_pending());
+    assert!(first(group.members_async()).is_pending());
+    assert!(first(group.watch().next()).is_pending());
+    assert!(first(discovery.names_async()).is_pending());
+    assert!(first(discovery.instances_async("s")).is_pending());
+    assert!(first(chooser.choose_async()).is_pending());
+    assert!(first(list.items_async()).is_pending());
+    assert!(first(barrier.is_set_async()).is_pending());
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    assert_eq!(latch.leader(), Ok(None));
+    assert_eq!(group.members().unwrap().len(), 0);
+    assert_eq!(barrier.is_set(), Ok(false));
 }

@@ -2,25 +2,175 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::BufRead;
+use std::time::Duration;
 
 use common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, node, place};
-use quorate::{Coordinator, CreateMode, EventKind, WatchMode};
+use quorate::{Availability, Coordinator, CreateMode, EventKind, Session, Status, WatchMode};
 
 /// So many while a member is dead.
 const WRITES: usize = 200;
 
-/// In a process of its own: a member, until its input ends.
+/// The name of a process in place of an address, if it is one of many clients.
+const FLEET: &str = "fleet-";
+const FLEETS: usize = 5;
+/// The clients of each.
+const EACH: usize = 50;
+
+/// In a process of its own: a member, or many clients, until its input ends.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
+    if address.starts_with(FLEET) {
+        return fleet(&peers, &address);
+    }
     let coordinator = node(&address).join(&peers).unwrap();
     coordinator.wait_ready(PATIENCE).unwrap();
     println!("@ready");
     for line in std::io::stdin().lock().lines() {
-        drop(line);
+        if line.is_ok_and(|line| line == "leave") {
+            coordinator.leave(PATIENCE).unwrap();
+            println!("@left");
+        }
     }
+}
+
+fn fleet(peers: &[String], name: &str) {
+    let join = || Coordinator::builder().client().session_timeout(PATIENCE).join(peers);
+    let clients: Vec<_> = (0..EACH).map(|_| join().unwrap()).collect();
+    let path = |place: usize| format!("/fleet/{name}-{place}");
+    let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
+    let all = || sessions.iter().map(Session::nonblocking).enumerate();
+    let made: Vec<_> =
+        all().map(|(place, one)| one.create(&path(place), b"", CreateMode::Ephemeral)).collect();
+    for made in made {
+        wait(made);
+    }
+    println!("@ready");
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let set: Vec<_> = all().map(|(place, one)| one.set(&path(place), line.as_str())).collect();
+        for set in set {
+            assert_eq!(wait(set).version, 1);
+        }
+        println!("@all {line}");
+    }
+}
+
+fn wait<T>(mut pending: quorate::Pending<T>) -> T {
+    pending.wait_timeout(PATIENCE).expect("an answer in time").unwrap()
+}
+
+/// One member has hundreds of clients, is stopped and started again, and has them all again.
+#[test]
+fn a_member_serves_hundreds_of_clients() {
+    let dirs = tempfile::tempdir().unwrap();
+    let peers = addresses(1);
+    let start = || {
+        let member = node(&peers[0]).data_dir(dirs.path().join("data")).join(&peers).unwrap();
+        member.wait_ready(PATIENCE).unwrap();
+        member
+    };
+    let member = start();
+    member.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
+    let mut fleets: Vec<Process> = (0..FLEETS)
+        .map(|fleet| Process::start(dirs.path(), &peers, &format!("{FLEET}{fleet}")))
+        .collect();
+    fleets.iter().for_each(|fleet| drop(fleet.wait("ready")));
+    assert_eq!(member.session().children("/fleet").unwrap().len(), FLEETS * EACH);
+    member.close();
+    let member = start();
+    for fleet in &mut fleets {
+        fleet.order("again");
+    }
+    fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
+    let session = member.session();
+    let all = session.children("/fleet").unwrap();
+    assert_eq!(all.len(), FLEETS * EACH, "one has lost its session");
+    for one in all {
+        assert_eq!(&session.get(&format!("/fleet/{one}")).unwrap().0[..], b"again");
+    }
+}
+
+/// Waits until a client is told something of its members, which is looked for.
+fn until(client: &Coordinator, what: &str, is_so: impl Fn(&Status) -> bool) {
+    for _ in 0..6000 {
+        if is_so(&client.status()) {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("{what}: {}", client.status());
+}
+
+fn members(status: &Status) -> BTreeSet<String> {
+    status.members.iter().map(|member| member.address.clone()).collect()
+}
+
+fn voters(status: &Status) -> BTreeSet<String> {
+    let voters = status.members.iter().filter(|member| member.votes);
+    voters.map(|member| member.address.clone()).collect()
+}
+
+/// All members that its list names are replaced, one after the other, by others at other addresses.
+#[test]
+fn a_client_outlives_the_members_that_it_was_given() {
+    let dirs = tempfile::tempdir().unwrap();
+    let all = addresses(6);
+    let peers = &all[..3];
+    let mut processes: VecDeque<Process> =
+        peers.iter().map(|address| Process::start(dirs.path(), peers, address)).collect();
+    processes.iter().for_each(|member| drop(member.wait("ready")));
+    let client = Coordinator::builder().client().session_timeout(SESSION_TIMEOUT);
+    let client = client.join(peers).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    let session = client.session();
+    session.create("/n", b"", CreateMode::Persistent).unwrap();
+    let watch = session.watch("/n", WatchMode::PersistentRecursive).unwrap();
+    let guard = session.lock("/lock").unwrap().acquire().unwrap();
+    let named: BTreeSet<String> = peers.iter().cloned().collect();
+    until(&client, "it knows those of its list", |status| voters(status) == named);
+    until(&client, "its leader has told whom it hears of", |_| client.safe_to_stop());
+    assert!(client.is_ready());
+    assert!(matches!(client.availability(), Availability::Healthy { spare: 1 }));
+    assert!(named.contains(&client.status().leader.unwrap()));
+    assert!(!named.contains(&client.address()) && !client.address().is_empty());
+    let mut paths = Vec::new();
+    let mut write = |count: usize| {
+        for _ in 0..count {
+            let made = session.create("/n/x-", b"", CreateMode::PersistentSequential).unwrap();
+            paths.push(made.path);
+        }
+    };
+    for new in 3..6 {
+        let known: Vec<String> = all[new - 3..new].to_vec();
+        let process = Process::start(dirs.path(), &known, &all[new]);
+        process.wait("ready");
+        processes.push_back(process);
+        write(20);
+        let mut old = processes.pop_front().unwrap();
+        old.order("leave");
+        old.wait("left");
+        old.kill();
+        let now: BTreeSet<String> = all[new - 2..=new].iter().cloned().collect();
+        until(&client, "it knows the new ones", |status| voters(status) == now);
+        until(&client, "who left is let go", |status| members(status) == now);
+        write(20);
+    }
+    // None of those that it was given is there, and whoever serves it is killed: the others are.
+    let leader = client.status().leader.unwrap();
+    let leader = all[3..].iter().position(|address| *address == leader).unwrap();
+    processes[leader].kill();
+    write(20);
+    until(&client, "one is missed", |status| {
+        status.members.iter().any(|member| member.unreachable.is_some())
+    });
+    session.sync().unwrap();
+    let told: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let all: Vec<_> = paths.into_iter().map(|path| (EventKind::Created, path)).collect();
+    assert_eq!(told.len(), all.len());
+    assert!(told == all, "an event was lost, doubled or out of order");
+    assert!(guard.is_held() && session.is_alive());
 }
 
 /// Each member is killed in turn and comes back; the clients, in this process, go on.

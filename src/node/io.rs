@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::acl::{Acl, Id};
 use crate::error::Error;
 use crate::machine::command::{NodeId, Op, Reply};
@@ -285,8 +287,8 @@ pub(crate) struct NodeStatus {
     pub(crate) forming: Option<String>,
 }
 
-/// What the cluster has to decide with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What the cluster has to decide with. Clients are sent it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Availability {
     pub(crate) voters: Vec<NodeId>,
     pub(crate) learners: Vec<NodeId>,

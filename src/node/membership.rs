@@ -94,6 +94,11 @@ impl Membership {
         // Nobody is taken for dead for what this node did not listen for.
         self.listening.clear();
     }
+
+    /// The members as they were last handed to the shell; none where versions know none.
+    pub(super) fn members(&self) -> &[Member] {
+        self.handed.as_deref().unwrap_or_default()
+    }
 }
 
 impl Node {

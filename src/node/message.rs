@@ -381,6 +381,7 @@ mod tests {
     use crate::node::guests::wire::{
         AnswerOf, Call, Claim, EventOf, HeldWatch, ReadOf, Refusal, ZnodeOf,
     };
+    use crate::node::io::Availability;
     use crate::node::watch_kind::WatchKind;
     use crate::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
     use crate::znode::Stat;
@@ -586,6 +587,15 @@ mod tests {
             },
             News::Confirmed { boot: 1, round: 2, refused: vec![session] },
             News::Again,
+            News::Members {
+                members: vec![Member::new(300, "host:1")],
+                availability: Availability {
+                    voters: vec![300],
+                    silent: vec![300],
+                    has_leader: true,
+                    ..Availability::default()
+                },
+            },
         ];
         let answers = [
             Ok(AnswerOf::Done),

@@ -52,12 +52,18 @@ impl Barrier {
         &self.path
     }
 
-    /// Whether it is set, as this replica has it. Does not block.
+    /// Whether it is set, as this replica has it. Does not block on a member; a client waits for the
+    /// answer of its member.
     ///
     /// # Errors
     /// Those of a session that is over.
     pub fn is_set(&self) -> Result<bool> {
         Ok(self.session.exists(&self.path)?.is_some())
+    }
+
+    /// As [`Barrier::is_set`], without blocking the thread.
+    pub async fn is_set_async(&self) -> Result<bool> {
+        Ok(self.session.nonblocking().exists(&self.path).await?.is_some())
     }
 
     /// Sets it: whoever waits after this has returned, waits. That it is set already is no error.

@@ -15,6 +15,7 @@ use crate::runtime::entropy;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::watch::Watch;
+use crate::znode::Stat;
 
 /// How long an instance is left out after [`Chooser::noted_failure`], unless told otherwise.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
@@ -59,12 +60,21 @@ impl Discovery {
         Ok(Discovery { session: session.clone(), path: path.to_owned() })
     }
 
-    /// The names of the services that have instances, sorted. Does not block.
+    /// The names of the services that have instances, sorted. Does not block on a member; a client
+    /// waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::NoAuth`]; those of a session that is over.
     pub fn names(&self) -> Result<Vec<String>> {
-        let snapshot = self.session.snapshot_of(&self.path)?;
+        self.names_in(&self.session.snapshot_of(&self.path)?)
+    }
+
+    /// As [`Discovery::names`], without blocking the thread.
+    pub async fn names_async(&self) -> Result<Vec<String>> {
+        self.names_in(&self.session.nonblocking().snapshot_of(&self.path).await?)
+    }
+
+    fn names_in(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
         let mut names = match snapshot.children(&self.path) {
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),
             other => other?,
@@ -77,7 +87,8 @@ impl Discovery {
         Ok(names)
     }
 
-    /// The instances of a service, sorted by their ids, as they are at one zxid. Does not block.
+    /// The instances of a service, sorted by their ids, as they are at one zxid. Does not block on a
+    /// member; a client waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::InvalidPath`] if the name is none of a znode; [`Error::NoAuth`]; those of a session
@@ -85,6 +96,12 @@ impl Discovery {
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
+    }
+
+    /// As [`Discovery::instances`], without blocking the thread.
+    pub async fn instances_async(&self, service: &str) -> Result<Vec<Instance>> {
+        let path = service_path(&self.path, service)?;
+        instances(&self.session.nonblocking().snapshot_of(&path).await?, &path)
     }
 
     /// Follows the instances of a service, beginning with the present ones. Blocks until the
@@ -279,12 +296,21 @@ impl Chooser {
 
     /// One of the instances that this replica has now, `None` if there is none. If all have failed
     /// lately it is the one whose failure is the longest ago: it is more likely to work than none.
-    /// Does not block.
+    /// Does not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::System`].
     pub fn choose(&self) -> Result<Option<Instance>> {
-        let mut instances = instances(&self.session.snapshot_of(&self.path)?, &self.path)?;
+        self.choose_of(instances(&self.session.snapshot_of(&self.path)?, &self.path)?)
+    }
+
+    /// As [`Chooser::choose`], without blocking the thread.
+    pub async fn choose_async(&self) -> Result<Option<Instance>> {
+        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
+        self.choose_of(instances(&snapshot, &self.path)?)
+    }
+
+    fn choose_of(&self, mut instances: Vec<Instance>) -> Result<Option<Instance>> {
         let now = self.session.shared().clock.now();
         let mut state = self.state();
         // Sorted by id.
@@ -327,10 +353,21 @@ impl Chooser {
     }
 
     /// The instance of this id has failed: it is left out for a while. One that is not there is not
-    /// remembered.
+    /// remembered. Does not block on a member; a client waits for the answer of its member.
     pub fn noted_failure(&self, id: &str) {
         let now = self.session.shared().clock.now();
         let is_there = self.session.exists(&path::join(&self.path, id));
+        self.note_failure(id, now, is_there);
+    }
+
+    /// As [`Chooser::noted_failure`], without blocking the thread.
+    pub async fn noted_failure_async(&self, id: &str) {
+        let now = self.session.shared().clock.now();
+        let is_there = self.session.nonblocking().exists(&path::join(&self.path, id)).await;
+        self.note_failure(id, now, is_there);
+    }
+
+    fn note_failure(&self, id: &str, now: Duration, is_there: Result<Option<Stat>>) {
         if is_there.is_ok_and(|stat| stat.is_some()) {
             self.state().failed.insert(id.to_owned(), now);
         }

@@ -175,7 +175,8 @@ impl LeaderLatch {
     }
 
     /// The candidate whose turn it is, as this replica has it; `None` if there is no candidate. Does
-    /// not block; after [`Session::sync`] it is up to date.
+    /// not block on a member; a client waits for the answer of its member. After [`Session::sync`] it
+    /// is up to date.
     ///
     /// It may not have noticed yet that it leads, or that it will not lead much longer: whoever
     /// relies on its leading has it tell its token, or prove it by [`Leadership::multi`].
@@ -183,22 +184,38 @@ impl LeaderLatch {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        let snapshot = self.session().snapshot_of(self.line.path())?;
-        match self.line.places_in(&snapshot)?.first() {
-            Some(first) => candidate(&snapshot, first).map(Some),
+        self.leader_in(&self.session().snapshot_of(self.line.path())?)
+    }
+
+    /// As [`LeaderLatch::leader`], without blocking the thread.
+    pub async fn leader_async(&self) -> Result<Option<Candidate>> {
+        self.leader_in(&self.session().nonblocking().snapshot_of(self.line.path()).await?)
+    }
+
+    fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
+        match self.line.places_in(snapshot)?.first() {
+            Some(first) => candidate(snapshot, first).map(Some),
             None => Ok(None),
         }
     }
 
     /// All candidates in their order, the leader first, as this replica has them at one moment. Does
-    /// not block.
+    /// not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
     /// As [`LeaderLatch::leader`].
     pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        let snapshot = self.session().snapshot_of(self.line.path())?;
-        let places = self.line.places_in(&snapshot)?;
-        places.iter().map(|place| candidate(&snapshot, place)).collect()
+        self.candidates_in(&self.session().snapshot_of(self.line.path())?)
+    }
+
+    /// As [`LeaderLatch::candidates`], without blocking the thread.
+    pub async fn candidates_async(&self) -> Result<Vec<Candidate>> {
+        self.candidates_in(&self.session().nonblocking().snapshot_of(self.line.path()).await?)
+    }
+
+    fn candidates_in(&self, snapshot: &Snapshot) -> Result<Vec<Candidate>> {
+        let places = self.line.places_in(snapshot)?;
+        places.iter().map(|place| candidate(snapshot, place)).collect()
     }
 
     /// Who leads, told now and at each change, also to those who are no candidates. Neither asks nor
@@ -343,7 +360,11 @@ impl LeaderChanges {
     /// As [`LeaderChanges::recv`].
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
-            let leader = self.latch.leader()?;
+            // A client's answer takes its time, and the thread must not wait for it.
+            let leader = match self.latch.session().has_replica() {
+                true => self.latch.leader()?,
+                false => self.latch.leader_async().await?,
+            };
             if self.is_news(leader.as_ref()) {
                 return Ok(leader);
             }

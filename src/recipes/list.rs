@@ -124,12 +124,18 @@ impl NodeList {
         }
     }
 
-    /// All items, in order, as this replica has them at one zxid. Does not block.
+    /// All items, in order, as this replica has them at one zxid. Does not block on a member; a client
+    /// waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::NoAuth`]; those of a session that is over.
     pub fn items(&self) -> Result<Vec<ListItem>> {
         self.items_in(&self.session.snapshot_of(&self.path)?)
+    }
+
+    /// As [`NodeList::items`], without blocking the thread.
+    pub async fn items_async(&self) -> Result<Vec<ListItem>> {
+        self.items_in(&self.session.nonblocking().snapshot_of(&self.path).await?)
     }
 
     /// All items, in order, as they are in a snapshot: together with whatever else is read from it.

@@ -302,12 +302,19 @@ impl Semaphore {
         }
     }
 
-    /// How many permits there are in all, as the cluster has it now.
+    /// How many permits there are in all, as this replica has it. Does not block on a member; a client
+    /// waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; those of a session that is over.
     pub fn permits(&self) -> Result<u32> {
         let (data, _) = self.line.session().get(self.path())?;
+        parsed(&data).ok_or_else(|| self.unreadable())
+    }
+
+    /// As [`Semaphore::permits`], without blocking the thread.
+    pub async fn permits_async(&self) -> Result<u32> {
+        let (data, _) = self.line.session().nonblocking().get(self.path()).await?;
         parsed(&data).ok_or_else(|| self.unreadable())
     }
 

@@ -233,13 +233,20 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    /// How far it has got, as this replica has it. Does not block.
+    /// How far it has got, as this replica has it. Does not block on a member; a client waits for
+    /// the answer of its member.
     ///
     /// # Errors
     /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; those of a
     /// session that is over.
     pub fn phase(&self) -> Result<Phase> {
         Ok(self.header(&self.session.snapshot_of(&self.path)?)?.value.phase)
+    }
+
+    /// As `phase`, without blocking the thread.
+    pub async fn phase_async(&self) -> Result<Phase> {
+        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
+        Ok(self.header(&snapshot)?.value.phase)
     }
 
     /// Blocks until it is decided, and decides it as soon as the votes allow. Any number may do so at

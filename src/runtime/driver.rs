@@ -41,7 +41,10 @@ pub(crate) struct Start {
     pub(crate) engine: Engine,
     /// None for a client.
     pub(crate) store: Option<Box<dyn LogStore>>,
-    pub(crate) listener: TcpListener,
+    /// None for a client.
+    pub(crate) listener: Option<TcpListener>,
+    /// Where this instance is, for people.
+    pub(crate) address: String,
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
     pub(crate) seeds: Vec<String>,
@@ -52,7 +55,8 @@ pub(crate) struct Start {
 
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
-    let Start { engine, store, listener, local, remote, seeds, clock, members, settings } = start;
+    let Start { engine, store, listener, address, local, .. } = start;
+    let Start { remote, seeds, clock, members, settings, .. } = start;
     let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
@@ -73,6 +77,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     };
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
+    shared.reached_at(address);
     shared.meter_by(transport.meter());
     let calls = host.calls();
     let driver = Driver {

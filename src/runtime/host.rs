@@ -100,7 +100,9 @@ pub(crate) struct Shared {
     pub(crate) has_replica: bool,
     /// The cluster's id, once it is known: 0 before.
     pub(crate) cluster: AtomicU64,
-    /// The members as this replica knows them.
+    /// Where others reach it, for as long as it is no member.
+    own_address: OnceCell<String>,
+    /// The members as this replica, or a client's member, knows them.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
     /// Why nobody was found at addresses of the list, and whether waiting will not help.
@@ -234,6 +236,17 @@ impl Shared {
         let members = self.members.load();
         let member = members.iter().find(|member| member.node == node)?;
         Some(member.address.clone())
+    }
+
+    /// Where others reach this instance.
+    pub(crate) fn own_address(&self) -> String {
+        let listed = self.address(self.node);
+        listed.or_else(|| self.own_address.get().cloned()).unwrap_or_default()
+    }
+
+    /// Others reach this instance there, unless the members have it elsewhere.
+    pub(crate) fn reached_at(&self, address: String) {
+        let _ = self.own_address.set(address);
     }
 
     /// How much the cluster can still lose.
@@ -389,6 +402,7 @@ impl Host {
             node: engine.id(),
             has_replica: engine.node().is_some(),
             cluster: AtomicU64::new(0),
+            own_address: OnceCell::new(),
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
             seeds: Mutex::default(),

@@ -158,7 +158,10 @@ impl Seats {
         let places = self.members.iter().zip(&self.seats);
         let members = places.filter(|(_, seat)| seat.disk.is_some());
         let members = members.map(|(member, _)| member.clone()).collect();
+        // A client is told of them by the one that serves it.
+        let members = if self.seats[node].disk.is_some() { members } else { Vec::new() };
         let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
+        shared.reached_at(self.members[node].address.clone());
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });

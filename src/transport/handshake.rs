@@ -20,7 +20,8 @@
 //! Codes are only ever appended.
 //!
 //! From version 3 on both ends say where they are reached (`address`, `host:port`) and which run of
-//! their process they are (`boot`, drawn at each start). The cluster may be 0: a node that has none
+//! their process they are (`boot`, drawn at each start). A client is reached nowhere, and its address
+//! is empty: what is for it comes over the connection that it has made. The cluster may be 0: a node that has none
 //! yet talks to those of any, and they to it. And a hello may be for whoever is at the address
 //! (`to` is 0), who says in the welcome who that is.
 //!
@@ -77,7 +78,7 @@ pub(crate) struct Hello {
 /// A run of a node's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Where it is reached.
+    /// Where it is reached; empty for a client, who is not.
     pub(crate) address: String,
     /// Drawn when it started.
     pub(crate) boot: u64,
@@ -225,6 +226,11 @@ impl Run {
         Run { address: local.address.clone(), boot: local.boot }
     }
 
+    /// Whether nobody can connect to it: what is for it goes over the connections that it makes.
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.address.is_empty()
+    }
+
     fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
         postcard::to_extend(&RunBody { address: &self.address, boot: self.boot }, buffer)
             .expect("encoding a string and an integer to a Vec cannot fail")
@@ -235,7 +241,7 @@ impl Run {
         let clean = rest.is_empty()
             && run.address.len() <= ADDRESS_BYTES_MAX
             && !run.address.contains(|char: char| char.is_control() || char.is_whitespace())
-            && check_address(run.address).is_ok();
+            && (run.address.is_empty() || check_address(run.address).is_ok());
         clean.then(|| Run { address: run.address.to_owned(), boot: run.boot })
     }
 }
@@ -338,7 +344,8 @@ impl Answer {
                 body => {
                     let (HostBody { node, cluster }, rest) =
                         postcard::take_from_bytes(body).ok()?;
-                    Some(Host { node, cluster, run: Run::decode(rest)? })
+                    let run = Run::decode(rest).filter(|run| !run.is_nowhere())?;
+                    Some(Host { node, cluster, run })
                 }
             };
             return Some((version, Answer::Welcome(host)));
@@ -523,11 +530,21 @@ mod tests {
     #[test]
     fn an_address_that_is_none_is_damage() {
         let long = format!("{}:7400", "x".repeat(ADDRESS_BYTES_MAX));
-        for address in ["", "two", "two:0", ":7400", "t\no:7400", "t o:7400", &long] {
+        for address in ["two", "two:0", ":7400", "t\no:7400", "t o:7400", &long] {
             let run = Run { address: address.to_owned(), boot: 1 };
             let hello = Hello { run: Some(run.clone()), ..hello() };
             let refused = Hello::decode(&hello.encode(Vec::new()), 1..=3).unwrap_err();
             assert_eq!(refused.code, RefusalCode::Malformed, "{address:?}");
+            nobody(run);
+        }
+        // A client is nowhere, and whoever listens is somewhere.
+        let nowhere = Run { address: String::new(), boot: 1 };
+        let hello_of_client = Hello { run: Some(nowhere.clone()), ..hello() };
+        let bytes = hello_of_client.encode(Vec::new());
+        assert_eq!(Hello::decode(&bytes, 1..=3), Ok(hello_of_client));
+        nobody(nowhere);
+        fn nobody(run: Run) {
+            let address = run.address.clone();
             let welcome = Answer::Welcome(Some(Host { node: 1, cluster: 0, run }));
             assert_eq!(Answer::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
         }

@@ -13,6 +13,8 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use crate::machine::command::NodeId;
+use crate::membership::MEMBERS_MAX;
+use crate::node::guests::GUESTS_MAX as CLIENTS_MAX;
 use crate::node::message::PeerMessage;
 use crate::security::Security;
 
@@ -25,7 +27,7 @@ pub(crate) struct LocalPeer {
     pub(crate) incarnation: u64,
     /// The highest version that it can do: see `crate::version`.
     pub(crate) version: u16,
-    /// Where others reach it, `host:port`.
+    /// Where others reach it, `host:port`; empty for a client, who listens nowhere.
     pub(crate) address: String,
     /// Drawn at each start.
     pub(crate) boot: u64,
@@ -64,9 +66,11 @@ pub(crate) struct TransportOptions {
     pub(crate) reload_interval: Duration,
     /// The most bytes waiting to be written to one peer; what comes on top is dropped.
     pub(crate) queue_bytes_max: usize,
-    /// The most incoming connections at a time, those not yet introduced included.
-    pub(crate) connections_max: usize,
-    /// The most of them from one address that are not yet introduced.
+    /// The most guests at a time: clients, and nodes that are no members yet or any more.
+    pub(crate) guests_max: usize,
+    /// The most incoming connections at a time that are not yet introduced.
+    pub(crate) strangers_max: usize,
+    /// The most of them from one address.
     pub(crate) strangers_per_address_max: usize,
     /// The most that is read from one peer, on average over a second; each message counts as
     /// [`tcp`] says. What is above waits in the peer's socket, and then at the peer.
@@ -92,7 +96,8 @@ impl Default for TransportOptions {
             #[cfg(feature = "tls")]
             reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,
-            connections_max: 256,
+            guests_max: CLIENTS_MAX + MEMBERS_MAX,
+            strangers_max: 256,
             strangers_per_address_max: 64,
             received_per_second_max: 256 << 20,
             handshake_timeout: Duration::from_secs(5),

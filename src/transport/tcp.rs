@@ -9,6 +9,8 @@
 //! A node talks to three kinds of peers. *Members* are listed, with id and
 //! address. A *seed* is an address whose node is not known: it is dialled for
 //! whoever is there, and who answers is a peer as long as the connection stands.
+//! A *client* listens nowhere: what is for it goes over the connection that it
+//! has made (`back`).
 //! A *guest* has introduced itself and is not listed, or not yet; it is dialled
 //! back where it says it is, and forgotten a while after it has left. Whoever
 //! has another cluster is refused; a node that has none yet talks to all, but
@@ -41,10 +43,10 @@
 //!   handed over and not yet encoded by the same number, for all peers
 //!   together; what a connection has sent by 32 KiB before it is welcomed
 //!   (4 KiB and one read, without keys) and one message and one read after; the
-//!   connections by `connections_max`, and those not welcomed, for each address,
-//!   by `strangers_per_address_max`; the guests by 64.
-//! - A peer is read from at most `received_per_second_max`, in bytes, with 512
-//!   for each message on top. More than that it has to keep to itself.
+//!   connections that are not welcomed by `strangers_max`, and for each address
+//!   by `strangers_per_address_max`; the guests by `guests_max`.
+//! - A peer that connects is read from at most `received_per_second_max`, in bytes,
+//!   with 512 for each message on top. More than that it has to keep to itself.
 //! - Nothing from the network panics, and nothing that one connection does
 //!   ends more than that connection.
 //! - Messages for a peer that is not connected are dropped at once: they would
@@ -57,8 +59,9 @@
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`,
 //! `crate::security`), the loop (`driver`), the connections we make (`outgoing`,
 //! `seeds`, `peer`, `link`, `queue`) and get (`incoming`, `introductions`,
-//! `caller`), and who may make them (`circle`).
+//! `caller`, `back`), and who may make them (`circle`).
 
+mod back;
 mod caller;
 mod circle;
 mod driver;
@@ -175,21 +178,24 @@ pub(crate) struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Listens on `listener`, connects to `peers`, and looks for others at the addresses of
+    /// Listens on `listener`, if there is one, connects to `peers`, and looks for others at the addresses of
     /// `seeds`.
     ///
     /// `events` is called on the network thread. It may block to slow the peers down, but never for
     /// the sake of a thread that is in [`TcpTransport::close`]. By `false` it says that the
     /// receiver is gone; the transport then ends by itself.
     pub(crate) fn start(
-        listener: std::net::TcpListener,
+        listener: impl Into<Option<std::net::TcpListener>>,
         local: LocalPeer,
         peers: Vec<RemotePeer>,
         seeds: Vec<String>,
         options: TransportOptions,
         events: impl Fn(TransportEvent) -> bool + Send + 'static,
     ) -> io::Result<TcpTransport> {
-        listener.set_nonblocking(true)?;
+        let listener = listener.into();
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+        }
         let poll = Poll::new()?;
         let shared = Arc::new(Shared {
             waker: Waker::new(poll.registry(), WAKER)?,
@@ -205,7 +211,7 @@ impl TcpTransport {
         let handed_bytes_max = options.queue_bytes_max;
         let driver = Driver::new(
             poll,
-            mio::net::TcpListener::from_std(listener),
+            listener.map(mio::net::TcpListener::from_std),
             local,
             (peers, seeds),
             options,

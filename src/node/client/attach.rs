@@ -1,10 +1,11 @@
 //! Which member serves a client, and what that one tells.
 
-use super::{Client, News, PeerMessage, Time};
+use super::{Client, Member, News, PeerMessage, Time};
 use crate::machine::command::{NodeId, Outcome};
+use crate::membership::{self, MEMBERS_MAX};
 use crate::node::guests::CLAIMS_BYTES_MAX;
-use crate::node::guests::wire::{Ask, Claim, HeldWatch, Told};
-use crate::node::io::Holding;
+use crate::node::guests::wire::{Ask, Claim, HeldWatch, Told, are_members};
+use crate::node::io::{Availability, Holding, Problem};
 use crate::planted::{Bug, planted};
 use crate::session::SessionState;
 use crate::version::MEMBERS_SINCE;
@@ -82,6 +83,42 @@ impl Client {
         }
     }
 
+    /// A peer is not reached. One that is no member is nobody's concern any more.
+    pub(super) fn missed(&mut self, peer: NodeId, problem: Problem) {
+        let is_member = self.roster.contains(&peer);
+        if !is_member && (!self.roster.is_empty() || self.members.len() >= MEMBERS_MAX) {
+            self.members.remove(&peer);
+            return;
+        }
+        let new = Member { problem: None, version: 0, avoided_until: Time::ZERO };
+        self.members.entry(peer).or_insert(new).problem = Some(problem);
+    }
+
+    /// Its member has told who the members are: they are dialled from now on, wherever they are,
+    /// beside the addresses that it was given.
+    fn learn(&mut self, members: Vec<membership::Member>, availability: Availability) {
+        if !are_members(&members, &availability) {
+            tracing::warn!(client = self.id, "was told of members that there cannot be");
+            if let Some(member) = self.attached.as_ref().map(|attached| attached.member) {
+                self.lose_member(member, self.avoided_until());
+            }
+            return;
+        }
+        self.roster = members.iter().map(|member| member.node).collect();
+        self.availability = availability;
+        let roster = &self.roster;
+        self.members.retain(|peer, of| of.problem.is_none() || roster.contains(peer));
+        for node in roster {
+            let problem = Some(Problem::not_yet());
+            let new = Member { problem, version: 0, avoided_until: Time::ZERO };
+            self.members.entry(*node).or_insert(new);
+        }
+        if planted(Bug::ClientKeepsToItsList) {
+            return;
+        }
+        self.effects.members = Some(members);
+    }
+
     fn avoided_until(&self) -> Time {
         self.now.mono + self.config.heartbeat * AVOIDED_BEATS
     }
@@ -138,7 +175,11 @@ impl Client {
                 && member.version >= MEMBERS_SINCE
                 && member.avoided_until <= now
         });
-        let there: Vec<NodeId> = there.map(|(id, _)| *id).collect();
+        let mut there: Vec<NodeId> = there.map(|(id, _)| *id).collect();
+        if there.iter().any(|id| self.roster.contains(id)) {
+            // Whoever else is found at an address of the list may be a member no more, or not yet.
+            there.retain(|id| self.roster.contains(id));
+        }
         if there.is_empty() {
             return;
         }
@@ -303,6 +344,7 @@ impl Client {
                     self.local.send_again(now);
                     self.rounds.restart(now);
                 }
+                News::Members { members, availability } => self.learn(members, availability),
             }
         }
     }

@@ -87,7 +87,12 @@ pub(crate) struct Client {
     now: Now,
     next_tick: Time,
     random: u64,
+    /// Those of the cluster, and others that were found or have made a connection.
     members: BTreeMap<NodeId, Member>,
+    /// The members of the cluster, as a member that served has last told; none before.
+    roster: BTreeSet<NodeId>,
+    /// What they have to decide with, as it told with that.
+    availability: Availability,
     attached: Option<Attachment>,
     attachments: u64,
     local: LocalSessions,
@@ -135,6 +140,8 @@ impl Client {
             next_tick: now.mono,
             random: config.seed,
             members: BTreeMap::new(),
+            roster: BTreeSet::new(),
+            availability: Availability::default(),
             attached: None,
             attachments: 0,
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
@@ -165,6 +172,13 @@ impl Client {
     /// The member that serves it.
     pub(crate) fn member(&self) -> Option<NodeId> {
         self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
+    }
+
+    /// Its attachment, the number of the message that it hears next, and of whom.
+    #[cfg(test)]
+    fn hears(&self) -> (u64, u64, NodeId) {
+        let attached = self.attached.as_ref().expect("a member serves it");
+        (attached.id, attached.heard, attached.member)
     }
 
     /// The version that the cluster acts by, as far as it has been told.
@@ -199,9 +213,23 @@ impl Client {
             version: self.version,
             own_version: self.config.version,
             versions: self.members.iter().map(|(id, of)| (*id, of.version)).collect(),
-            availability: Availability { has_leader: leader != 0, ..Availability::default() },
+            availability: self.availability(leader != 0),
+            forming: self.missing(),
             ..NodeStatus::default()
         }
+    }
+
+    /// What the cluster can decide, as its member has told; nothing while it has none.
+    fn availability(&self, has_leader: bool) -> Availability {
+        let told = &self.availability;
+        let has_leader = has_leader && told.has_leader && self.stopped.is_none();
+        Availability { has_leader, is_told: has_leader && told.is_told, ..told.clone() }
+    }
+
+    /// What it waits for before it has found any member.
+    fn missing(&self) -> Option<String> {
+        let found = !self.members.is_empty() || self.stopped.is_some();
+        (!found).then(|| "no member of the cluster has been found yet".to_owned())
     }
 
     /// Takes in what has happened by `now`, in order, and says what to do.
@@ -245,12 +273,7 @@ impl Client {
             }
             Input::Unreachable { peer, problem } => {
                 self.lose_member(peer, Time::ZERO);
-                let member = self.members.entry(peer).or_insert(Member {
-                    problem: None,
-                    version: 0,
-                    avoided_until: Time::ZERO,
-                });
-                member.problem = Some(problem);
+                self.missed(peer, problem);
             }
             Input::Client(request) => self.take_request(request),
             Input::Failed { reason } => self.stop(reason),

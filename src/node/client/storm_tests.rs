@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{Client, ClientConfig};
 use crate::machine::command::{Command, NodeId, Op, Reply, Request};
 use crate::node::guests::QUEUE_BYTES_MAX;
-use crate::node::guests::wire::{Ask, Call, News, ReadOf};
+use crate::node::guests::wire::{Ask, Call, News, ReadOf, Told};
 use crate::node::harness::{Cluster, HEARTBEAT, TICK};
 use crate::node::io::{
     Answer, ClientRequest, Effects, Input, Problem, Read, RequestId, Time, WatchId, Write,
@@ -49,6 +49,8 @@ struct Seat {
     asked: BTreeMap<RequestId, Asked>,
     /// Of its own writes.
     written: Vec<Zxid>,
+    /// The members that it dials.
+    dials: BTreeSet<NodeId>,
     /// What is sent to it waits until then.
     held_until: Time,
     mail: VecDeque<Input>,
@@ -99,6 +101,7 @@ impl Storm {
                 session: SessionId(id),
                 asked: BTreeMap::new(),
                 written: Vec::new(),
+                dials: (1..=MEMBERS).collect(),
                 held_until: Time::ZERO,
                 mail: VecDeque::new(),
                 shown: 0,
@@ -238,6 +241,11 @@ impl Storm {
             };
             assert!(zxid >= seat.shown, "{zxid} is older than {}", seat.shown);
             seat.shown = zxid;
+        }
+        for member in effects.members.into_iter().flatten().map(|member| member.node) {
+            if self.seats.get_mut(&id).unwrap().dials.insert(member) {
+                self.connect(id, member, true);
+            }
         }
         for (to, message) in effects.messages {
             if self.cut.contains(&(id, to)) || self.dice.roll(100) < self.loss {
@@ -387,6 +395,80 @@ fn nothing_is_lost_doubled_or_older_whatever_happens() {
     }
 }
 
+/// The members that its list names are replaced by others, one after the other.
+fn replaced(seed: u64) {
+    let mut storm = Storm::new(seed);
+    let clients = FIRST_CLIENT..FIRST_CLIENT + CLIENTS;
+    for (old, new) in (1..=MEMBERS).map(|old| (old, old + MEMBERS)) {
+        storm.cluster.add(new);
+        storm.advance(Duration::from_secs(10));
+        storm.cluster.leave(old);
+        storm.advance(Duration::from_secs(20));
+        storm.cluster.kill(old);
+        for id in clients.clone() {
+            storm.connect(id, old, false);
+            let (request, session) = (storm.number(), SessionId(id));
+            storm.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
+            let data = Bytes::from(request.0.to_string());
+            let command = Write::Op(Op::Set { path: "/n".to_owned(), data, version: None });
+            storm.ask(id, ClientRequest::Write { request, session, command });
+        }
+        storm.advance(Duration::from_secs(5));
+    }
+    for seat in storm.seats.values() {
+        assert!(!seat.state.is_final(), "it has lost its session");
+        let status = seat.client.status();
+        let peers: Vec<NodeId> = status.peers.iter().map(|(peer, _)| *peer).collect();
+        assert_eq!(peers, (MEMBERS + 1..=2 * MEMBERS).collect::<Vec<_>>());
+        let mut voters = status.availability.voters;
+        voters.sort_unstable();
+        assert_eq!((voters, status.availability.has_leader), (peers, true));
+    }
+    storm.end();
+}
+
+#[test]
+fn all_members_may_be_replaced() {
+    (0..5).for_each(replaced);
+}
+
+/// What no cluster's members can be is not taken for them, and another member is looked for.
+#[test]
+fn members_that_there_cannot_be_are_not_dialled() {
+    use crate::membership::{MEMBERS_MAX, Member};
+    let member = |node: NodeId| Member::new(node, format!("host:{node}"));
+    let all = MEMBERS_MAX as NodeId;
+    let many = |count: NodeId| (1..=count).map(member).collect::<Vec<_>>();
+    for (members, good) in [
+        (many(all), true),
+        (many(all + 1), false),
+        (Vec::new(), false),
+        (vec![member(7), member(7)], false),
+        (vec![member(0)], false),
+        (vec![Member::new(7, "host:1\n")], false),
+        (vec![Member::new(7, "h".repeat(300))], false),
+    ] {
+        let mut storm = Storm::new(1);
+        let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
+        let (attachment, number, member) = seat.client.hears();
+        let count = members.len();
+        let news = vec![News::Members { members, availability: Default::default() }];
+        let told = Some(Told { zxid: 1, version: VERSION, leader: member });
+        let from = |member, number| {
+            let (news, told) = (news.clone(), told);
+            let message = PeerMessage::Tell { attachment, number, news, told };
+            Input::Peer { from: member, message }
+        };
+        // Of another one than serves it, it takes nothing.
+        let now = storm.cluster.clock();
+        assert_eq!(seat.client.step(now, [from(member % MEMBERS + 1, number)]).members, None);
+        assert_eq!(seat.client.member(), Some(member));
+        let effects = seat.client.step(now, [from(member, number)]);
+        assert_eq!(effects.members.map(|members| members.len()), good.then_some(count));
+        assert_eq!(seat.client.member() == Some(member), good, "it looks for another one");
+    }
+}
+
 /// It would tell if it were not so.
 #[test]
 fn a_planted_bug_is_found() {
@@ -395,6 +477,7 @@ fn a_planted_bug_is_found() {
             plant(Some(bug));
             let run = std::panic::catch_unwind(|| match bug {
                 Bug::GuestLeaseFromAnswer => late_answers(seed as u32 % 45),
+                Bug::ClientKeepsToItsList => replaced(seed),
                 _ => storm(seed),
             });
             plant(None);

@@ -12,7 +12,8 @@
 //!
 //! Memory is bounded: there are [`GUESTS_MAX`] of them, who may ask for [`QUEUE_BYTES_MAX`] at a
 //! time. A guest that does not take what it is told gets no more answers, and is let go when its
-//! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew.
+//! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew. All together they have
+//! [`BUDGET_BYTES`] for either: beyond that, those go that have more than [`SHARE_BYTES`] of it.
 
 mod serve;
 pub(crate) mod wire;
@@ -23,7 +24,8 @@ use std::time::Duration;
 
 use crate::acl::{self, AccessList, Id, Permissions};
 use crate::machine::command::{Command, NodeId, OpError, Outcome, Reply};
-use crate::node::io::{Time, WatchId};
+use crate::membership::Member;
+use crate::node::io::{Availability, Time, WatchId};
 use crate::planted::{Bug, planted};
 use crate::znode::{SessionId, Zxid};
 use wire::{Ask, Call, News};
@@ -38,6 +40,10 @@ pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
 /// So much, and it is let go.
 const UNHEARD_BYTES_MAX: usize = 16 << 20;
+/// What all guests together may ask for at a time, and be told without having heard it.
+const BUDGET_BYTES: usize = 256 << 20;
+/// What each may have of it in any case.
+const SHARE_BYTES: usize = BUDGET_BYTES / GUESTS_MAX;
 /// The bytes of one message, about: one piece of news may be larger.
 const TELL_BYTES: usize = 256 << 10;
 /// After so many ticks without a word, a guest is gone. It says something a few times in that.
@@ -52,6 +58,8 @@ pub(crate) struct Guests {
     next_watch: u64,
     /// Sessions with requests that wait.
     waiting: BTreeSet<(SessionId, u64)>,
+    /// What the guests have last been told of the members.
+    members: (Vec<Member>, Availability),
 }
 
 #[derive(Debug)]
@@ -73,6 +81,8 @@ struct Guest {
     news_bytes: usize,
     /// It waits for a word, if only that there is nothing new.
     greeted: bool,
+    /// It has been told of the members as they are.
+    is_informed: bool,
 }
 
 #[derive(Debug)]
@@ -118,12 +128,19 @@ impl Guest {
             news: Vec::new(),
             news_bytes: 0,
             greeted: true,
+            is_informed: false,
         }
     }
 
     fn tell(&mut self, news: News) {
         self.news_bytes += news.size();
         self.news.push(news);
+    }
+
+    /// Whether what it has not heard is too much, when all guests together have not heard so much.
+    fn is_slow(&self, all: usize) -> bool {
+        let unheard = self.unheard_bytes + self.news_bytes;
+        unheard > UNHEARD_BYTES_MAX || (all > BUDGET_BYTES && unheard > SHARE_BYTES)
     }
 
     fn takes_answers(&self) -> bool {
@@ -134,6 +151,12 @@ impl Guest {
 impl Guests {
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.guests.contains_key(&node)
+    }
+
+    /// Whether what a guest asks for is too much, if the requests that wait take so much of it.
+    fn asks_too_much(&self, queued: usize) -> bool {
+        let all = || self.guests.values().map(|guest| guest.queued_bytes).sum::<usize>();
+        queued > QUEUE_BYTES_MAX || (queued > SHARE_BYTES && all() > BUDGET_BYTES)
     }
 
     pub(super) fn has_waits(&self) -> bool {
@@ -150,6 +173,25 @@ impl Guests {
     pub(super) fn again(&mut self) {
         for guest in self.guests.values_mut() {
             guest.tell(News::Again);
+        }
+    }
+
+    /// Tells those who do not know yet who the members are, and what they can decide.
+    fn inform(&mut self, members: &[Member], availability: Availability) {
+        if members.is_empty() {
+            return;
+        }
+        let (told, could) = &self.members;
+        if told != members || *could != availability {
+            self.members = (members.to_vec(), availability);
+            self.guests.values_mut().for_each(|guest| guest.is_informed = false);
+        }
+        for guest in self.guests.values_mut() {
+            if !guest.is_informed && guest.beginning.is_none() {
+                guest.is_informed = true;
+                let (members, availability) = self.members.clone();
+                guest.tell(News::Members { members, availability });
+            }
         }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::wire::{self, Ask, Call, Claim, EventOf, HeldWatch, News, Told};
 use super::{
-    Beginning, CLAIMS_BYTES_MAX, GUESTS_MAX, Guest, QUEUE_BYTES_MAX, TELL_BYTES, UNHEARD_BYTES_MAX,
-    Waiting, keeps_place, may_write, silence,
+    Beginning, CLAIMS_BYTES_MAX, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write,
+    silence,
 };
 use crate::acl::{self, AccessList, Permissions};
 use crate::error::Error;
@@ -127,7 +127,8 @@ impl Node {
                     return Err("an invalid path");
                 }
                 guest.queued_bytes += size;
-                if guest.queued_bytes > QUEUE_BYTES_MAX {
+                let queued = guest.queued_bytes;
+                if self.guests.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
                 let held = self.guests.hold(from, call.session, call.holder);
@@ -492,14 +493,18 @@ impl Node {
                 guest.tell(News::Over { watch });
             }
         }
+        let availability = self.availability();
+        self.guests.inform(self.membership.members(), availability);
         let leader = self.leadership.leader;
         let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();
+        let guests = self.guests.guests.values();
+        let all: usize = guests.map(|guest| guest.unheard_bytes + guest.news_bytes).sum();
         for (id, guest) in &mut self.guests.guests {
             if guest.news.is_empty() && !guest.greeted {
                 continue;
             }
-            if guest.unheard_bytes + guest.news_bytes > UNHEARD_BYTES_MAX {
+            if guest.is_slow(all) {
                 slow.push((*id, guest.attachment));
                 continue;
             }

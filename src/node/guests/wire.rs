@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::acl::{Acl, Id, Permissions};
 use crate::error::Error;
 use crate::machine::command::{NodeId, OpError, Reply, Request};
-use crate::node::io::{Answer, Read};
+use crate::membership::{MEMBERS_MAX, Member};
+use crate::node::io::{Answer, Availability, Read};
 use crate::node::watch_kind::WatchKind;
 use crate::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
 use crate::znode::{SessionId, Stat, Zxid};
@@ -180,6 +181,12 @@ pub(crate) enum News {
     },
     /// There is another leader, or another connection to it: what was asked may be lost.
     Again,
+    /// All members of the cluster, and what it has to decide with, as this member knows it: to who
+    /// has just been attached, and whenever either has changed.
+    Members {
+        members: Vec<Member>,
+        availability: Availability,
+    },
 }
 
 /// A znode by its whole path.
@@ -451,9 +458,27 @@ impl News {
                 }
                 News::Outcome { .. } => FIXED * 2,
                 News::Confirmed { refused, .. } => refused.len() * 10,
+                News::Members { members, .. } => members
+                    .iter()
+                    .map(|member| FIXED * 2 + member.address.len() + member.zone.len())
+                    .sum(),
                 _ => 0,
             }
     }
+}
+
+/// Whether these can be the members of a cluster, and those who decide in it.
+pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bool {
+    let Availability { voters, learners, outgoing, silent, has_leader: _, is_told: _ } =
+        availability;
+    let mut ids: Vec<NodeId> = members.iter().map(|member| member.node).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    !members.is_empty()
+        && members.len() <= MEMBERS_MAX
+        && ids.len() == members.len()
+        && members.iter().all(Member::is_valid)
+        && [voters, learners, outgoing, silent].iter().all(|nodes| nodes.len() <= MEMBERS_MAX)
 }
 
 impl ZnodeOf {

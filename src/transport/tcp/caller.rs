@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 
 use super::Counters;
+use super::back::Back;
 use super::driver::Context;
 use super::rate::Rate;
 use super::stream::Stream;
@@ -41,6 +42,8 @@ pub(super) struct Connection {
     pub(super) heard_at: Instant,
     /// Whether it is alive is in question.
     pub(super) challenge: Option<Challenge>,
+    /// What is sent to a client, which is reached over this connection alone.
+    pub(super) back: Option<Box<Back>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +127,7 @@ impl Connection {
             is_readable: false,
             heard_at: context.now,
             challenge: None,
+            back: None,
         }
     }
 
@@ -162,7 +166,7 @@ impl Connection {
                     if let Some(challenge) = &mut self.challenge {
                         challenge.answered |= challenge.drained;
                     }
-                    if self.stream.has_pending() {
+                    if self.stream.has_pending() && self.back.is_none() {
                         return Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned()));
                     }
                 }
@@ -242,6 +246,9 @@ impl Connection {
             && let Some(frame) =
                 self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?
         {
+            if let Some(back) = &mut self.back {
+                back.is_open = true;
+            }
             if frame.is_empty() {
                 asked = true;
                 continue;
@@ -260,7 +267,11 @@ impl Connection {
         self.rate.count(received * MESSAGE_COST, context.now, &context.options);
         if asked {
             // One for many is enough: only that there is one matters.
-            self.write_frame(|buffer| buffer)?;
+            match &mut self.back {
+                // If there is no room, there is enough on its way that shows the same.
+                Some(back) => drop(back.queue.push(0, |buffer| buffer)),
+                None => self.write_frame(|buffer| buffer)?,
+            }
         }
         Ok(())
     }

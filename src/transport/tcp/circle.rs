@@ -4,24 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::machine::command::NodeId;
-use crate::transport::handshake::{Hello, Refusal, RefusalCode};
-
-/// The most guests at a time.
-pub(super) const GUESTS_MAX: usize = 64;
+use crate::transport::handshake::{Hello, Refusal, RefusalCode, Run};
 
 /// Members are listed by [`set_peers`](super::TcpTransport::set_peers). A guest is a node that
 /// has introduced itself and is not listed, or not yet: one that wants to join, that is a member
-/// which this node has not heard of, that was one, or that founds the cluster together with it.
-#[derive(Debug, Default)]
+/// which this node has not heard of, that was one, that founds the cluster together with it, or a
+/// client.
+#[derive(Debug)]
 pub(super) struct Circle {
+    guests_max: usize,
     members: BTreeSet<NodeId>,
     /// With the time at which it is looked after.
     guests: BTreeMap<NodeId, Instant>,
 }
 
 impl Circle {
-    pub(super) fn len(&self) -> usize {
-        self.members.len() + self.guests.len()
+    pub(super) fn new(guests_max: usize) -> Circle {
+        Circle { guests_max, members: BTreeSet::new(), guests: BTreeMap::new() }
     }
 
     pub(super) fn is_known(&self, node: NodeId) -> bool {
@@ -33,12 +32,17 @@ impl Circle {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.guests.len() >= GUESTS_MAX
+        self.guests.len() >= self.guests_max
     }
 
     /// Whether the node that says this is known or could be a guest.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let node = hello.from;
+        let is_nowhere = hello.run.as_ref().is_some_and(Run::is_nowhere);
+        if self.members.contains(&node) && is_nowhere {
+            let text = format!("node {node} is a member, and says that it is reached nowhere");
+            return Err(Refusal::new(RefusalCode::UnknownPeer, text));
+        }
         if self.is_known(node) {
             return Ok(());
         }

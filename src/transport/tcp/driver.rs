@@ -60,6 +60,11 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Whether this is a client: what is for it comes over the connections that it makes.
+    pub(super) fn is_client(&self) -> bool {
+        self.local.address.is_empty()
+    }
+
     /// A token that was never used: a late event of a closed connection meets no other one.
     pub(super) fn token(&mut self) -> Token {
         self.next_token += 1;
@@ -116,6 +121,8 @@ pub(super) enum Timer {
     Introduction(Token),
     /// This connection has sent so much that it has to wait.
     Resume(Token),
+    /// The client that made this connection may take nothing any more.
+    Stall(Token),
     /// The listener is asked again, after an error.
     Accept,
     /// The certificates are read again.
@@ -189,7 +196,7 @@ impl Driver {
     )]
     pub(super) fn new(
         poll: Poll,
-        socket: mio::net::TcpListener,
+        socket: Option<mio::net::TcpListener>,
         local: LocalPeer,
         (peers, seeds): (Vec<RemotePeer>, Vec<String>),
         options: TransportOptions,
@@ -200,6 +207,7 @@ impl Driver {
         let mut context = Context {
             registry: poll.registry().try_clone()?,
             local,
+            circle: Circle::new(options.guests_max),
             options,
             shared,
             commands_tx,
@@ -207,7 +215,6 @@ impl Driver {
             now: clock(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
-            circle: Circle::default(),
             subjects: Subjects::default(),
             is_heard: true,
             sink,
@@ -248,21 +255,33 @@ impl Driver {
                     LISTENER => self.incoming.listener_ready(),
                     token => match self.context.dialled.get(&token) {
                         Some(&target) => self.outgoing.ready(&mut self.context, target, event),
-                        None => self.incoming.ready(token),
+                        None => {
+                            self.incoming.ready(token);
+                            if event.is_writable() {
+                                self.incoming.writable(token);
+                            }
+                        }
                     },
                 }
             }
             self.obey();
-            self.outgoing.flush(&mut self.context);
+            self.flush();
             self.incoming.accept(&mut self.context);
             self.incoming.read(&mut self.context);
+            self.outgoing.read(&mut self.context);
             self.meet();
             self.fire_timers();
             self.meet();
         }
         // What was sent just before the end (a leader's farewell) is worth one try.
         self.obey();
+        self.flush();
+    }
+
+    /// Writes what was queued.
+    fn flush(&mut self) {
         self.outgoing.flush(&mut self.context);
+        self.incoming.flush(&mut self.context);
     }
 
     /// Those who have introduced themselves are answered.
@@ -299,7 +318,9 @@ impl Driver {
             match command {
                 Command::Send { messages, weight } => {
                     for (node, message) in &messages {
-                        self.outgoing.send(&mut self.context, *node, message);
+                        if !self.incoming.send_back(&mut self.context, *node, message) {
+                            self.outgoing.send(&mut self.context, *node, message);
+                        }
                     }
                     drop(messages);
                     self.context.shared.handed_bytes.fetch_sub(weight, AcqRel);
@@ -356,6 +377,7 @@ impl Driver {
         self.context.dismiss(guest);
         self.incoming.disconnect(&mut self.context, guest);
         self.outgoing.forget(&mut self.context, guest);
+        self.context.subjects.forget(guest);
     }
 
     fn fire_timers(&mut self) {
@@ -368,6 +390,7 @@ impl Driver {
                 Timer::Rival(node) => self.incoming.contest(&mut self.context, node),
                 Timer::Introduction(token) => self.incoming.overdue(&mut self.context, token),
                 Timer::Resume(token) => self.incoming.resume(token),
+                Timer::Stall(token) => self.incoming.stalled(&mut self.context, token),
                 Timer::Accept => self.incoming.listener_ready(),
                 #[cfg(feature = "tls")]
                 Timer::Certificates => self.renewal.look(&mut self.context),

@@ -1,11 +1,11 @@
 //! The connections that peers make to this node, to send on.
 //!
 //! A connection is a stranger until its hello was checked, for at most
-//! `handshake_timeout` (`introductions`). When there are too many connections, the oldest
-//! stranger makes room: so a crowd of silent strangers keeps no peer out.
+//! `handshake_timeout` (`introductions`). When there are too many of them, the oldest
+//! makes room: so a crowd of silent strangers keeps no peer out.
 //!
-//! Invariants: a peer has at most one connection, its latest; no more than
-//! `connections_max` are open (or one for each peer, if these are more);
+//! Invariants: a peer has at most one connection, its latest, and there are no more
+//! peers than the circle takes, nor strangers than `strangers_max`;
 //! a stranger has a timer, a peer has none.
 //!
 //! Not here: what is done with one connection (`caller`).
@@ -24,6 +24,7 @@ use super::introductions::Rival;
 use super::stream::Stream;
 use super::{Counters, LISTENER};
 use crate::machine::command::NodeId;
+use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, RefusalCode};
 use crate::transport::secure::Side;
 
@@ -35,7 +36,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Incoming {
-    listener: TcpListener,
+    /// A client has none.
+    listener: Option<TcpListener>,
     /// The listener may have connections for us.
     acceptable: bool,
     pub(super) connections: BTreeMap<Token, Connection>,
@@ -46,6 +48,8 @@ pub(super) struct Incoming {
     pub(super) rivals: BTreeMap<NodeId, Rival>,
     /// The connections that may have something to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
+    /// Clients' connections that may have bytes to write and room to write them to.
+    pub(super) unflushed: Vec<Token>,
     /// Peers that have just introduced themselves.
     pub(super) welcomed: Vec<Met>,
     junk: Warnings,
@@ -62,16 +66,22 @@ pub(super) struct Met {
 }
 
 impl Incoming {
-    pub(super) fn new(context: &mut Context, mut listener: TcpListener) -> io::Result<Incoming> {
-        context.registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+    pub(super) fn new(
+        context: &mut Context,
+        mut listener: Option<TcpListener>,
+    ) -> io::Result<Incoming> {
+        if let Some(listener) = &mut listener {
+            context.registry.register(listener, LISTENER, Interest::READABLE)?;
+        }
         Ok(Incoming {
+            acceptable: listener.is_some(),
             listener,
-            acceptable: true,
             connections: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             strangers: BTreeSet::new(),
             rivals: BTreeMap::new(),
             readable: VecDeque::new(),
+            unflushed: Vec::new(),
             welcomed: Vec::new(),
             junk: Warnings::default(),
             refusals: Warnings::default(),
@@ -116,7 +126,7 @@ impl Incoming {
     }
 
     pub(super) fn listener_ready(&mut self) {
-        self.acceptable = true;
+        self.acceptable = self.listener.is_some();
     }
 
     pub(super) fn ready(&mut self, token: Token) {
@@ -130,7 +140,7 @@ impl Incoming {
 
     /// Whether there is something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.acceptable || !self.readable.is_empty()
+        self.acceptable || !self.readable.is_empty() || !self.unflushed.is_empty()
     }
 
     pub(super) fn take_welcomed(&mut self) -> Vec<Met> {
@@ -140,10 +150,10 @@ impl Incoming {
     /// Takes new connections.
     pub(super) fn accept(&mut self, context: &mut Context) {
         for _ in 0..ACCEPTS_PER_TURN {
-            if !self.acceptable {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.acceptable) else {
                 return;
-            }
-            match self.listener.accept() {
+            };
+            match listener.accept() {
                 Ok((stream, address)) => self.admit(context, stream, address),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => self.acceptable = false,
@@ -180,16 +190,15 @@ impl Incoming {
         mut socket: mio::net::TcpStream,
         address: SocketAddr,
     ) {
-        let connections_max = context.options.connections_max.max(context.circle.len() + 1);
-        if self.connections.len() >= connections_max {
+        let strangers_max = context.options.strangers_max;
+        if self.strangers.len() >= strangers_max
+            && let Some(oldest) = self.strangers.first().copied()
+        {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                tracing::warn!(%address, connections_max, suppressed, "too many connections");
+                tracing::warn!(%address, strangers_max, suppressed, "too many strangers");
             }
-            match self.strangers.first().copied() {
-                Some(oldest) => self.remove(context, oldest),
-                None => return,
-            }
+            self.remove(context, oldest);
         }
         if let Some(oldest) = self.crowd(context, address.ip()) {
             Counters::add(&context.shared.counters.connections_refused, 1);
@@ -251,6 +260,9 @@ impl Incoming {
                 continue;
             }
             let turn = connection.turn(context);
+            if connection.wants_flush() {
+                self.unflushed.push(token);
+            }
             if let From::Peer(from) = connection.from
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
@@ -328,8 +340,17 @@ impl Incoming {
                 }
             }
             From::Peer(from) => {
+                connection.part(context);
                 if self.by_peer.get(&from.node) == Some(&token) {
                     self.by_peer.remove(&from.node);
+                    if connection.is_both_ways() {
+                        let (peer, reason) = (from.node, "its connection has ended".to_owned());
+                        context.emit(TransportEvent::Unreachable {
+                            peer,
+                            reason,
+                            permanent: false,
+                        });
+                    }
                     if let Some(rival) = self.rivals.get_mut(&from.node) {
                         context.timers.remove(rival.at, Timer::Rival(from.node));
                         rival.at = context.now;

@@ -21,7 +21,8 @@ use super::caller::{Closed, From, Introduced};
 use super::driver::{Context, Timer};
 use super::incoming::{Incoming, Met};
 use crate::machine::command::NodeId;
-use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode};
+use crate::transport::TransportEvent;
+use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode, Run};
 
 /// A connection that waits for its answer.
 #[derive(Debug)]
@@ -94,11 +95,26 @@ impl Incoming {
         // What came along with the hello is still to be read.
         connection.is_readable = true;
         self.readable.push_back(token);
-        let address = hello.run.as_ref().map(|run| run.address.clone());
-        self.welcomed.push(Met { node, address });
-        let Some(former) = self.by_peer.insert(node, token) else {
-            return;
-        };
+        let is_nowhere = hello.run.as_ref().is_some_and(Run::is_nowhere);
+        if is_nowhere && let Err(error) = connection.send_back_too(context) {
+            return self.close(context, token, Closed::Failed(error));
+        }
+        let former = self.by_peer.insert(node, token);
+        if let Some(former) = former {
+            self.supersede(context, former, node, hello);
+        }
+        if is_nowhere {
+            let version = hello.version;
+            tracing::debug!(peer = node, version, "a client is connected");
+            context.emit(TransportEvent::Connected { peer: node, version });
+        } else {
+            let address = hello.run.as_ref().map(|run| run.address.clone());
+            self.welcomed.push(Met { node, address });
+        }
+    }
+
+    /// The former connection of a peer makes room for the one that it has just made.
+    fn supersede(&mut self, context: &mut Context, former: Token, node: NodeId, hello: &Hello) {
         if let Some(connection) = self.connections.get(&former)
             && let From::Peer(Introduced { incarnation, .. }) = connection.from
             && incarnation != hello.incarnation

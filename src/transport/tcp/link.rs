@@ -15,7 +15,7 @@ use crate::transport::handshake::HANDSHAKE_BYTES_MAX;
 use crate::transport::secure::Side;
 
 /// The most writes to one connection before the others have their turn.
-const WRITES_PER_TURN: usize = 16;
+pub(super) const WRITES_PER_TURN: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Connection {

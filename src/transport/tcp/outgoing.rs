@@ -33,6 +33,8 @@ pub(super) struct Outgoing {
     pub(super) seeds: Vec<Seed>,
     /// Those that may have bytes to write and room to write them to.
     unflushed: Vec<Target>,
+    /// Those that may have more to be read at once.
+    unread: Vec<Target>,
     too_long: Warnings,
 }
 
@@ -180,9 +182,18 @@ impl Outgoing {
         }
     }
 
-    /// Whether something can be written at once.
+    /// Reads on where there was more than is read at a time.
+    pub(super) fn read(&mut self, context: &mut Context) {
+        for target in std::mem::take(&mut self.unread) {
+            if self.get_mut(target).is_some_and(|peer| std::mem::take(&mut peer.has_unread)) {
+                self.with(context, target, Peer::proceed);
+            }
+        }
+    }
+
+    /// Whether something can be written or read at once.
     pub(super) fn is_busy(&self) -> bool {
-        !self.unflushed.is_empty()
+        !self.unflushed.is_empty() || !self.unread.is_empty()
     }
 
     pub(super) fn ready(&mut self, context: &mut Context, target: Target, event: &Event) {
@@ -232,11 +243,15 @@ impl Outgoing {
             }
             return;
         }
+        let unread = peer.has_unread;
         let unflushed = peer.has_more_to_write() && !peer.is_unflushed;
         peer.is_unflushed |= unflushed;
         let found = peer.found.take();
         if unflushed {
             self.unflushed.push(target);
+        }
+        if unread && !self.unread.contains(&target) {
+            self.unread.push(target);
         }
         if let (Target::Seed(place), Some((host, version))) = (target, found) {
             self.found(context, place, host, version);

@@ -12,7 +12,8 @@
 //! reason in a row, not for each try. A seed's connection that is up is given to
 //! the peer that it turned out to be (`outgoing`).
 
-use std::io;
+mod hear;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,9 +30,7 @@ use crate::machine::command::NodeId;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{
-    self, Answer, HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode,
-};
+use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode};
 use crate::version::{MEMBERS_SINCE, OLDEST};
 
 /// The most addresses tried for one name.
@@ -48,6 +47,10 @@ const READS_MAX: usize = 16;
 
 /// A connection in use is asked for a sign of life this often.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// So often a client asks each member for one with which it has nothing else to talk about: that
+/// keeps it a guest there.
+const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Whom a connection is made to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,8 +94,12 @@ pub(super) struct Peer {
     pub(super) is_elsewhere: bool,
     /// Who has just been found at a seed's address, and what it can do.
     pub(super) found: Option<(Host, u16)>,
+    /// The answer to our greeting, until it is known that the peer has not hung up with it.
+    greeted: Option<(u16, Option<Host>)>,
     /// Whether it is in the list of those to be flushed.
     pub(super) is_unflushed: bool,
+    /// Whether there may be more to read at once.
+    pub(super) has_unread: bool,
 }
 
 #[derive(Debug)]
@@ -117,7 +124,9 @@ impl Peer {
             reported: None,
             is_elsewhere: false,
             found: None,
+            greeted: None,
             is_unflushed: false,
+            has_unread: false,
         }
     }
 
@@ -356,74 +365,22 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads the answer to our greeting, and signs of life; nothing else may come.
-    fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
-            return Ok(());
-        };
-        let mut welcomed = None;
-        for _ in 0..READS_MAX {
-            match connection.stream.read(&mut context.scratch, &mut connection.reader) {
-                Ok(0) => {
-                    return Err(Failure::passing(match connection.phase {
-                        Phase::Up { .. } => "the peer closed the connection",
-                        _ => "the peer closed the connection instead of answering",
-                    }));
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some((version, host)) = welcomed {
-                        self.welcome(context, version, host);
-                    }
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
-            }
-            while let Some(frame) = connection
-                .reader
-                .next_frame()
-                .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
-            {
-                if connection.phase == Phase::Greeting {
-                    let node = match Answer::decode(frame) {
-                        Some((version, Answer::Welcome(host))) => {
-                            let node = handshake::check_host(
-                                &context.local,
-                                self.target.id(),
-                                host.as_ref(),
-                            )
-                            .map_err(Failure::from)?;
-                            welcomed = Some((version, host));
-                            node
-                        }
-                        Some((version, Answer::Refused(refusal))) => {
-                            return self.refused(context, version, &refusal);
-                        }
-                        None => return Err(Failure::passing("the peer is not a quorate node")),
-                    };
-                    let subject = connection.stream.subject();
-                    context.subjects.check(node, subject).map_err(Failure::permanent)?;
-                    connection.stream.trust();
-                    connection.phase = Phase::Up { since: context.now };
-                    connection.reader.set_limit(0);
-                } else {
-                    // The limit of 0 admits signs of life only.
-                    connection.pinged_at = None;
-                }
-            }
-        }
-        Err(Failure::passing("the peer sends what it was not asked for"))
-    }
-
     fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
-        self.arm(context, None);
+        self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
         self.reported = None;
         self.lowered_to = None;
         self.is_elsewhere = false;
         match self.target {
             Target::Node(peer) => {
                 tracing::info!(peer, address = self.address, version, "connected");
+                if let Link::Open(connection) = &mut self.link
+                    && context.is_client()
+                    && connection.queue.push(0, |buffer| buffer).is_ok()
+                {
+                    // The peer writes back once it knows that we have its welcome.
+                    connection.pinged_at = Some(context.now);
+                    connection.ping_due = context.now + PING_INTERVAL;
+                }
                 context.emit(TransportEvent::Connected { peer, version });
             }
             Target::Seed(_) => self.found = host.map(|host| (host, version)),
@@ -510,8 +467,8 @@ impl Peer {
             connection.ping_due = context.now + PING_INTERVAL;
             connection.write(context)?;
         }
-        if self.timer.is_none()
-            && let Some(at) = connection.dead_at(context)
+        if let Some(at) = connection.dead_at(context)
+            && self.timer.is_none_or(|timer| at < timer)
         {
             self.arm(context, Some(at));
         }
@@ -546,10 +503,28 @@ impl Peer {
                     {
                         Err(Failure::passing("the peer takes or answers nothing"))
                     }
+                    _ if context.is_client() => self.ask_for_sign(context),
                     _ => Ok(()),
                 }
             }
         }
+    }
+
+    /// Asks a member that was not asked for long whether it is alive, and will again.
+    fn ask_for_sign(&mut self, context: &mut Context) -> Result<(), Failure> {
+        if let Link::Open(connection) = &mut self.link
+            && connection.pinged_at.is_none()
+            && context.now >= connection.ping_due
+            && connection.queue.push(0, |buffer| buffer).is_ok()
+        {
+            connection.pinged_at = Some(context.now);
+            connection.ping_due = context.now + PING_INTERVAL;
+        }
+        self.flush(context)?;
+        if self.timer.is_none() {
+            self.arm(context, Some(context.now + IDLE_PING_INTERVAL));
+        }
+        Ok(())
     }
 
     /// Gives the connection up, reports why, and sets the time of the next try. Whether it had been
@@ -616,6 +591,7 @@ impl Peer {
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {
         self.arm(context, None);
+        self.greeted = None;
         if let Link::Open(mut connection) = std::mem::replace(&mut self.link, Link::Waiting) {
             context.dialled.remove(&connection.token);
             // It is closed next, which deregisters it in any case.

@@ -15,6 +15,9 @@ use crate::transport::frame::{HEADER_BYTES, append_frame};
 /// A chunk that holds this much takes no further frame.
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// What one that has given back its memory has kept.
+const KEPT_BYTES: usize = 8 << 10;
+
 /// The most chunks in one write.
 const SLICES_MAX: usize = 16;
 
@@ -113,6 +116,13 @@ impl WriteQueue {
             if let Some(chunk) = self.chunks.pop_front() {
                 self.keep(chunk);
             }
+        }
+    }
+
+    /// Keeps no more memory for later than a few messages take.
+    pub(super) fn give_back(&mut self) {
+        if self.spare.capacity() > KEPT_BYTES {
+            self.spare = Vec::new();
         }
     }
 

@@ -100,7 +100,7 @@ impl Outgoing {
         if let Some(seed) = self.seeds.get_mut(place) {
             seed.rests_for = Some(node);
         }
-        // It may have been made ready in the meantime.
-        self.with(context, Target::Node(node), Peer::flush);
+        // It may have been made ready in the meantime, and have said more than that it is there.
+        self.with(context, Target::Node(node), Peer::proceed);
     }
 }

@@ -6,6 +6,9 @@ fn says(local: &LocalPeer, to: NodeId) -> Hello {
     Hello::new(local, VERSION, to)
 }
 
+/// Guests at a time.
+const FEW: usize = 64;
+
 fn brief() -> TransportOptions {
     TransportOptions { guest_timeout: Duration::from_millis(300), ..quick() }
 }
@@ -70,9 +73,9 @@ fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
 #[test]
 fn guests_are_few() {
     let (listener, address) = listen();
-    let options = TransportOptions { connections_max: 1000, ..quick() };
+    let options = TransportOptions { guests_max: FEW, ..quick() };
     let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
-    let max = super::super::circle::GUESTS_MAX as u64;
+    let max = FEW as u64;
     let mut guests: Vec<Hand> =
         (0..max).map(|guest| Hand::introduced(address, &hello(100 + guest, 1))).collect();
     let mut late = Hand::connect(address);
@@ -88,9 +91,10 @@ fn guests_are_few() {
 #[test]
 fn silent_guests_make_room() {
     let (listener, address) = listen();
-    let _one = Node::start(listener, local(1), &[], &brief());
+    let options = TransportOptions { guests_max: FEW, ..brief() };
+    let _one = Node::start(listener, local(1), &[], &options);
     let (listener_9, address_9) = listen();
-    let max = super::super::circle::GUESTS_MAX as u64;
+    let max = FEW as u64;
     // They are all reached, and none says anything.
     let nodes: Vec<LocalPeer> = (100..100 + max).map(|node| at(node, address_9)).collect();
     let mut hands = Vec::new();
@@ -230,4 +234,113 @@ fn a_guest_becomes_a_member_as_it_is() {
     assert_eq!(one.received(), (9, numbered(1)));
     one.transport.send(vec![(9, numbered(2))]);
     assert_eq!(PeerMessage::decode(&answered.frame().unwrap()), Ok(numbered(2)));
+}
+
+/// As a client, which listens nowhere.
+fn nowhere(node: NodeId) -> LocalPeer {
+    LocalPeer { address: String::new(), cluster: 0, ..local(node) }
+}
+
+fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
+    let (events_tx, events) = unbounded();
+    let (local, seeds) = (nowhere(node), seeds.to_vec());
+    let transport =
+        TcpTransport::start(None, local, Vec::new(), seeds, options.clone(), move |event| {
+            events_tx.send(event).is_ok()
+        })
+        .unwrap();
+    Node { transport, events }
+}
+
+/// What may be said to a client; of this length, about.
+fn told(number: u64, bytes: usize) -> PeerMessage {
+    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes) }
+}
+
+/// A client is told what it should be, whatever keys the two have.
+pub(super) fn answers_a_client(options: &TransportOptions) {
+    // Slow cryptography of a debug build on a busy machine is no dead peer.
+    let options = &TransportOptions { stall_timeout: PATIENCE * 10, ..options.clone() };
+    let (listener, address) = listen();
+    let one = Node::start(listener, local(1), &[], options);
+    let nine = client(9, &[address.to_string()], options);
+    assert_eq!(nine.await_connected(1), VERSION);
+    assert_eq!(one.await_connected(9), VERSION);
+    // Large and small, more than a socket takes, in both directions at a time.
+    let sizes = |number: u64| if number.is_multiple_of(10) { 300_000 } else { 10 };
+    for number in 0..150 {
+        one.transport.send(vec![(9, told(number, sizes(number)))]);
+        nine.transport.send(vec![(1, told(number, sizes(number + 1)))]);
+    }
+    for number in 0..150 {
+        assert_eq!(nine.received(), (1, told(number, sizes(number))));
+        assert_eq!(one.received(), (9, told(number, sizes(number + 1))));
+    }
+    // What members say to each other is for them alone.
+    one.transport.send(vec![(9, numbered(1)), (9, told(1000, 1))]);
+    nine.transport.send(vec![(1, numbered(1)), (1, told(1000, 1))]);
+    assert_eq!((nine.received(), one.received()), ((1, told(1000, 1)), (9, told(1000, 1))));
+    // It learns that the node is a member, and where, and stays connected.
+    nine.transport.set_peers(vec![remote(1, address)]);
+    one.transport.send(vec![(9, told(1001, 1))]);
+    assert_eq!(nine.received(), (1, told(1001, 1)));
+    nine.transport.close();
+    assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
+    one.transport.close();
+}
+
+#[test]
+fn a_client_is_answered_over_the_connection_that_it_has_made() {
+    answers_a_client(&quick());
+}
+
+#[test]
+fn a_client_is_connected_anew_when_its_member_is_back() {
+    let (listener, address) = listen();
+    let one = Node::start(listener, local(1), &[], &quick());
+    let nine = client(9, &[address.to_string()], &quick());
+    nine.await_connected(1);
+    nine.transport.set_peers(vec![remote(1, address)]);
+    one.transport.close();
+    assert_eq!(nine.unreachable().0, 1);
+    let one = Node::start(listen_again(address), local(1), &[], &quick());
+    nine.await_connected(1);
+    one.await_connected(9);
+    one.transport.send(vec![(9, told(1, 1))]);
+    assert_eq!(nine.received(), (1, told(1, 1)));
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_given_up() {
+    let (listener, address) = listen();
+    let options = TransportOptions { stall_timeout: Duration::from_millis(200), ..quick() };
+    let one = Node::start(listener, local(1), &[], &options);
+    let mut nine = Hand::introduced(address, &says(&nowhere(9), 1));
+    one.await_connected(9);
+    nine.send(&frame(|buffer| told(1, 1).encode(buffer)));
+    assert_eq!(one.received(), (9, told(1, 1)));
+    for number in 0..100 {
+        one.transport.send(vec![(9, told(number, 500_000))]);
+    }
+    assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
+}
+
+#[test]
+fn a_client_that_says_nothing_is_forgotten() {
+    let (listener, address) = listen();
+    let one = Node::start(listener, local(1), &[], &brief());
+    let mut nine = Hand::introduced(address, &says(&nowhere(9), 1));
+    one.await_connected(9);
+    assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
+    assert_eq!(nine.frame(), None);
+}
+
+#[test]
+fn a_member_is_reached_somewhere() {
+    let (listener, address) = listen();
+    let _one = Node::start(listener, local(1), &[remote(2, NOWHERE)], &quick());
+    let mut two = Hand::connect(address);
+    let hello = says(&LocalPeer { address: String::new(), ..local(2) }, 1);
+    two.send(&frame(|buffer| hello.encode(buffer)));
+    assert_eq!(two.refusal(), RefusalCode::UnknownPeer);
 }

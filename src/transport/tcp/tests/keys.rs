@@ -47,6 +47,11 @@ fn nodes_with_the_same_secret_talk() {
 }
 
 #[test]
+fn a_client_with_the_secret_is_answered_over_its_connection() {
+    super::guests::answers_a_client(&with(secret(ONE)));
+}
+
+#[test]
 fn a_secret_keeps_strangers_out() {
     let (_, reason, permanent) = strangers(secret(ONE), secret(OTHER));
     assert!(reason.contains("the shared secret of the two nodes is not the same"), "{reason}");
@@ -219,6 +224,12 @@ mod tls {
         one.await_connected(2);
         two.await_connected(1);
         (one, two)
+    }
+
+    #[test]
+    fn a_client_with_a_certificate_is_answered_over_its_connection() {
+        let all = Authority::new().tls("all");
+        super::super::guests::answers_a_client(&with(all));
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn junk_on_the_port_disturbs_nobody() {
 #[test]
 fn crowd_of_silent_strangers_keeps_no_peer_out() {
     let options =
-        TransportOptions { connections_max: 4, handshake_timeout: PATIENCE * 10, ..quick() };
+        TransportOptions { strangers_max: 4, handshake_timeout: PATIENCE * 10, ..quick() };
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
     let mut crowd: Vec<Hand> = (0..10).map(|_| Hand::connect(address)).collect();
@@ -114,7 +114,7 @@ fn crowd_of_silent_strangers_keeps_no_peer_out() {
     let mut peer = Hand::introduced(address, &hello(2, 1));
     node.await_refused(7);
     crowd.extend((0..10).map(|_| Hand::connect(address)));
-    node.await_refused(17);
+    node.await_refused(16);
     peer.send(&frame(|buffer| numbered(3).encode(buffer)));
     assert_eq!(node.received(), (2, numbered(3)));
 }

@@ -1,0 +1,124 @@
+//! What a peer says over the connection that this node has made to it: its answer to the greeting and
+//! signs of life, and to a client everything.
+
+use std::io;
+
+use super::{Link, Peer, READS_MAX, Target};
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+use crate::transport::TransportEvent;
+use crate::transport::handshake::{self, Answer};
+use crate::transport::tcp::Counters;
+use crate::transport::tcp::driver::Context;
+use crate::transport::tcp::failure::Failure;
+use crate::transport::tcp::link::Phase;
+
+impl Peer {
+    /// Reads the answer to our greeting, and signs of life. To a client the messages of the peer
+    /// come this way, too; to others nothing else may come.
+    pub(super) fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
+        for _ in 0..READS_MAX {
+            if !self.hear(context)? {
+                return Ok(());
+            }
+            let Link::Open(connection) = &mut self.link else {
+                return Ok(());
+            };
+            match connection.stream.read(&mut context.scratch, &mut connection.reader) {
+                Ok(0) => {
+                    return Err(Failure::passing(match connection.phase {
+                        Phase::Up { .. } => "the peer closed the connection",
+                        _ => "the peer closed the connection instead of answering",
+                    }));
+                }
+                Ok(bytes) => {
+                    Counters::add(&context.shared.counters.bytes_received, bytes);
+                    // As good as an answer, which may be behind much else.
+                    connection.pinged_at = None;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Some((version, host)) = self.greeted.take() {
+                        self.welcome(context, version, host);
+                    }
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if context.is_client() {
+            self.has_unread = true;
+            return Ok(());
+        }
+        Err(Failure::passing("the peer sends what it was not asked for"))
+    }
+
+    /// Takes what has arrived whole. Whether there may be more to come for this peer.
+    fn hear(&mut self, context: &mut Context) -> Result<bool, Failure> {
+        let mut received = 0;
+        let goes_on = loop {
+            let Link::Open(connection) = &mut self.link else {
+                break false;
+            };
+            let Some(frame) = connection
+                .reader
+                .next_frame()
+                .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
+            else {
+                break context.is_heard;
+            };
+            if connection.phase == Phase::Greeting {
+                let (node, version, host) = match Answer::decode(frame) {
+                    Some((version, Answer::Welcome(host))) => {
+                        let to = self.target.id();
+                        let node = handshake::check_host(&context.local, to, host.as_ref())
+                            .map_err(Failure::from)?;
+                        (node, version, host)
+                    }
+                    Some((version, Answer::Refused(refusal))) => {
+                        return self.refused(context, version, &refusal).map(|()| false);
+                    }
+                    None => return Err(Failure::passing("the peer is not a quorate node")),
+                };
+                let subject = connection.stream.subject();
+                context.subjects.check(node, subject).map_err(Failure::permanent)?;
+                connection.stream.trust();
+                connection.phase = Phase::Up { since: context.now };
+                if !context.is_client() {
+                    // The limit of 0 admits signs of life only.
+                    connection.reader.set_limit(0);
+                    self.greeted = Some((version, host));
+                    continue;
+                }
+                connection.reader.set_limit(MESSAGE_BYTES_MAX);
+                self.welcome(context, version, host);
+                if self.found.is_some() {
+                    // What comes next is the peer's that was found here.
+                    break false;
+                }
+            } else if !frame.is_empty() {
+                let message = PeerMessage::decode(frame).map_err(|why| {
+                    Failure::passing(format!("the peer sent what cannot be read: {why}"))
+                })?;
+                received += 1;
+                if message.is_of_cluster() {
+                    Counters::add(&context.shared.counters.messages_foreign, 1);
+                } else if let Target::Node(from) = self.target {
+                    context.emit(TransportEvent::Received { from, message });
+                }
+            }
+        };
+        Counters::add(&context.shared.counters.messages_received, received);
+        Ok(goes_on)
+    }
+
+    /// Reads and writes what there is.
+    pub(in crate::transport::tcp) fn proceed(
+        &mut self,
+        context: &mut Context,
+    ) -> Result<(), Failure> {
+        if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
+            self.read(context)?;
+        }
+        self.flush(context)
+    }
+}

@@ -113,6 +113,7 @@ pub enum Bug {
     UnreachedAbsent,
     OwnPromiseIgnored,
     VetoIgnored,
+    VetoForgotten,
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
@@ -244,13 +245,14 @@ impl Bug {
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
     /// crashes a node at the very moment that some of them take.
-    pub const OF_FORMATION: [Bug; 6] = [
+    pub const OF_FORMATION: [Bug; 7] = [
         Bug::TwoFounders,
         Bug::PledgeUnsynced,
         Bug::PromiseForgotten,
         Bug::UnreachedAbsent,
         Bug::OwnPromiseIgnored,
         Bug::VetoIgnored,
+        Bug::VetoForgotten,
     ];
 
     /// Those of clients without a replica, which a test of these finds.
@@ -391,6 +393,9 @@ impl Bug {
             Bug::UnreachedAbsent => "a listed peer that is not reached is counted as none",
             Bug::OwnPromiseIgnored => "a genesis is started from though a later one was pledged",
             Bug::VetoIgnored => "a cluster is founded though a peer has one already",
+            Bug::VetoForgotten => {
+                "a cluster is founded though a peer that is out of reach had one already"
+            }
             Bug::LostHoldingShared => {
                 "who acquires a reentrant lock again has a part in a holding that is lost"
             }

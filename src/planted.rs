@@ -123,6 +123,7 @@ pub enum Bug {
     LearnerCounted,
     RemovedUnaware,
     PresumedAlive,
+    ZonesIgnored,
     GuestWatchFromNow,
     GuestSeesOlder,
     TellingsLost,
@@ -132,7 +133,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 108] = [
+    pub const ALL: [Bug; 109] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -235,6 +236,7 @@ impl Bug {
         Bug::LearnerCounted,
         Bug::RemovedUnaware,
         Bug::PresumedAlive,
+        Bug::ZonesIgnored,
         Bug::TwoFounders,
         Bug::UnreachedAbsent,
         Bug::OwnPromiseIgnored,
@@ -387,6 +389,7 @@ impl Bug {
             Bug::PresumedAlive => {
                 "a new leader counts on voters that it has not heard of, and that may be dead"
             }
+            Bug::ZonesIgnored => "votes are given without a look at the zones",
             Bug::TwoFounders => "each node founds a cluster with those that it sees, unasked",
             Bug::PledgeUnsynced => "a promise or a pledge is told before it is durable",
             Bug::PromiseForgotten => "a restarted node does not know what it has promised",

@@ -40,6 +40,8 @@ mod hashes;
 mod history;
 pub(crate) mod io;
 mod lead;
+#[cfg(test)]
+mod learners_tests;
 mod local;
 mod log;
 mod members;

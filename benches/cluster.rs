@@ -47,28 +47,49 @@ fn main() {
     hand_off("lock handed over between two members", &three, time);
     drop(three);
     if !time.is_zero() {
+        learners(time);
         take_over("leader killed to next write", 5);
     }
 }
 
 struct Members {
     members: Vec<Coordinator>,
-    _dir: tempfile::TempDir,
+    peers: Vec<String>,
+    dir: tempfile::TempDir,
 }
 
 impl Members {
     fn start(count: usize) -> Members {
-        let dir = tempfile::tempdir().unwrap();
-        let peers = addresses(count);
-        let join = |peer: &String| {
-            let data = dir.path().join(peer.replace(':', "-"));
-            Coordinator::builder().advertise(peer).data_dir(data).join(&peers).unwrap()
+        let (members, dir) = (Vec::new(), tempfile::tempdir().unwrap());
+        let mut started = Members { members, peers: addresses(count), dir };
+        started.join(&started.peers.clone());
+        started
+    }
+
+    /// Starts instances at these addresses.
+    fn join(&mut self, addresses: &[String]) {
+        let join = |address: &String| {
+            let data = self.dir.path().join(address.replace(':', "-"));
+            Coordinator::builder().advertise(address).data_dir(data).join(&self.peers).unwrap()
         };
-        let members: Vec<Coordinator> = peers.iter().map(join).collect();
-        for member in &members {
-            member.wait_ready(Duration::from_secs(30)).unwrap();
+        let members: Vec<Coordinator> = addresses.iter().map(join).collect();
+        self.members.extend(members);
+        for member in &self.members {
+            member.wait_ready(Duration::from_secs(60)).unwrap();
         }
-        Members { members, _dir: dir }
+    }
+
+    /// Starts so many more, and waits until they are members.
+    fn grow(&mut self, more: usize) {
+        self.join(&addresses(more));
+        let config = self.session(0).watch("/zookeeper/config", WatchMode::Persistent).unwrap();
+        while self.members[0].status().members.len() < self.members.len() {
+            config.recv().expect("the session lives");
+        }
+        // And until they have all of the log.
+        for member in &self.members {
+            member.session().sync().unwrap();
+        }
     }
 
     fn session(&self, place: usize) -> Session {
@@ -86,15 +107,17 @@ fn addresses(count: usize) -> Vec<String> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
-fn report(name: &str, took: Duration, mut each: Vec<Duration>) {
+/// Prints how many there were a second, and returns it.
+fn report(name: &str, took: Duration, mut each: Vec<Duration>) -> f64 {
     each.sort_unstable();
     let at = |share: f64| each[((each.len() - 1) as f64 * share) as usize];
     let rate = each.len() as f64 / took.as_secs_f64();
     println!("{name:44} {rate:>10.0} {:>10.1?} {:>10.1?}", at(0.5), at(0.99));
+    rate
 }
 
-/// Does something again and again, one after the other.
-fn repeat(name: &str, time: Duration, mut run: impl FnMut()) {
+/// Does something again and again, one after the other; returns how often a second.
+fn repeat(name: &str, time: Duration, mut run: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut each = Vec::new();
     while each.is_empty() || start.elapsed() < time {
@@ -102,7 +125,7 @@ fn repeat(name: &str, time: Duration, mut run: impl FnMut()) {
         run();
         each.push(begun.elapsed());
     }
-    report(name, start.elapsed(), each);
+    report(name, start.elapsed(), each)
 }
 
 fn znode(session: &Session, path: &str) {
@@ -132,11 +155,11 @@ fn reads(name: &str, session: &Session, time: Duration) {
     println!("{name:44} {rate:>10.0} {:>10.1?} {:>10.1?}", at(0.5), at(0.99));
 }
 
-fn sequential(name: &str, session: &Session, time: Duration) {
+fn sequential(name: &str, session: &Session, time: Duration) -> f64 {
     znode(session, "/sequential");
     repeat(name, time, || {
         session.set("/sequential", DATA).unwrap();
-    });
+    })
 }
 
 fn syncs(name: &str, session: &Session, time: Duration) {
@@ -171,7 +194,7 @@ fn concurrent(name: &str, members: &Members, time: Duration) {
 }
 
 /// Keeps a window of writes under way in each session.
-fn pipelined(name: &str, sessions: &[Session], time: Duration) {
+fn pipelined(name: &str, sessions: &[Session], time: Duration) -> f64 {
     const WINDOW: usize = 1024;
     znode(&sessions[0], "/pipelined");
     let start = Instant::now();
@@ -204,7 +227,27 @@ fn pipelined(name: &str, sessions: &[Session], time: Duration) {
             .collect();
         writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     });
-    report(name, start.elapsed(), each);
+    report(name, start.elapsed(), each)
+}
+
+/// What instances beyond the voters cost the leader's writers.
+fn learners(time: Duration) {
+    const MORE: usize = 15;
+    let mut members = Members::start(5);
+    let measure = |members: &Members, with: &str| {
+        let leader = members.session(members.leader());
+        let one = sequential(&format!("sequential write, 5 voters, {with}"), &leader, time);
+        let name = format!("pipelined writes of 100 B, 5 voters, {with}");
+        (one, pipelined(&name, &[leader], time))
+    };
+    let alone = measure(&members, "no learner");
+    members.grow(MORE);
+    let fed = measure(&members, &format!("{MORE} learners"));
+    println!(
+        "with {MORE} learners as many a second: {:.2} of sequential writes, {:.2} of pipelined ones",
+        fed.0 / alone.0,
+        fed.1 / alone.1
+    );
 }
 
 fn watch(name: &str, writer: &Session, reader: &Session, time: Duration) {

@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use quorate::Coordinator;
 use quorate::recipes::LeaderLatch;
+use quorate::{Coordinator, WatchMode};
 
 const PEERS: &str = "QUORATE_BENCH_PEERS";
 const ADDRESS: &str = "QUORATE_BENCH_ADDRESS";
@@ -56,10 +56,23 @@ fn worker(peers: &str, address: &str) {
     coordinator.wait_ready(Duration::from_secs(60)).unwrap();
     let session = coordinator.session();
     session.sync().unwrap();
-    println!("ready");
-    let leadership = LeaderLatch::new(&session, "/leader", address).unwrap().campaign().unwrap();
-    println!("leads {} {}", session.timeout().as_millis(), coordinator.status().is_leader);
-    leadership.wait_lost();
+    let latch = LeaderLatch::new(&session, "/leader", address).unwrap();
+    let changes = session.watch("/leader", WatchMode::PersistentRecursive).unwrap();
+    let is_in_line = || {
+        let candidates = latch.candidates().unwrap();
+        candidates.iter().any(|candidate| *candidate.id == *address.as_bytes())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_in_line() {
+                changes.recv().expect("the session lives");
+            }
+            println!("campaigns");
+        });
+        let leadership = latch.campaign().unwrap();
+        println!("leads {} {}", session.timeout().as_millis(), coordinator.status().is_leader);
+        leadership.wait_lost();
+    });
 }
 
 type Lines = Receiver<(Instant, usize, String)>;
@@ -100,14 +113,8 @@ fn start(
     Worker(child)
 }
 
-/// The next line that begins so.
-fn next(lines: &Lines, start: &str) -> (Instant, usize, String) {
-    loop {
-        let line = lines.recv_timeout(Duration::from_secs(120)).expect("a line");
-        if line.2.starts_with(start) {
-            return line;
-        }
-    }
+fn next(lines: &Lines) -> (Instant, usize, String) {
+    lines.recv_timeout(Duration::from_secs(120)).expect("a line")
 }
 
 /// The times, by whether the one that was killed led the Raft cluster as well when it came to lead.
@@ -123,19 +130,27 @@ fn take_over(timeout: u64, rounds: usize) -> (String, Vec<Duration>, Vec<Duratio
     let mut workers: Vec<Worker> =
         (0..3).map(|place| start(dir.path(), &peers, place, timeout, &sender)).collect();
     let (mut others, mut raft) = (Vec::new(), Vec::new());
-    let (_, mut leader, mut said) = next(&lines, "leads");
+    let mut granted = String::new();
+    let (mut leads, mut campaigning) = (None, 0);
     for _ in 0..rounds {
-        // Apart from what the start of the last one still causes.
-        std::thread::sleep(Duration::from_secs(1));
+        // The one that was started last is in the line as well.
+        while campaigning < workers.len() || leads.is_none() {
+            let (_, place, says) = next(&lines);
+            match says.starts_with("leads") {
+                true => leads = Some((place, says)),
+                false => campaigning += 1,
+            }
+        }
+        let (leader, said): (usize, String) = leads.take().expect("one leads");
         let killed = Instant::now();
         workers[leader].0.kill().unwrap();
-        let (at, place, says) = next(&lines, "leads");
+        let (at, place, says) = next(&lines);
+        assert!(says.starts_with("leads"), "all others were in the line already");
         let each = if said.ends_with("true") { &mut raft } else { &mut others };
         each.push(at - killed);
+        granted = says.split(' ').nth(1).unwrap_or("unknown").to_owned();
         workers[leader] = start(dir.path(), &peers, leader, timeout, &sender);
-        next(&lines, "ready");
-        (leader, said) = (place, says);
+        (leads, campaigning) = (Some((place, says)), workers.len() - 1);
     }
-    let granted = said.split(' ').nth(1).unwrap_or("unknown").to_owned();
     (granted, others, raft)
 }

@@ -113,6 +113,7 @@ pub enum Bug {
     UnreachedAbsent,
     OwnPromiseIgnored,
     VetoIgnored,
+    VetoForgotten,
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
@@ -123,6 +124,7 @@ pub enum Bug {
     LearnerCounted,
     RemovedUnaware,
     PresumedAlive,
+    ZonesIgnored,
     GuestWatchFromNow,
     GuestSeesOlder,
     TellingsLost,
@@ -133,7 +135,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 109] = [
+    pub const ALL: [Bug; 110] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -236,6 +238,7 @@ impl Bug {
         Bug::LearnerCounted,
         Bug::RemovedUnaware,
         Bug::PresumedAlive,
+        Bug::ZonesIgnored,
         Bug::TwoFounders,
         Bug::UnreachedAbsent,
         Bug::OwnPromiseIgnored,
@@ -247,13 +250,14 @@ impl Bug {
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
     /// crashes a node at the very moment that some of them take.
-    pub const OF_FORMATION: [Bug; 6] = [
+    pub const OF_FORMATION: [Bug; 7] = [
         Bug::TwoFounders,
         Bug::PledgeUnsynced,
         Bug::PromiseForgotten,
         Bug::UnreachedAbsent,
         Bug::OwnPromiseIgnored,
         Bug::VetoIgnored,
+        Bug::VetoForgotten,
     ];
 
     /// Those of clients without a replica, which a test of these finds.
@@ -394,12 +398,16 @@ impl Bug {
             Bug::PresumedAlive => {
                 "a new leader counts on voters that it has not heard of, and that may be dead"
             }
+            Bug::ZonesIgnored => "votes are given without a look at the zones",
             Bug::TwoFounders => "each node founds a cluster with those that it sees, unasked",
             Bug::PledgeUnsynced => "a promise or a pledge is told before it is durable",
             Bug::PromiseForgotten => "a restarted node does not know what it has promised",
             Bug::UnreachedAbsent => "a listed peer that is not reached is counted as none",
             Bug::OwnPromiseIgnored => "a genesis is started from though a later one was pledged",
             Bug::VetoIgnored => "a cluster is founded though a peer has one already",
+            Bug::VetoForgotten => {
+                "a cluster is founded though a peer that is out of reach had one already"
+            }
             Bug::LostHoldingShared => {
                 "who acquires a reentrant lock again has a part in a holding that is lost"
             }

@@ -12,7 +12,9 @@
 //! 4. Too many voters: one less.
 //! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
 //! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
-//! 7. A learner that was silent for ten times as long is not a member any more.
+//! 7. Voters that are spread badly over the zones: a vote goes from a zone to one that has fewer by two
+//!    or more.
+//! 8. A learner that was silent for ten times as long is not a member any more.
 //!
 //! What is never done: a change after which the voters that are alive are not a majority of those
 //! that would vote (then nothing could be decided, and the change could not be taken back); a change
@@ -100,16 +102,25 @@ impl View {
     }
 
     fn zone(&self, node: NodeId) -> &str {
+        if planted(Bug::ZonesIgnored) {
+            return "";
+        }
         self.roster.get(node).map_or("", |seat| &seat.member.zone)
+    }
+
+    /// How many of these voters are in the node's zone; who names none is alone there.
+    fn crowd(&self, voters: &BTreeSet<NodeId>, node: NodeId) -> usize {
+        let zone = self.zone(node);
+        if zone.is_empty() {
+            return usize::from(voters.contains(&node));
+        }
+        voters.iter().filter(|voter| self.zone(**voter) == zone).count()
     }
 
     /// Learners that could vote, the best first: in a zone that has the fewest voters, and then by
     /// their ids.
     fn candidates(&self, without: &BTreeSet<NodeId>) -> Vec<NodeId> {
-        let in_zone = |zone: &str| {
-            let of_zone = |voter: &&NodeId| !zone.is_empty() && self.zone(**voter) == zone;
-            self.voters.iter().filter(|voter| !without.contains(voter)).filter(of_zone).count()
-        };
+        let voters: BTreeSet<NodeId> = self.voters.difference(without).copied().collect();
         let could = |node: &NodeId| {
             let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
             (caught_up || planted(Bug::LearnerPromotedBehind))
@@ -117,8 +128,14 @@ impl View {
                 && !self.leaving.contains(node)
         };
         let mut candidates: Vec<NodeId> = self.learners.iter().copied().filter(could).collect();
-        candidates.sort_by_key(|node| (in_zone(self.zone(*node)), *node));
+        candidates.sort_by_key(|node| (self.crowd(&voters, *node), *node));
         candidates
+    }
+
+    /// The voter that can be spared best, besides this node.
+    fn worst(&self) -> Option<NodeId> {
+        let others = self.voters.iter().copied().filter(|voter| *voter != self.own);
+        others.max_by_key(|node| (!self.is_alive(*node), self.crowd(&self.voters, *node), *node))
     }
 
     /// Whether what is alive can still decide after this change, and while it is made.
@@ -174,6 +191,7 @@ pub(crate) fn plan(view: &View, keeping: &Keeping) -> Option<Action> {
         .or_else(|| demote(view, keeping))
         .or_else(|| relieve(view, keeping))
         .or_else(|| promote(view, keeping))
+        .or_else(|| spread(view))
         .or_else(|| forget(view, keeping))
 }
 
@@ -276,13 +294,7 @@ fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
     if view.voters.len() <= keeping.max_voters {
         return None;
     }
-    let crowd = |node: &NodeId| {
-        let zone = view.zone(*node);
-        view.voters.iter().filter(|voter| view.zone(**voter) == zone).count()
-    };
-    let others = view.voters.iter().filter(|voter| **voter != view.own);
-    let worst = others.max_by_key(|node| (!view.is_alive(**node), crowd(node), **node))?;
-    view.vote([(*worst, Part::Learner)])
+    view.vote([(view.worst()?, Part::Learner)])
 }
 
 /// A voter that has been silent for long hands its vote to a learner.
@@ -317,6 +329,18 @@ fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
         steps.push((next, Part::Voter));
     }
     whole.vote(steps)
+}
+
+/// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of the
+/// two come nearer to each other each time, so that this ends.
+fn spread(view: &View) -> Option<Action> {
+    if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
+        return None;
+    }
+    let heir = view.candidates(&BTreeSet::new()).into_iter().next()?;
+    let worst = view.worst()?;
+    let (few, many) = (view.crowd(&view.voters, heir), view.crowd(&view.voters, worst));
+    (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()
 }
 
 /// A learner that was silent for very long is not a member any more. One of which nothing is put down
@@ -391,6 +415,30 @@ mod tests {
         }
         // The second one counts with the first.
         assert_eq!(plan(&view, &KEEPING), vote(&[(6, Part::Voter), (4, Part::Voter)]));
+    }
+
+    #[test]
+    fn votes_move_to_a_zone_that_has_fewer_by_two() {
+        let mut view = view(&[1, 2, 3], &[4, 5]);
+        let zones = ["east", "east", "east", "west", ""];
+        for (seat, zone) in view.roster.seats.iter_mut().zip(zones) {
+            seat.member.zone = zone.to_owned();
+        }
+        let keeping = Keeping { max_voters: 3, ..KEEPING };
+        // Who names no zone is in one of its own.
+        assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (4, Part::Voter)]));
+        view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
+        assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (5, Part::Voter)]));
+        view.sights.insert(2, dead_for(2));
+        assert_eq!(plan(&view, &keeping), None);
+        view.sights.insert(2, ALIVE);
+        view.voters = BTreeSet::from([1, 2, 5]);
+        view.learners = BTreeSet::from([3, 4]);
+        view.sights.insert(4, ALIVE);
+        view.roster.seats.iter_mut().for_each(|seat| {
+            seat.votes = [1, 2, 5].contains(&seat.member.node);
+        });
+        assert_eq!(plan(&view, &keeping), vote(&[(2, Part::Learner), (4, Part::Voter)]));
     }
 
     #[test]
@@ -490,8 +538,9 @@ mod tests {
         let sights = vec((seconds, any::<bool>()), 10);
         let wishes = vec((1..14u64, 1..14u64), 0..4);
         let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
-        (parts, sights, wishes, btree_set(1..12u64, 0..3)).prop_map(
-            |((mut voters, learners), sights, wishes, leaving)| {
+        let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
+        (parts, sights, (wishes, zones), btree_set(1..12u64, 0..3)).prop_map(
+            |((mut voters, learners), sights, (wishes, zones), leaving)| {
                 voters.insert(1);
                 let voters: Vec<NodeId> = voters.into_iter().collect();
                 let learners: Vec<NodeId> =
@@ -503,12 +552,41 @@ mod tests {
                     let heard = seconds == 0;
                     *sight = Sight { silent, heard, caught_up: caught_up && heard };
                 }
-                let wish = |(node, at)| (node, Member::new(node, format!("node-{at}:1")));
+                for seat in &mut view.roster.seats {
+                    seat.member.zone = zones[seat.member.node as usize].to_owned();
+                }
+                let wish = |(node, at)| {
+                    let zone = zones[node as usize].to_owned();
+                    (node, Member { zone, ..Member::new(node, format!("node-{at}:1")) })
+                };
                 view.wishes = wishes.into_iter().map(wish).collect();
                 view.leaving = leaving;
                 view
             },
         )
+    }
+
+    /// Unless something else comes first: that not all are there.
+    fn is_spread(view: &View) -> bool {
+        let mut voters: BTreeMap<&str, usize> = BTreeMap::new();
+        for seat in view.roster.seats.iter().filter(|seat| view.voters.contains(&seat.member.node))
+        {
+            *voters.entry(&seat.member.zone).or_default() += 1;
+        }
+        let most = voters.iter().filter(|(zone, _)| !zone.is_empty()).map(|(_, count)| *count);
+        let most = most.max().unwrap_or(0);
+        let could = |seat: &&Seat| {
+            let node = seat.member.node;
+            view.learners.contains(&node)
+                && view.sights.get(&node).is_some_and(|sight| sight.caught_up)
+                && !view.leaving.contains(&node)
+        };
+        let fewest = view.roster.seats.iter().filter(could).map(|seat| match &*seat.member.zone {
+            "" => 0,
+            zone => voters.get(zone).copied().unwrap_or(0),
+        });
+        let all = view.voters.iter().all(|voter| view.is_alive(*voter));
+        !all || fewest.min().is_none_or(|fewest| most < fewest + 2)
     }
 
     fn decides(view: &View, voters: &BTreeSet<NodeId>) -> bool {
@@ -551,7 +629,10 @@ mod tests {
         fn plans_come_to_an_end(mut view in views()) {
             for _ in 0..100 {
                 match plan(&view, &KEEPING) {
-                    None => return Ok(()),
+                    None => {
+                        prop_assert!(is_spread(&view), "{view:?}");
+                        return Ok(());
+                    }
                     Some(Action::HandOver) => {
                         let voters = view.voters.clone();
                         let next = voters.into_iter().find(|node| {

@@ -34,6 +34,15 @@ const WISH_TIME: Duration = Duration::from_secs(5);
 /// How often the leader tells how the members are.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 
+/// How many messages with entries may be under way to a voter, each of [`MESSAGE_ENTRIES_BYTES`] or
+/// one entry.
+///
+/// [`MESSAGE_ENTRIES_BYTES`]: super::start::MESSAGE_ENTRIES_BYTES
+pub(super) const VOTER_WINDOW: usize = 256;
+/// The same to a learner: there may be many, which are all slow, and nobody waits for them. What is
+/// written meanwhile goes into the next message.
+pub(super) const LEARNER_WINDOW: usize = 8;
+
 /// What a node knows of the members beside the log.
 #[derive(Debug)]
 pub(super) struct Membership {
@@ -104,6 +113,12 @@ impl Membership {
 impl Node {
     fn knows_members(&self) -> bool {
         self.machine.version() >= MEMBERS_SINCE
+    }
+
+    /// Whether the cluster needs this node to decide, by the members as they are or were.
+    pub(crate) fn is_voter(&self, node: NodeId) -> bool {
+        let members = self.raw.store().conf_state();
+        members.voters.contains(&node) || members.voters_outgoing.contains(&node)
     }
 
     /// Whether a node is a member by this one's log.
@@ -417,10 +432,20 @@ impl Node {
         }
     }
 
+    /// How much may be under way to each member, should this node lead.
+    pub(super) fn pace(&mut self) {
+        let others: Vec<NodeId> = self.others().collect();
+        for peer in others {
+            let window = if self.is_voter(peer) { VOTER_WINDOW } else { LEARNER_WINDOW };
+            self.raw.raft.adjust_max_inflight_msgs(peer, window);
+        }
+    }
+
     /// The members have changed: peers that are not there any more are forgotten.
     pub(super) fn members_changed(&mut self) {
         self.joins &= !self.is_member(self.id);
         let others: Vec<NodeId> = self.others().collect();
+        self.pace();
         self.membership.heard.retain(|peer, _| others.contains(peer));
         self.unreachable.retain(|(peer, _)| others.contains(peer));
         for peer in others {

@@ -113,6 +113,24 @@ fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
+/// The same, but it runs on meanwhile, and so does the leader that it knows, for all that it can tell.
+#[test]
+fn a_learner_that_was_removed_while_it_was_cut_off_learns_of_it() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    cluster.add(4);
+    cluster.advance(5 * SECOND);
+    assert_eq!(voting(&cluster, leader).1, [4]);
+    cluster.isolate(4);
+    cluster.advance(60 * SECOND * FORGET_FACTOR + 10 * SECOND);
+    assert!(voting(&cluster, leader).1.is_empty());
+    assert!(!cluster.stopped.contains_key(&4), "nobody could tell it");
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    let reason = &cluster.stopped[&4];
+    assert!(reason.contains("not a member of the cluster any more"), "{reason}");
+}
+
 /// The leader hands over, and the next one has not heard of anybody yet.
 #[test]
 fn a_new_leader_does_not_count_on_the_dead() {

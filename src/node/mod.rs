@@ -40,6 +40,8 @@ mod hashes;
 mod history;
 pub(crate) mod io;
 mod lead;
+#[cfg(test)]
+mod learners_tests;
 mod local;
 mod log;
 mod members;
@@ -205,7 +207,8 @@ pub(crate) struct Node {
     election_timeout: usize,
     timeout_grounds: (u64, StateRole, NodeId),
     leaderless_ticks: usize,
-    /// When there last was a leader.
+    /// When something last came from a leader, or this node led. (For a learner, Raft never takes a
+    /// leader for gone.)
     led_at: Time,
     leadership: Leadership,
 
@@ -564,7 +567,7 @@ impl Node {
     fn drive(&mut self) -> Result<(), String> {
         loop {
             self.observe_leader();
-            if self.leadership.leader != 0 {
+            if self.leadership.leader == self.id {
                 self.led_at = self.now.mono;
             }
             self.send_requests();

@@ -98,7 +98,9 @@ impl Node {
         let applied = self.raw.store().applied();
         let current =
             raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == applied.index;
-        if !current {
+        let waits = !self.is_voter(message.to) && !self.outgoing.takes_learner(message.to);
+        if !current || waits {
+            // Raft asks for it again when the peer answers the next heartbeat.
             self.failed_transfers.push(message.to);
             return;
         }

@@ -157,6 +157,9 @@ impl Node {
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(from, %error, "raft did not take a message");
         }
+        if leads && from == self.raw.raft.leader_id {
+            self.led_at = self.now.mono;
+        }
         if let Some((meta, machine)) = received {
             // Raft may have refused it, and may have another one that it has taken already.
             let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();

@@ -14,7 +14,7 @@ use super::history::History;
 use super::io::{Effects, Now, Problem, Time};
 use super::local::LocalSessions;
 use super::log::{MemLog, Position};
-use super::membership::Membership;
+use super::membership::{Membership, VOTER_WINDOW};
 use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
 use super::transfer::{Incoming, Outgoing};
@@ -143,6 +143,7 @@ impl Node {
             let founded = founded.ok_or("a state of no cluster")?;
             node.belong_to(founded);
         }
+        node.pace();
         if boot.checkpoint.voting.voters == [id] {
             // Nobody else could lead or be asked.
             node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
@@ -150,6 +151,9 @@ impl Node {
         Ok(node)
     }
 }
+
+/// A message takes no more entries than these, unless a single one is larger.
+pub(super) const MESSAGE_ENTRIES_BYTES: u64 = 1 << 20;
 
 /// Raft as it starts from this.
 pub(super) fn raft(
@@ -165,8 +169,8 @@ pub(super) fn raft(
         max_election_tick: 2 * ELECTION_TICKS,
         heartbeat_tick: 1,
         applied: checkpoint.index,
-        max_size_per_msg: 1 << 20,
-        max_inflight_msgs: 256,
+        max_size_per_msg: MESSAGE_ENTRIES_BYTES,
+        max_inflight_msgs: VOTER_WINDOW,
         check_quorum: true,
         pre_vote: true,
         max_uncommitted_size: 64 << 20,

@@ -20,6 +20,12 @@ use crate::node::message::{PeerMessage, RaftBody, SnapshotMeta};
 /// How many chunks may be under way to one peer.
 const WINDOW: u32 = 8;
 
+/// To a learner a state is sent only while it goes to fewer peers than this. Each transfer keeps the
+/// state as it was when that began, so that this bounds how much of what was written over stays in
+/// memory, and what all learners together take of the network. The others have their turn when one of
+/// those is done; a voter waits for nobody.
+pub(crate) const LEARNER_TRANSFERS_MAX: usize = 8;
+
 /// The leader's side.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
@@ -63,6 +69,17 @@ impl Outgoing {
         let messages = sending.fill();
         self.to.insert(to, sending);
         messages
+    }
+
+    /// Whether a learner may be sent a state now.
+    pub(crate) fn takes_learner(&self, to: NodeId) -> bool {
+        self.to.contains_key(&to) || self.to.len() < LEARNER_TRANSFERS_MAX
+    }
+
+    /// To how many a state is being sent.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.to.len()
     }
 
     /// The peer has taken the chunks below `next`. The second value says that it has them all.

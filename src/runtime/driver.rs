@@ -167,8 +167,15 @@ impl Driver {
                 .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
             self.transport.set_peers(others.collect());
         }
-        if !work.messages.is_empty() {
-            self.transport.send(work.messages);
+        let node = self.host.engine().node();
+        let is_needed = |to| node.is_none_or(|node| node.is_voter(to));
+        let (voters, others): (Vec<_>, Vec<_>) =
+            work.messages.into_iter().partition(|(to, _)| is_needed(*to));
+        if !voters.is_empty() {
+            self.transport.send(voters);
+        }
+        if !others.is_empty() {
+            self.transport.send_to_many(others);
         }
         for op in work.disk {
             if let Some(disk) = &mut self.disk {

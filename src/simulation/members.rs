@@ -1,16 +1,18 @@
 //! Places and who is there: disks that begin blank, are lost and begin anew, and instances that
 //! join, leave and move.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::clock::{Nanos, SECOND};
 use super::disk::SimDisk;
 use super::faults::Fault;
+use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::machine::command::NodeId;
-use crate::membership::{Genesis, Member, node_id};
+use crate::membership::{Genesis, Member, Roster, Seat, node_id};
 use crate::node::io::Input;
 use crate::storage::Identity;
 use crate::version::{MEMBERS_SINCE, VERSION};
@@ -21,11 +23,29 @@ pub(super) fn address(place: usize) -> String {
 }
 
 /// Somebody who has never been there before.
-pub(super) fn newcomer(random: &Random, place: usize) -> (Member, u64) {
+fn newcomer(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
     let (uid, incarnation) = (random.next().max(1), random.next());
     let node = node_id(uid, incarnation);
-    let member = Member { node, uid, address: address(place), zone: String::new() };
+    let zone = plan.zones[place].to_owned();
+    let member = Member { node, uid, address: address(place), zone };
     (member, incarnation)
+}
+
+/// Whether no vote could go from one zone to another that has fewer by two or more. Who names no zone
+/// is alone in one.
+fn is_spread(roster: &Roster) -> bool {
+    let zone_of = |seat: &Seat| match seat.member.zone.as_str() {
+        "" => format!("{:x}", seat.member.node),
+        zone => zone.to_owned(),
+    };
+    let mut voters: BTreeMap<String, usize> = BTreeMap::new();
+    for seat in &roster.seats {
+        *voters.entry(zone_of(seat)).or_default() += usize::from(seat.votes);
+    }
+    let most = voters.values().max().copied().unwrap_or(0);
+    let learners = roster.seats.iter().filter(|seat| !seat.votes);
+    let fewest = learners.map(|seat| voters[&zone_of(seat)]).min();
+    fewest.is_none_or(|fewest| most < fewest + 2)
 }
 
 impl World {
@@ -43,7 +63,7 @@ impl World {
     pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
         let plan = &self.kernel.plan;
         let newcomers: Vec<(Member, u64)> =
-            (0..plan.nodes).map(|place| newcomer(&self.identities, place)).collect();
+            (0..plan.nodes).map(|place| newcomer(&self.identities, plan, place)).collect();
         if !plan.founded {
             let blank = |(member, incarnation)| {
                 let disk = SimDisk::blank(0, &member, incarnation);
@@ -85,7 +105,8 @@ impl World {
         let old = self.processes[place].disk.identity();
         let Identity { cluster, node, incarnation, address, uid } =
             old.anew(self.identities.next());
-        let member = Member { node, uid, address, zone: String::new() };
+        let zone = self.processes[place].member.zone.clone();
+        let member = Member { node, uid, address, zone };
         self.kernel.trace.say_fault(format_args!(
             "node {place}: begins anew as {node:x}, and was {:x}",
             old.node
@@ -172,7 +193,7 @@ impl World {
             return None;
         }
         self.crash(place);
-        let (member, incarnation) = newcomer(&self.identities, place);
+        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
         let member = Member { address: self.processes[place].member.address.clone(), ..member };
         let disk = SimDisk::blank(0, &member, incarnation);
         let what = format!("node {place} is {:x} now", member.node);
@@ -200,7 +221,7 @@ impl World {
         if place >= self.kernel.plan.places || !self.knows_members() {
             return None;
         }
-        let (member, incarnation) = newcomer(&self.identities, place);
+        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
         let disk = SimDisk::blank(0, &member, incarnation);
         let what = format!("node {place} as {:x}", member.node);
         self.add_process(member, disk, VERSION);
@@ -317,6 +338,7 @@ impl World {
             && votes
             && alive
             && put_down
+            && is_spread(&roster)
             && self.processes.iter().all(there)
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
+    /// The zone of each place; empty: it names none.
+    pub(crate) zones: Vec<&'static str>,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -102,6 +104,7 @@ impl Plan {
             },
             mixed: random.fork(5).percent(50),
             queues: false,
+            zones: Vec::new(),
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -109,6 +112,7 @@ impl Plan {
         }
         plan.queues = random.fork(7).percent(30);
         plan.draw_members(&random.fork(8));
+        plan.draw_zones(&random.fork(10));
         plan
     }
 
@@ -125,6 +129,12 @@ impl Plan {
         if losses.iter().all(|fault| self.rates.of(*fault) == 0) && random.percent(50) {
             self.majority_after = Some(Duration::from_secs(random.within(0..60)));
         }
+    }
+
+    fn draw_zones(&mut self, random: &Random) {
+        let count = *random.pick(&[1, 3, 4]);
+        let names = &["", "east", "west", "north"][..count];
+        self.zones = (0..self.places).map(|_| *random.pick(names)).collect();
     }
 
     /// Whether clocks differ by so little that `is_held` and `is_alive` are never wrong.

@@ -28,4 +28,5 @@ pub const FOUND: &[(u64, &str)] = &[
         "a check that asked too much: one that was taken in without knowing it was told to leave",
     ),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
+    (91015, "a learner that was removed believed in its former leader for ever, and asked nobody"),
 ];

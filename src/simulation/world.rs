@@ -354,7 +354,7 @@ impl World {
             keeping: plan.keeping,
             peers: self.list_for(place),
             majority_after: plan.majority_after,
-            zone: String::new(),
+            zone: process.member.zone.clone(),
         };
         let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

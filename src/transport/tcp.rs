@@ -41,7 +41,7 @@
 //! Invariants:
 //! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
 //!   handed over and not yet encoded by the same number, for all peers
-//!   together; what a connection has sent by 32 KiB before it is welcomed
+//!   together, and by half of it for those that are no voters; what a connection has sent by 32 KiB before it is welcomed
 //!   (4 KiB and one read, without keys) and one message and one read after; the
 //!   connections that are not welcomed by `strangers_max`, and for each address
 //!   by `strangers_per_address_max`; the guests by `guests_max`.
@@ -226,9 +226,19 @@ impl TcpTransport {
     }
 
     /// Sends messages, or drops them. Never blocks; those to one peer keep their order.
-    pub(crate) fn send(&self, mut messages: Vec<(NodeId, PeerMessage)>) {
+    pub(crate) fn send(&self, messages: Vec<(NodeId, PeerMessage)>) {
+        self.hand(messages, self.handed_bytes_max);
+    }
+
+    /// The same for peers of which there may be many, and without which the cluster decides: what is
+    /// under way to them fills half of the room at most, so that there always is some for the others.
+    pub(crate) fn send_to_many(&self, messages: Vec<(NodeId, PeerMessage)>) {
+        self.hand(messages, self.handed_bytes_max / 2);
+    }
+
+    fn hand(&self, mut messages: Vec<(NodeId, PeerMessage)>, bytes_max: usize) {
         // Several senders may each find the same room; that they exceed it by one call does no harm.
-        let room = self.handed_bytes_max.saturating_sub(self.shared.handed_bytes.load(Acquire));
+        let room = bytes_max.saturating_sub(self.shared.handed_bytes.load(Acquire));
         let offered = messages.len();
         let mut handed = 0;
         messages.retain(|(_, message)| {

@@ -98,6 +98,9 @@ impl Explorer {
         let mut events = vec![Event::Written, Event::Late];
         for (_, peer) in places.iter().enumerate().filter(|(index, _)| *index != at) {
             events.extend(peer.told.iter().map(|word| Event::Hear(*word)));
+            // Other words count for nothing before the peer is connected.
+            let vetoes = peer.told.iter().filter(|word| self.words.of(**word).cluster != 0);
+            events.extend(vetoes.map(|word| Event::Overhear(*word)));
         }
         let alive = |node| places.iter().any(|place| place.disk.id == node);
         let lost = places[at].connections().into_iter();
@@ -195,11 +198,12 @@ impl Explorer {
         while at != 0 {
             let (_, before, place, event) = from[at];
             let event = match event {
-                Event::Hear(word) => {
+                Event::Hear(word) | Event::Overhear(word) => {
+                    let how = if event == Event::Hear(word) { "hears" } else { "overhears" };
                     let word = self.words.of(word);
                     let pledge = word.promise.pledge.as_ref();
                     format!(
-                        "hears {}: cluster {:x}, promised {:?}, pledged {:?}",
+                        "{how} {}: cluster {:x}, promised {:?}, pledged {:?}",
                         word.member.node,
                         word.cluster,
                         word.promise.ballot,
@@ -339,6 +343,7 @@ fn planted_bugs_are_found() {
         let (bounds, quick) = match bug {
             Bug::TwoFounders | Bug::UnreachedAbsent => (PLAIN, true),
             Bug::VetoIgnored => (WIPE, false),
+            Bug::VetoForgotten => (Bounds { majority: true, ..WIPE }, false),
             Bug::OwnPromiseIgnored => (WIPE, false),
             _ => (CRASHES, false),
         };
@@ -384,7 +389,8 @@ fn five_and_seven_peers_found_one_cluster() {
                     [] => continue,
                     connections => Event::Lose(connections[random.below(connections.len())]),
                 },
-                4..=12 => Event::Written,
+                4 => Event::Overhear(told[random.below(told.len())]),
+                5..=12 => Event::Written,
                 13..=16 => Event::Hear(told[random.below(told.len())]),
                 _ => Event::Hear(places[other].tells),
             };

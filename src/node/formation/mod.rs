@@ -28,6 +28,11 @@
 //! two while it does not reach its former fellows. This is the risk of that option; nobody who sees
 //! none but blank disks can know better.
 //!
+//! So the veto is what makes a founding safe that is not of the whole list, and it is remembered for as
+//! long as the process runs, even if the peer is never reached again ([`Formation::remembered`]). With
+//! the whole list it would not be needed: it is forgotten then if a blank disk is where it came from,
+//! which says that the one that told it is gone.
+//!
 //! # Invariants
 //!
 //! - Nothing of a promise is told before it is durable.
@@ -69,7 +74,8 @@ use word::{Word, normal, normalised};
 /// How often a node tells its word though it has not changed: it may have been lost.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// Of how many peers a word is remembered that are not on the list. Those beyond have their turn
+/// Of how many peers a word is remembered that are not on the list, and of how many such addresses
+/// which cluster was there. Those beyond have their turn
 /// when others have gone.
 const UNLISTED_MAX: usize = 64;
 
@@ -90,6 +96,8 @@ pub(crate) struct Formation {
     /// The number of the last write.
     writes: u64,
     peers: BTreeMap<NodeId, Peer>,
+    /// The clusters that peers have told of since this process started, by their addresses.
+    vetoes: BTreeMap<String, u64>,
     /// When the word is told again.
     tell_at: Time,
     now: Time,
@@ -164,6 +172,7 @@ impl Formation {
             writing: None,
             writes: 0,
             peers: BTreeMap::new(),
+            vetoes: BTreeMap::new(),
             tell_at: now + TELL_EVERY,
             now,
             over: false,
@@ -192,6 +201,9 @@ impl Formation {
         if from == self.me.node || word.check(from).is_err() {
             return;
         }
+        if word.cluster != 0 {
+            self.remember(word);
+        }
         let known = self.peers.get(&from);
         let stale = known.and_then(|peer| peer.word.as_ref()).is_some_and(|last| {
             let stands = |word: &Word| {
@@ -205,6 +217,21 @@ impl Formation {
             return;
         }
         self.peers.entry(from).or_default().word = Some(Arc::clone(word));
+    }
+
+    /// A peer has told of its cluster, over whatever connection.
+    fn remember(&mut self, word: &Word) {
+        let address = normal(&word.member.address);
+        let unlisted = self.vetoes.keys().filter(|address| !self.list.contains(address)).count();
+        if unlisted >= UNLISTED_MAX && !self.listed(word) {
+            // Those that are remembered veto as well as this one would.
+            return;
+        }
+        let before = self.vetoes.insert(address, word.cluster);
+        if before != Some(word.cluster) {
+            let (node, address, cluster) = (self.me.node, &word.member.address, word.cluster);
+            tracing::info!(node, address, cluster, "a peer belongs to a cluster: none is founded");
+        }
     }
 
     /// The promise of this number is durable.
@@ -309,10 +336,28 @@ impl Formation {
         self.chosen().cloned().map(Outcome::Found)
     }
 
-    /// Whether any peer has told of a cluster, over whatever connection.
+    /// Whether any peer tells of a cluster, or has told of one that may still be there.
     fn vetoed(&self) -> bool {
-        let mut words = self.peers.values().filter_map(|peer| peer.word.as_deref());
-        words.any(|word| word.cluster != 0) && !planted(Bug::VetoIgnored)
+        let told = self.heard().any(|word| word.cluster != 0);
+        (told || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
+    }
+
+    /// A cluster of which a peer has told, and the peer's address: that may be out of reach now.
+    ///
+    /// It is forgotten only when blank nodes are at that address and at all that are listed. Then
+    /// nobody is left to wait for, and a founding takes the promises of the whole list, which needs
+    /// no veto to be safe.
+    fn remembered(&self) -> Option<(&str, u64)> {
+        if planted(Bug::VetoForgotten) {
+            return None;
+        }
+        let blank = |address: &String| {
+            let told = self.heard().filter(|word| word.cluster == 0).map(|word| &word.member);
+            told.chain([&self.me]).any(|member| normal(&member.address) == *address)
+        };
+        let is_whole = !self.vetoes.is_empty() && self.list.iter().all(blank);
+        let mut vetoes = self.vetoes.iter().filter(|(address, _)| !(is_whole && blank(address)));
+        vetoes.next().map(|(address, cluster)| (address.as_str(), *cluster))
     }
 
     /// The clusters that peers tell of. Not those at whose address there is another, blank node:

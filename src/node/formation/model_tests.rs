@@ -50,6 +50,9 @@ impl Words {
 pub(super) enum Event {
     /// A word arrives, over a connection that is made if it is not there.
     Hear(WordId),
+    /// A word arrives from a peer that cannot be reached (any more): it was sent just before it died,
+    /// or the network carries messages one way only.
+    Overhear(WordId),
     /// The connection to this peer is lost.
     Lose(NodeId),
     /// The disk finishes what it writes.
@@ -176,6 +179,18 @@ impl Place {
                 if !told.is_empty() && !told.contains(&genesis.cluster) {
                     self.broken = Some(format!("founds {:x} despite {told:x?}", genesis.cluster));
                 }
+                let blank = formation.heard().filter(|word| word.cluster == 0);
+                let blank: BTreeSet<&str> =
+                    blank.map(|word| word.member.address.as_str()).collect();
+                let mut known = formation.vetoes.values().chain(&told);
+                // Nobody who has it says so.
+                let other = !formation.vetoes.is_empty()
+                    && known.all(|cluster| *cluster != genesis.cluster);
+                if other && blank.len() + 1 < self.of {
+                    let vetoes = &formation.vetoes;
+                    self.broken =
+                        Some(format!("founds {:x} and knows of {vetoes:x?}", genesis.cluster));
+                }
             }
             self.process = Process::Ending(outcome);
         }
@@ -189,6 +204,13 @@ impl Place {
                 let word = Arc::clone(words.of(id));
                 formation.connected(word.member.node);
                 formation.take_shared(word.member.node, &word);
+            }
+            (Event::Overhear(id), Process::Blank(formation)) => {
+                let word = words.of(id);
+                let from = word.member.node;
+                // The loss of a connection is an event of its own.
+                let connected = formation.peers.get(&from).is_some_and(|peer| peer.connected);
+                (!connected).then(|| formation.take_shared(from, word))?;
             }
             (Event::Lose(node), Process::Blank(formation)) => {
                 formation.peers.contains_key(&node).then(|| formation.lost(node))?;
@@ -230,6 +252,14 @@ impl Place {
         Some(place)
     }
 
+    /// What hinders it, if it has no cluster.
+    pub(super) fn problem(&self) -> Option<String> {
+        match &self.process {
+            Process::Blank(formation) => formation.problem(),
+            Process::Ending(_) | Process::Member => None,
+        }
+    }
+
     /// The cluster on its disk, or 0.
     pub(super) fn cluster(&self) -> u64 {
         self.disk.cluster.as_ref().map_or(0, |(cluster, _)| *cluster)
@@ -258,7 +288,8 @@ impl Place {
     pub(super) fn connections(&self) -> Vec<NodeId> {
         match &self.process {
             Process::Blank(formation) => {
-                formation.peers.keys().copied().filter(|node| *node != LISTENER).collect()
+                let connected = formation.peers.iter().filter(|(_, peer)| peer.connected);
+                connected.map(|(node, _)| *node).filter(|node| *node != LISTENER).collect()
             }
             _ => Vec::new(),
         }

@@ -37,12 +37,21 @@ impl Formation {
                 self.list.join(", "),
             ));
         }
-        let address = self.crowded()?;
-        let ids: Vec<String> =
-            self.nodes_at(address).iter().map(|member| format!("{:016x}", member.node)).collect();
-        let ids = ids.join(", ");
+        if let Some(address) = self.crowded() {
+            let nodes = self.nodes_at(address).into_iter();
+            let ids: Vec<String> = nodes.map(|member| format!("{:016x}", member.node)).collect();
+            let ids = ids.join(", ");
+            return Some(format!(
+                "several instances say that they are {address} ({ids}): if that lasts, stop all \
+                 but one"
+            ));
+        }
+        // One that is reached is joined, so this is about one that is not.
+        let (address, cluster) = self.remembered().filter(|_| clusters.is_empty())?;
         Some(format!(
-            "several instances say that they are {address} ({ids}): if that lasts, stop all but one"
+            "{address} belonged to the cluster {cluster:016x} when it was last heard of, and is not \
+             reached: this instance joins that cluster when it reaches one of it; if that cluster is \
+             gone for good, give the peers that were of it empty directories and restart this instance"
         ))
     }
 

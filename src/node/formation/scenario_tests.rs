@@ -117,6 +117,76 @@ fn two_blank_ones_join_an_old_one() {
     }
 }
 
+/// A blank one hears of a cluster by a peer's last word before that is killed. Then all disks are lost,
+/// and what was heard is of nobody who could come back.
+#[test]
+fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
+    let mut world = World::new(3, false);
+    world.end();
+    let cluster = world.clusters()[0];
+    let last = world.places[0].tells;
+    world.happens(2, Event::Wipe { low: true });
+    world.happens(2, Event::Overhear(last));
+    // None of the list can found without it: it may come back.
+    world.happens(1, Event::Wipe { low: true });
+    world.reach(&[1, 2]);
+    assert_eq!(world.clusters(), [cluster, 0, 0]);
+    world.happens(0, Event::Wipe { low: true });
+    world.end();
+    assert_ne!(world.clusters()[0], cluster);
+}
+
+/// The same, with the option: who has heard of a cluster takes part in none of a part of the list.
+#[test]
+fn a_majority_founds_nothing_while_it_knows_of_a_cluster() {
+    let mut world = World::new(3, true);
+    for at in 0..2 {
+        world.happens(at, Event::Late);
+    }
+    world.reach(&[0, 1]);
+    let cluster = world.clusters()[0];
+    let last = world.places[0].tells;
+    world.happens(2, Event::Late);
+    world.happens(2, Event::Overhear(last));
+    world.happens(1, Event::Wipe { low: true });
+    world.happens(1, Event::Late);
+    world.reach(&[1, 2]);
+    assert_eq!(world.clusters(), [cluster, 0, 0]);
+    let problem = world.places[2].problem().unwrap();
+    assert!(problem.contains("a:1 belonged to the cluster"), "{problem}");
+    // Whether its connection breaks in one way or in several changes nothing.
+    world.happens(2, Event::Lose(world.places[0].disk.id));
+    world.reach(&[1, 2]);
+    assert_eq!(world.clusters(), [cluster, 0, 0]);
+    // It comes back, and is joined.
+    world.reach(&[0, 1, 2]);
+    assert_eq!(world.clusters(), [cluster; 3]);
+}
+
+/// The same, and its disk is lost as well: with the whole list there, nothing is left to wait for.
+#[test]
+fn a_majority_founds_again_once_the_whole_list_is_blank() {
+    let mut world = World::new(3, true);
+    for at in 0..2 {
+        world.happens(at, Event::Late);
+    }
+    world.reach(&[0, 1]);
+    let cluster = world.clusters()[0];
+    world.happens(2, Event::Overhear(world.places[0].tells));
+    for at in 0..2 {
+        world.happens(at, Event::Wipe { low: true });
+        world.happens(at, Event::Late);
+    }
+    world.happens(2, Event::Late);
+    world.reach(&[0, 1]);
+    // Those two know nothing, and found one: the risk of that option. The third one joins it.
+    let [new, other, 0] = world.clusters()[..] else { panic!("{:?}", world.clusters()) };
+    assert_eq!(new, other);
+    assert_ne!(new, cluster);
+    world.reach(&[0, 1, 2]);
+    assert_eq!(world.clusters(), [new; 3]);
+}
+
 /// Scenario 8: all are stopped in the midst of founding, and start in every order.
 #[test]
 fn all_stop_at_once_and_start_in_every_order() {

@@ -159,6 +159,26 @@ fn whoever_has_a_cluster_is_joined() {
     assert_eq!(two.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
 }
 
+/// Nobody else would keep it from founding: its own list is whole.
+#[test]
+fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
+    let mut one = blank(1, "a:1", &["a:1"]);
+    one.take(9, Word { cluster: 5, ..word(9, "Z:1", &["z:1"]) });
+    let todo = one.step(100 * S);
+    assert!(todo.outcome.is_none() && todo.keep.is_none());
+    one.lost(9);
+    assert!(one.step(100 * S).keep.is_none(), "it may come back");
+    let text = problem(&one);
+    assert!(text.contains("z:1 belonged to the cluster 0000000000000005"), "{text}");
+    // Any that belongs to it is as good.
+    let mut two = one.clone();
+    hear(&mut two, Word { cluster: 5, ..word(8, "y:1", &["z:1"]) });
+    assert_eq!(two.step(100 * S).outcome, Some(Outcome::Join { cluster: 5 }));
+    // Its disk is gone, and so is all that was known of that cluster.
+    hear(&mut one, word(10, "z:1", &["a:1"]));
+    assert!(one.step(100 * S).keep.is_some());
+}
+
 #[test]
 fn a_directory_begun_anew_joins_its_cluster_only() {
     let me = Member::new(1, "a:1");
@@ -257,6 +277,11 @@ fn strangers_cannot_fill_it() {
         one.take(node, word(node, "z:1", &["a:1", "b:1"]));
     }
     assert_eq!(one.peers.len(), UNLISTED_MAX);
+    let mut two = one.clone();
+    for node in 2000..3000 {
+        two.take(node, Word { cluster: 5, ..word(node, &format!("{node}:1"), &["a:1"]) });
+    }
+    assert_eq!(two.vetoes.len(), UNLISTED_MAX);
     hear(&mut one, word(2, "b:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).keep.is_some(), "a listed one always finds room");
 }

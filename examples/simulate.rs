@@ -9,7 +9,8 @@
 //! --found           the seeds that have found something before
 //! --minutes M       how long faults happen in each world (10)
 //! --jobs J          worker threads, each with a world of its own (1)
-//! --trace           all that happens in words, of seeds that do not fail too
+//! --trace           all that happens in words, of seeds that do not fail too;
+//!                   with --planted, how it came to what was found
 //! --planted COUNT   plants each of the known bugs, and expects to find it in so many seeds
 //! --bug NAME        only this one of them
 //! ```
@@ -106,10 +107,13 @@ fn hunt_all(options: &Options, seeds: u64) -> bool {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let hunt = hunt(*bug, 0..seeds, options.length);
+                    let words = if options.trace { Words::Last } else { Words::None };
+                    let hunt = hunt(*bug, 0..seeds, options.length, words);
                     let (name, story) = (format!("{bug:?}"), bug.story());
                     match hunt.found.as_ref().and_then(|report| report.failure.as_ref()) {
                         Some(failure) => {
+                            let timeline = hunt.found.iter().flat_map(|report| &report.timeline);
+                            timeline.for_each(|line| println!("| {line}"));
                             let failure: String = failure.chars().take(90).collect();
                             println!("{name:26} found by seed {:2}: {failure}", hunt.seeds - 1);
                         }

@@ -300,42 +300,38 @@ impl Node {
             return;
         }
         self.membership.tell_at = now + WISH_PERIOD;
-        let is_member = self.is_member(self.id);
-        let wish = if self.membership.leaving {
-            if !is_member {
-                return;
-            }
-            PeerMessage::Leave
-        } else {
+        let (leaving, member) = (self.membership.leaving, self.membership.me.clone());
+        let mut wishes = Vec::new();
+        if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();
-            let as_put_down = roster.get(self.id).map(|seat| &seat.member);
-            let differs = as_put_down != Some(&self.membership.me);
+            let differs = roster.get(self.id).is_none_or(|seat| seat.member != member);
             // A cluster of a version that knows no members is not told of any. It may know them by now
             // without this node's having heard of it.
-            let wants = if is_member {
-                (self.knows_members() && differs) || self.is_lonely()
-            } else {
-                self.joins
-            };
-            let member = self.membership.me.clone();
-            match (wants, is_member) {
-                (false, _) => return,
-                (true, true) => PeerMessage::Present { member },
-                (true, false) => PeerMessage::Join { member },
+            if (self.knows_members() && differs) || self.is_lonely() {
+                wishes.push(PeerMessage::Present { member });
             }
-        };
+            if leaving {
+                wishes.push(PeerMessage::Leave);
+            }
+        } else if self.joins && !leaving {
+            wishes.push(PeerMessage::Join { member });
+        }
         if self.serving {
             let until = now + WISH_TIME;
-            match wish {
-                PeerMessage::Present { member } => {
-                    self.membership.wishes.insert(self.id, (member, until));
+            for wish in wishes {
+                match wish {
+                    PeerMessage::Present { member } => {
+                        self.membership.wishes.insert(self.id, (member, until));
+                    }
+                    _ => drop(self.membership.leavers.insert(self.id, until)),
                 }
-                _ => drop(self.membership.leavers.insert(self.id, until)),
             }
             return;
         }
-        let to = self.versions.connected_with(MEMBERS_SINCE);
-        self.effects.messages.extend(to.map(|peer| (peer, wish.clone())));
+        let to: Vec<NodeId> = self.versions.connected_with(MEMBERS_SINCE).collect();
+        for wish in wishes {
+            self.effects.messages.extend(to.iter().map(|peer| (*peer, wish.clone())));
+        }
     }
 
     /// Whether nothing was heard of a leader for long. One that was removed hears nothing any more,
@@ -439,6 +435,12 @@ impl Node {
             let window = if self.is_voter(peer) { VOTER_WINDOW } else { LEARNER_WINDOW };
             self.raw.raft.adjust_max_inflight_msgs(peer, window);
         }
+    }
+
+    /// What one asked for who is gone now would have it taken in again under its old id.
+    pub(super) fn forget_wishes(&mut self, gone: NodeId) {
+        self.membership.wishes.remove(&gone);
+        self.membership.leavers.remove(&gone);
     }
 
     /// The members have changed: peers that are not there any more are forgotten.

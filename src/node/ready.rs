@@ -14,7 +14,7 @@ use super::watches::Fired;
 use super::{Node, Undurable, hard_state, own_hard_state, raft_leads};
 use crate::acl::AccessList;
 use crate::machine::command::{Batch, NodeId};
-use crate::membership::VotingChange;
+use crate::membership::{Part, VotingChange};
 use crate::node::io::DiskOp;
 use crate::node::message::{LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting};
 use crate::planted::{Bug, planted, strikes};
@@ -213,6 +213,11 @@ impl Node {
                 tracing::info!(index = entry.index, ?change, "who votes has changed");
                 self.raw.mut_store().set_conf_state(voting);
                 self.members_changed();
+                for (node, part) in &change.steps {
+                    if *part == Part::Gone {
+                        self.forget_wishes(*node);
+                    }
+                }
             }
             // By the members as they are, so that it is the same for all.
             Err(error) => tracing::warn!(index = entry.index, %error, "a change that cannot be"),

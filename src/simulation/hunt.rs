@@ -21,11 +21,11 @@ pub struct Hunt {
 ///
 /// What is found need not be what one would call the bug: that a write is lost may show first as two
 /// replicas that differ.
-pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration) -> Hunt {
+pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt {
     let mut hunt = Hunt { bug, seeds: 0, found: None };
     for seed in seeds {
         plant(Some(bug));
-        let report = run_once(seed, length, Words::None);
+        let report = run_once(seed, length, words);
         plant(None);
         hunt.seeds += 1;
         if report.failure.is_some() {

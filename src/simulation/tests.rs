@@ -21,7 +21,7 @@ fn the_same_seed_gives_the_same_trace() {
 /// All of them are hunted by the example, which is not built for debugging: see `.ci/run`.
 #[test]
 fn a_planted_bug_is_found() {
-    let hunt = hunt(Bug::EventTwice, 0..20, MINUTE);
+    let hunt = hunt(Bug::EventTwice, 0..20, MINUTE, Words::None);
     let failure = hunt.found.and_then(|report| report.failure).unwrap();
     assert!(failure.starts_with("W"), "{failure}");
     assert_eq!(run(hunt.seeds - 1, MINUTE).failure, None, "it is gone again");

@@ -105,8 +105,9 @@ impl Executor {
         drop(killed);
     }
 
-    pub(crate) fn count(&self, process: usize) -> usize {
-        self.tasks.borrow().values().filter(|task| task.process == process).count()
+    /// Whether all tasks have ended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.borrow().is_empty()
     }
 
     /// When the next timer is due.

@@ -23,6 +23,7 @@
 //! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
 //! | `members` | who is where: instances that join, leave and move, disks that are lost |
+//! | `guests` | instances without a replica |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
@@ -44,6 +45,7 @@ mod clock;
 mod disk;
 mod executor;
 mod faults;
+mod guests;
 mod hunt;
 mod inject;
 mod kernel;
@@ -173,10 +175,9 @@ fn live(world: &mut World) {
     pass(world, 3 * timeout);
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);
+    world.retire_guests();
     enter(world, Phase::Drain);
-    let done = |world: &World| {
-        (0..world.processes.len()).all(|place| world.kernel.executor.count(place) == 0)
-    };
+    let done = |world: &World| world.kernel.executor.is_empty();
     await_until(world, recovery + 20 * kernel.plan.think, "I31 everything is answered", done);
     enter(world, Phase::Settle);
     pass(world, 2 * timeout);
@@ -211,7 +212,9 @@ fn await_until(
         let in_time = require(world.now() < until, check, || {
             let waits = world.kernel.waits();
             let nodes: Vec<String> = world.processes.iter().map(describe).collect();
-            format!("not within {} s; {waits:?} are waited for; {nodes:?}", time / SECOND)
+            let guests = world.describe_guests();
+            let time = time / SECOND;
+            format!("not within {time} s; {waits:?} are waited for; {nodes:?}; {guests:?}")
         });
         world.kernel.check(in_time);
         world.run_until(world.now() + LOOK);

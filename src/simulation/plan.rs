@@ -48,6 +48,10 @@ pub(crate) struct Plan {
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
+    /// Places for instances without a replica, behind those of the members.
+    pub(crate) guests: usize,
+    /// What uses such an instance: so many tasks.
+    pub(crate) guest_tasks: usize,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -102,6 +106,8 @@ impl Plan {
             },
             mixed: random.fork(5).percent(50),
             queues: false,
+            guests: 0,
+            guest_tasks: 1,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -109,7 +115,21 @@ impl Plan {
         }
         plan.queues = random.fork(7).percent(30);
         plan.draw_members(&random.fork(8));
+        plan.draw_guests(&random.fork(9));
         plan
+    }
+
+    fn draw_guests(&mut self, random: &Random) {
+        // Each of them is one more to carry messages for.
+        if random.percent(60) {
+            self.guests = random.within(1..4) as usize;
+            self.guest_tasks = if self.guests == 1 { 2 } else { 1 };
+        }
+    }
+
+    /// Whether a place is that of an instance without a replica.
+    pub(crate) fn is_guest(&self, place: usize) -> bool {
+        place >= self.places
     }
 
     fn draw_members(&mut self, random: &Random) {

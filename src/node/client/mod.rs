@@ -167,6 +167,24 @@ impl Client {
         self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
     }
 
+    /// The same, with the number of the attachment: each is another.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn attached_to(&self) -> Option<(NodeId, u64)> {
+        self.attached.as_ref().filter(|of| of.serves).map(|of| (of.member, of.id))
+    }
+
+    /// How often it has gone to a member.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn attachments(&self) -> u64 {
+        self.attachments
+    }
+
+    /// The zxid up to which everything has been told.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn seen(&self) -> Zxid {
+        self.seen
+    }
+
     /// The version that the cluster acts by, as far as it has been told.
     pub(crate) fn version(&self) -> u16 {
         self.version

@@ -126,12 +126,14 @@ pub enum Bug {
     GuestSeesOlder,
     TellingsLost,
     GuestLeaseFromAnswer,
+    GuestWriteAnew,
+    GuestReadEarly,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 108] = [
+    pub const ALL: [Bug; 114] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -240,6 +242,12 @@ impl Bug {
         Bug::VetoIgnored,
         Bug::ChrootIgnored,
         Bug::ChrootShown,
+        Bug::GuestWatchFromNow,
+        Bug::GuestSeesOlder,
+        Bug::GuestLeaseFromAnswer,
+        Bug::GuestWriteAnew,
+        Bug::GuestReadEarly,
+        Bug::TellingsLost,
     ];
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
@@ -401,6 +409,8 @@ impl Bug {
                 "a client counts its lease from the answer, not the question"
             }
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
+            Bug::GuestWriteAnew => "what a client sends again to the next member gets a new number",
+            Bug::GuestReadEarly => "a client's read is answered before its writes are done",
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

@@ -183,9 +183,12 @@ impl LeaderLatch {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        let snapshot = self.session().snapshot_of(self.line.path())?;
-        match self.line.places_in(&snapshot)?.first() {
-            Some(first) => candidate(&snapshot, first).map(Some),
+        self.leader_in(&self.session().snapshot_of(self.line.path())?)
+    }
+
+    fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
+        match self.line.places_in(snapshot)?.first() {
+            Some(first) => candidate(snapshot, first).map(Some),
             None => Ok(None),
         }
     }
@@ -343,7 +346,9 @@ impl LeaderChanges {
     /// As [`LeaderChanges::recv`].
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
-            let leader = self.latch.leader()?;
+            let snapshot = self.latch.session().snapshot_soon(self.latch.path()).await?;
+            let leader = self.latch.leader_in(&snapshot)?;
+            drop(snapshot);
             if self.is_news(leader.as_ref()) {
                 return Ok(leader);
             }

@@ -15,6 +15,7 @@ use crate::recipes::line::create_containers;
 use crate::recipes::own::{Creating, Own};
 use crate::recipes::{LockLost, blocking};
 use crate::session::Session;
+use crate::snapshot::Snapshot;
 use crate::watch::{Watch, WatchEvent, WatchMode};
 use crate::znode::{CreateMode, SessionId, Zxid};
 
@@ -243,7 +244,10 @@ impl Group {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn members(&self) -> Result<Members> {
-        let snapshot = self.session.snapshot_of(&self.path)?;
+        self.members_in(&self.session.snapshot_of(&self.path)?)
+    }
+
+    fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
         let zxid = snapshot.zxid();
         let names = match snapshot.children(&self.path) {
             Ok(names) => names,
@@ -319,7 +323,7 @@ impl MemberChanges {
     /// # Errors
     /// As [`MemberChanges::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Members>> {
-        news(&self.group, &mut self.told)
+        Ok(news(self.group.members()?, &mut self.told))
     }
 
     /// A watch whose channel says when to look: for `select!` beside other channels. After a message
@@ -350,7 +354,8 @@ impl MemberChanges {
         loop {
             // Whatever they tell, a gap or a snapshot's changes too, shows in what is read next.
             while watch.events().try_recv().is_ok() {}
-            if let Some(now) = news(&self.group, &mut self.told)? {
+            let now = self.group.members_in(&session.snapshot_soon(path).await?)?;
+            if let Some(now) = news(now, &mut self.told) {
                 return Ok(now);
             }
             if watch.next().await.is_none() {
@@ -364,17 +369,16 @@ impl MemberChanges {
 }
 
 /// The members, if they are others than were told last.
-fn news(group: &Group, told: &mut Option<Vec<Member>>) -> Result<Option<Members>> {
-    let mut now = group.members()?;
+fn news(mut now: Members, told: &mut Option<Vec<Member>>) -> Option<Members> {
     if let (true, Some(told)) = (planted(Bug::GoneMemberShown), &told) {
         let gone = told.iter().find(|member| now.get(&member.name).is_none());
         now.members.extend(gone.cloned());
     }
     if told.as_ref() == Some(&now.members) {
-        return Ok(None);
+        return None;
     }
     *told = Some(now.members.clone());
-    Ok(Some(now))
+    Some(now)
 }
 
 /// A place in a [`Group`]. Dropping it leaves, without waiting for that.

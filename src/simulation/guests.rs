@@ -22,6 +22,7 @@ use crate::auth::Schemes;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
 use crate::node::client::{Client, ClientConfig};
+use crate::node::guests::wire::Ask;
 use crate::node::io::{Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, Simulated};
@@ -212,12 +213,6 @@ impl World {
         }
     }
 
-    pub(super) fn look_at_guests(&mut self) {
-        for place in self.guest_places() {
-            self.look_at_guest(place);
-        }
-    }
-
     pub(super) fn look_at_guest(&mut self, place: usize) {
         let Some(guest) = self.guest(place) else { return };
         if guest.life.as_ref().is_some_and(|visit| !visit.host.is_idle()) {
@@ -310,6 +305,13 @@ impl World {
         if cut_short {
             messages.truncate(self.guests.random.index(messages.len() + 1));
         }
+        let asks = |(_, message): &(NodeId, PeerMessage)| match message {
+            PeerMessage::Ask { asks, .. } => {
+                asks.iter().any(|ask| matches!(ask, Ask::Round { .. }))
+            }
+            _ => false,
+        };
+        let late = messages.iter().any(asks) && self.hears_late();
         for (to, message) in messages {
             self.send(place, 0, to, &message);
         }
@@ -321,6 +323,9 @@ impl World {
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);
             return self.crash_guest_for_a_while(place);
+        }
+        if late {
+            self.hear_late(place);
         }
         if closed {
             return self.guest_closed(place);
@@ -335,6 +340,47 @@ impl World {
         if !idle {
             self.look_at_guest(place);
         }
+    }
+
+    /// Whether a client is stopped right when it has asked that its sessions be kept alive.
+    fn hears_late(&self) -> bool {
+        const OF_A_MILLION_ROUNDS: u64 = 4_000;
+        self.kernel.phase.get() == Phase::Chaos
+            && self.kernel.plan.rates.of(Fault::Pause) > 0
+            && self.guests.random.chance(OF_A_MILLION_ROUNDS)
+    }
+
+    /// It finds the answer when it goes on, and nobody hears of it any more.
+    fn hear_late(&mut self, place: usize) {
+        let timeout = self.kernel.plan.session_timeout.as_nanos() as u64;
+        let time = self.guests.random.within(timeout / 10..timeout);
+        self.pause_guest(place, time);
+        // What it has just asked is under way, and is not to be cut off.
+        let at = self.now() + time - timeout / 20;
+        self.schedule(at, Event::CutOff { place, time: 2 * timeout });
+        self.kernel.count_fault(Fault::Pause);
+        self.kernel
+            .trace
+            .say_fault(format_args!("pauses: client {place} for {time} ns, and then cut off"));
+    }
+
+    /// A client is not heard by any member.
+    pub(super) fn cut_off(&mut self, place: usize, time: Nanos) {
+        if self.kernel.phase.get() == Phase::Chaos {
+            let members: Vec<usize> = (0..self.processes.len()).collect();
+            self.part_guest(place, &members, (true, false), time);
+        }
+    }
+
+    fn pause_guest(&mut self, place: usize, time: Nanos) {
+        let until = self.now() + time;
+        let guest = self.guest_mut(place);
+        guest.paused_until = until;
+        if let Some(visit) = &mut guest.life {
+            // The step that was due comes afterwards.
+            visit.step_at = Nanos::MAX;
+        }
+        self.want_guest_step(place, until);
     }
 
     /// What a step of a client has brought.
@@ -428,13 +474,17 @@ impl World {
             return;
         }
         self.strike_guest_later(fault);
-        let first = self.kernel.plan.places;
-        let place = first + self.guests.random.index(self.guests.guests.len());
-        if let Some(what) = self.inject_guest(fault, place) {
-            self.kernel.count_fault(fault);
-            self.kernel.trace.note([15, fault as u64, place as u64]);
-            let name = TABLE[fault as usize].name;
-            self.kernel.trace.say_fault(format_args!("{name}: client {place}: {what}"));
+        let all = self.guest_places();
+        let count =
+            if self.kernel.plan.fleet { 1 + self.guests.random.index(all.len() / 4) } else { 1 };
+        let first = all.start + self.guests.random.index(all.len() + 1 - count);
+        for place in first..first + count {
+            if let Some(what) = self.inject_guest(fault, place) {
+                self.kernel.count_fault(fault);
+                self.kernel.trace.note([15, fault as u64, place as u64]);
+                let name = TABLE[fault as usize].name;
+                self.kernel.trace.say_fault(format_args!("{name}: client {place}: {what}"));
+            }
         }
     }
 
@@ -460,8 +510,8 @@ impl World {
                 self.guest_mut(place).slow_until = now + time;
                 Some(format!("for {time} ns"))
             }
-            // Its member dies instead.
-            Fault::Crash if self.guests.random.percent(40) => {
+            // Its member dies instead. Where many are struck, that befalls members by themselves.
+            Fault::Crash if !self.kernel.plan.fleet && self.guests.random.percent(40) => {
                 let member = member?;
                 self.crash(member);
                 self.start_in(member, time);
@@ -478,13 +528,7 @@ impl World {
                 Some(String::new())
             }
             Fault::Pause => {
-                let guest = self.guest_mut(place);
-                guest.paused_until = now + time;
-                if let Some(visit) = &mut guest.life {
-                    // The step that was due comes afterwards.
-                    visit.step_at = Nanos::MAX;
-                }
-                self.want_guest_step(place, now + time);
+                self.pause_guest(place, time);
                 Some(format!("for {time} ns"))
             }
             Fault::ClockDrift => {
@@ -537,6 +581,13 @@ impl World {
         }
     }
 
+    /// Whether all that run have been told of everything.
+    pub(crate) fn guests_know_all(&self) -> bool {
+        let last = self.kernel.checks.borrow().oracle.zxid();
+        let visits = self.guests.guests.iter().filter_map(|guest| guest.life.as_ref());
+        visits.into_iter().all(|visit| visit.client().seen() == last)
+    }
+
     /// Where the cluster still acts by a version that has no clients, they have waited in vain.
     pub(crate) fn retire_guests(&mut self) {
         if self.kernel.checks.borrow().oracle.version() >= MEMBERS_SINCE {
@@ -553,6 +604,7 @@ impl World {
             None => "down".to_owned(),
             Some(visit) => format!("{:?}", visit.client()),
         };
-        self.guests.guests.iter().map(describe).collect()
+        const SHOWN: usize = 20;
+        self.guests.guests.iter().map(describe).take(SHOWN).collect()
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) guests: usize,
     /// What uses such an instance: so many tasks.
     pub(crate) guest_tasks: usize,
+    /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
+    pub(crate) fleet: bool,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -108,6 +110,7 @@ impl Plan {
             queues: false,
             guests: 0,
             guest_tasks: 1,
+            fleet: false,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -130,6 +133,45 @@ impl Plan {
     /// Whether a place is that of an instance without a replica.
     pub(crate) fn is_guest(&self, place: usize) -> bool {
         place >= self.places
+    }
+
+    /// A fleet of a thousand: five of its members vote, fifteen do not, and the others are clients.
+    pub(crate) fn fleet(random: &Random, length: Nanos) -> Plan {
+        let heartbeat = Duration::from_millis(500);
+        Plan {
+            nodes: 20,
+            places: 20,
+            founded: false,
+            majority_after: None,
+            keeping: Keeping { max_voters: 5, replace_after: Duration::from_secs(30) },
+            heartbeat,
+            tick: heartbeat * 4,
+            session_timeout: Duration::from_secs(12),
+            container_period: Duration::from_secs(10),
+            log: LogLimits {
+                // So few that some learners are brought up to date by a snapshot.
+                checkpoint_entries: 2_000,
+                retained_entries: random.within(100..1_000) as usize,
+                history_changes: random.within(500..5_000) as usize,
+                ..LogLimits::default()
+            },
+            rates: Rates::fleet(),
+            length,
+            latency: random.within(200 * MICRO..3 * MILLI),
+            step_delay: 50 * MICRO,
+            sync: random.within(200 * MICRO..5 * MILLI),
+            drift_ppm: DRIFT_SAFE_PPM,
+            clients: 1,
+            think: 10 * SECOND,
+            paths: 8,
+            data_bytes: 40,
+            pending_requests_max: 10_000,
+            mixed: false,
+            queues: false,
+            guests: 980,
+            guest_tasks: 1,
+            fleet: true,
+        }
     }
 
     fn draw_members(&mut self, random: &Random) {

@@ -64,6 +64,8 @@ pub(crate) enum Event {
     Strike { fault: Fault },
     /// The same, at an instance without a replica.
     StrikeGuest { fault: Fault },
+    /// A client without a replica is heard by nobody for a while.
+    CutOff { place: usize, time: Nanos },
 }
 
 /// A message under way, between two nodes that were of this cluster when it left.
@@ -134,9 +136,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, length: Nanos, words: Words) -> World {
+    pub(crate) fn new(seed: u64, length: Nanos, words: Words, fleet: bool) -> World {
         let random = Random::new(seed);
-        let plan = Plan::draw(&random.fork(1), length);
+        let plans = random.fork(1);
+        let plan = match fleet {
+            true => Plan::fleet(&plans, length),
+            false => Plan::draw(&plans, length),
+        };
         entropy::simulated::seed(Some(random.fork(2).next()));
         let mut world = World {
             network: Network::new(plan.places, plan.guests),
@@ -233,13 +239,19 @@ impl World {
         if !kernel.executor.has_work() {
             return;
         }
-        if !kernel.executor.run(|place| self.paused_until(place) > now) {
+        let polled = kernel.executor.run(|place| self.paused_until(place) > now);
+        if polled.is_none() {
             kernel.fail(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
         }
         for place in 0..self.processes.len() {
             self.look(place);
         }
-        self.look_at_guests();
+        // Where there are many of them, nobody has handles of another's.
+        if kernel.plan.fleet {
+            polled.into_iter().flatten().for_each(|place| self.look(place));
+        } else {
+            self.guest_places().for_each(|place| self.look(place));
+        }
     }
 
     fn paused_until(&self, place: usize) -> Nanos {
@@ -322,6 +334,7 @@ impl World {
             Event::MakeRoom { place } => self.processes[place].disk.condition().full = false,
             Event::Leave { place } => drop(self.leave(place)),
             Event::Strike { fault } => self.strike(fault),
+            Event::CutOff { place, time } => self.cut_off(place, time),
             Event::StrikeGuest { fault } => self.strike_guest(fault),
         }
     }

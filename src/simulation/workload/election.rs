@@ -27,10 +27,9 @@ pub(crate) async fn run(client: Client) {
         let Ok((handle, _opened)) = client.open(None) else { return };
         while !kernel.is_stopping() && !handle.is_over() {
             client.think().await;
-            // What follows something looks by itself at what it has, as soon as that has changed, and
-            // without a replica would block for it.
-            let kinds = if handle.session().has_replica() { 7 } else { 4 };
-            match client.random.below(kinds) {
+            match client.random.below(7) {
+                // It looks by itself at what it has, and without a replica would block for it.
+                5 if !handle.session().has_replica() => {}
                 0 | 1 => campaign(&client, &handle).await,
                 2 => select(&client, &handle).await,
                 3 => belong(&client, &handle).await,

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod election;
+mod fleet;
 mod lock_family;
 mod locks;
 mod queues;
@@ -29,6 +30,10 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     };
     for _ in 0..tasks {
         let client = new_client(kernel, place, coordinator);
+        if kernel.plan.fleet {
+            kernel.executor.spawn(place, fleet::run(client));
+            continue;
+        }
         match random.below(13) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),

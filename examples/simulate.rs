@@ -7,7 +7,7 @@
 //! --seeds FROM..TO  these seeds
 //! --random COUNT    so many fresh seeds
 //! --found           the seeds that have found something before
-//! --minutes M       how long faults happen in each world (10; of a fleet, 2)
+//! --minutes M       how long faults happen in each world (10; of a fleet, 1)
 //! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
 //!                   replica, which are cut off, crash and lose their members many at a time
 //! --jobs J          worker threads, each with a world of its own (1)
@@ -28,7 +28,7 @@ use quorate::simulation::{
 
 /// How long faults happen, unless told otherwise.
 const MINUTES: u64 = 10;
-const FLEET_MINUTES: u64 = 2;
+const FLEET_MINUTES: u64 = 1;
 
 #[derive(Default)]
 struct Options {

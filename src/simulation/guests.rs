@@ -270,7 +270,7 @@ impl World {
         }
         let before = visit.client().seen();
         let work = visit.host.step();
-        let (seen, served) = (visit.client().seen(), visit.client().attached_to());
+        let (seen, served) = (visit.client().seen(), visit.client().served());
         self.kernel.seen.borrow_mut()[place] = seen;
         self.kernel.installs.borrow_mut()[place] = visit.client().attachments();
         let anew = served.filter(|(_, attachment)| *attachment != visit.attachment);

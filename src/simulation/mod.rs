@@ -191,9 +191,9 @@ fn live(world: &mut World) {
     let mending = world.mending();
     await_until(world, mending, "I25 the members are as they should be", World::is_whole);
     pass(world, 3 * timeout);
+    world.retire_guests();
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);
-    world.retire_guests();
     enter(world, Phase::Drain);
     let done = |world: &World| world.kernel.executor.is_empty();
     await_until(world, recovery + 20 * kernel.plan.think, "I31 everything is answered", done);

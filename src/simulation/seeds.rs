@@ -22,4 +22,8 @@ pub const FOUND: &[(u64, &str)] = &[
         "a check that asked too much: one that was taken in without knowing it was told to leave",
     ),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
+    (
+        80123,
+        "a check that asked too much: a client that was served and lost its member in one step",
+    ),
 ];

@@ -115,6 +115,9 @@ pub(crate) struct Client {
     fresh_at: Option<Time>,
     effects: Effects,
     stopped: Option<String>,
+    /// Who served it last, and the number of that attachment.
+    #[cfg(any(test, feature = "simulator"))]
+    served: Option<(NodeId, u64)>,
 }
 
 impl std::fmt::Debug for Client {
@@ -154,6 +157,8 @@ impl Client {
             fresh_at: None,
             effects: Effects::default(),
             stopped: None,
+            #[cfg(any(test, feature = "simulator"))]
+            served: None,
             config,
         }
     }
@@ -167,10 +172,11 @@ impl Client {
         self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
     }
 
-    /// The same, with the number of the attachment: each is another.
+    /// The one that served it last, perhaps no longer, and the number of the attachment: each is
+    /// another.
     #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn attached_to(&self) -> Option<(NodeId, u64)> {
-        self.attached.as_ref().filter(|of| of.serves).map(|of| (of.member, of.id))
+    pub(crate) fn served(&self) -> Option<(NodeId, u64)> {
+        self.served
     }
 
     /// How often it has gone to a member.

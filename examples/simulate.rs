@@ -7,7 +7,9 @@
 //! --seeds FROM..TO  these seeds
 //! --random COUNT    so many fresh seeds
 //! --found           the seeds that have found something before
-//! --minutes M       how long faults happen in each world (10)
+//! --minutes M       how long faults happen in each world (10; of a fleet, 1)
+//! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
+//!                   replica, which are cut off, crash and lose their members many at a time
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           all that happens in words, of seeds that do not fail too;
 //!                   with --planted, how it came to what was found
@@ -21,11 +23,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Report, Totals, Words, hunt, run, run_once};
+use quorate::simulation::{
+    FOUND, Report, Totals, Words, hunt, run, run_fleet, run_fleet_once, run_once,
+};
+
+/// How long faults happen, unless told otherwise.
+const MINUTES: u64 = 10;
+const FLEET_MINUTES: u64 = 1;
 
 #[derive(Default)]
 struct Options {
     seeds: Vec<u64>,
+    fleet: bool,
     length: Duration,
     jobs: usize,
     trace: bool,
@@ -35,11 +44,16 @@ struct Options {
 }
 
 fn parse() -> Result<Options, String> {
-    let mut options = Options { length: Duration::from_secs(600), jobs: 1, ..Options::default() };
+    let mut options = Options { jobs: 1, ..Options::default() };
+    let mut minutes = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {
         if option == "--trace" {
             options.trace = true;
+            continue;
+        }
+        if option == "--fleet" {
+            options.fleet = true;
             continue;
         }
         if option == "--found" {
@@ -64,7 +78,7 @@ fn parse() -> Result<Options, String> {
                     options.seeds.push(u64::from_le_bytes(bytes));
                 }
             }
-            "--minutes" => options.length = Duration::from_secs(60 * number(&value)?),
+            "--minutes" => minutes = Some(number(&value)?),
             "--planted" => options.planted = Some(number(&value)?),
             "--bug" => {
                 let named = |bug: &&Bug| format!("{bug:?}") == value;
@@ -75,6 +89,8 @@ fn parse() -> Result<Options, String> {
             _ => return Err(format!("unknown option {option}")),
         }
     }
+    let usual = if options.fleet { FLEET_MINUTES } else { MINUTES };
+    options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
     if options.seeds.is_empty() && options.planted.is_none() {
         let which =
             "which seeds? --seed N, --seeds FROM..TO, --random COUNT, --found or --planted COUNT";
@@ -83,16 +99,17 @@ fn parse() -> Result<Options, String> {
     Ok(options)
 }
 
-fn show(report: &Report, length: Duration) {
+fn show(report: &Report, options: &Options) {
     for line in &report.timeline {
         println!("| {line}");
     }
     if let Some(failure) = &report.failure {
         println!("seed {} FAILED: {failure}", report.seed);
         println!(
-            "replay: cargo run --release --features simulator --example simulate -- --minutes {} \
+            "replay: cargo run --release --features simulator --example simulate -- {}--minutes {} \
              --seed {}",
-            length.as_secs() / 60,
+            if options.fleet { "--fleet " } else { "" },
+            options.length.as_secs() / 60,
             report.seed
         );
     }
@@ -161,17 +178,18 @@ fn main() -> ExitCode {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while let Some(seed) = options.seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let report = if options.trace {
-                        run_once(*seed, options.length, Words::All)
-                    } else {
-                        run(*seed, options.length)
+                    let report = match (options.fleet, options.trace) {
+                        (false, false) => run(*seed, options.length),
+                        (false, true) => run_once(*seed, options.length, Words::All),
+                        (true, false) => run_fleet(*seed, options.length),
+                        (true, true) => run_fleet_once(*seed, options.length, Words::All),
                     };
                     let mut done = done.lock().expect("no worker panics while it holds this");
                     done.0.add(&report.totals);
                     if options.seeds.len() == 1 {
                         println!("seed {seed}: trace {:016x}", report.trace_hash);
                     }
-                    show(&report, options.length);
+                    show(&report, &options);
                     if report.failure.is_some() {
                         done.1.push(report.seed);
                     }

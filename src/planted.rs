@@ -130,12 +130,14 @@ pub enum Bug {
     TellingsLost,
     GuestLeaseFromAnswer,
     ClientKeepsToItsList,
+    GuestWriteAnew,
+    GuestReadEarly,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 110] = [
+    pub const ALL: [Bug; 116] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -246,6 +248,12 @@ impl Bug {
         Bug::ChrootIgnored,
         Bug::ChrootShown,
         Bug::PageSkips,
+        Bug::GuestWatchFromNow,
+        Bug::GuestSeesOlder,
+        Bug::GuestLeaseFromAnswer,
+        Bug::GuestWriteAnew,
+        Bug::GuestReadEarly,
+        Bug::TellingsLost,
     ];
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
@@ -421,6 +429,8 @@ impl Bug {
                 "a client looks for members only where it was told to when it started"
             }
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
+            Bug::GuestWriteAnew => "what a client sends again to the next member gets a new number",
+            Bug::GuestReadEarly => "a client's read is answered before its writes are done",
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

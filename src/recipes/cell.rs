@@ -63,6 +63,14 @@ impl Cell {
         content(self.session.get(&self.path))
     }
 
+    /// The same without blocking: at once where there is a replica.
+    pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
+        match self.session.has_replica() {
+            true => self.read_now(),
+            false => self.read().await,
+        }
+    }
+
     /// The same, with the session's earlier writes.
     pub(super) async fn read(&self) -> Result<Option<Content>> {
         content(self.session.nonblocking().get(&self.path).await)

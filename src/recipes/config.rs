@@ -290,24 +290,31 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// # Errors
     /// As [`Config::get`], but for [`Error::InvalidData`], which is an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
-        // What is read after these is not older than they.
-        let mut created = false;
-        for event in self.watch.events().try_iter() {
-            created |= event.kind == EventKind::Created;
-        }
+        let created = self.drain();
         let content = self.config.cell.read_now()?;
+        Ok(self.news(content, created))
+    }
+
+    /// What is read after these events is not older than they. Whether any is a creation.
+    fn drain(&self) -> bool {
+        let events = self.watch.events().try_iter();
+        events.fold(false, |created, event| created | (event.kind == EventKind::Created))
+    }
+
+    /// The update, if what was read is another than was told last.
+    fn news(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
         let now = content.as_ref().map_or(Told::Missing, |content| Told::Version(content.zxid));
         if now == self.told || (created && planted(Bug::ConfigMissed)) {
-            return Ok(None);
+            return None;
         }
         self.told = now;
-        Ok(Some(match content {
+        Some(match content {
             None => ConfigUpdate::Missing,
             Some(content) => match C::decode(&content.data) {
                 Ok(value) => ConfigUpdate::Value(Versioned { value, version: content.zxid }),
                 Err(reason) => ConfigUpdate::Invalid { version: content.zxid, reason },
             },
-        }))
+        })
     }
 
     /// A watch whose channel says when to look: for `select!` beside other channels. After a message
@@ -328,7 +335,9 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
     pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
-            if let Some(update) = self.try_recv()? {
+            let created = self.drain();
+            let content = self.config.cell.read_soon().await?;
+            if let Some(update) = self.news(content, created) {
                 return Ok(update);
             }
             if self.watch.next().await.is_none() {

@@ -189,7 +189,7 @@ impl LeaderLatch {
 
     /// As [`LeaderLatch::leader`], without blocking the thread.
     pub async fn leader_async(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().nonblocking().snapshot_of(self.line.path()).await?)
+        self.leader_in(&self.session().snapshot_soon(self.line.path()).await?)
     }
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
@@ -360,11 +360,7 @@ impl LeaderChanges {
     /// As [`LeaderChanges::recv`].
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
-            // A client's answer takes its time, and the thread must not wait for it.
-            let leader = match self.latch.session().has_replica() {
-                true => self.latch.leader()?,
-                false => self.latch.leader_async().await?,
-            };
+            let leader = self.latch.leader_async().await?;
             if self.is_news(leader.as_ref()) {
                 return Ok(leader);
             }

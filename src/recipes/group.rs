@@ -249,7 +249,7 @@ impl Group {
 
     /// As [`Group::members`], without blocking the thread.
     pub async fn members_async(&self) -> Result<Members> {
-        self.members_in(&self.session.nonblocking().snapshot_of(&self.path).await?)
+        self.members_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
     fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
@@ -359,11 +359,7 @@ impl MemberChanges {
         loop {
             // Whatever they tell, a gap or a snapshot's changes too, shows in what is read next.
             while watch.events().try_recv().is_ok() {}
-            // A client's answer takes its time, and the thread must not wait for it.
-            let now = match session.has_replica() {
-                true => self.group.members()?,
-                false => self.group.members_async().await?,
-            };
+            let now = self.group.members_async().await?;
             if let Some(now) = news(now, &mut self.told) {
                 return Ok(now);
             }

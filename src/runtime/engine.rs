@@ -48,6 +48,15 @@ impl Engine {
         }
     }
 
+    /// The client that runs here; `None` for a member.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn client(&self) -> Option<&Client> {
+        match self {
+            Engine::Node(_) => None,
+            Engine::Client(client) => Some(client),
+        }
+    }
+
     /// The replica; an empty tree for a client, who has none.
     pub(crate) fn tree(&self) -> Tree {
         self.node().map_or_else(|| Machine::new().tree(), |node| node.machine().tree())

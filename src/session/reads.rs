@@ -39,6 +39,14 @@ impl Session {
         self.settle("snapshot", path, self.nonblocking().snapshot_of(path))
     }
 
+    /// The same without blocking: at once where there is a replica.
+    pub(crate) async fn snapshot_soon(&self, path: &str) -> Result<Snapshot> {
+        match self.has_replica() {
+            true => self.snapshot(),
+            false => self.nonblocking().snapshot_of(path).await,
+        }
+    }
+
     pub(crate) fn read<T>(
         &self,
         path: &str,

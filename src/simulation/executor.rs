@@ -105,8 +105,9 @@ impl Executor {
         drop(killed);
     }
 
-    pub(crate) fn count(&self, process: usize) -> usize {
-        self.tasks.borrow().values().filter(|task| task.process == process).count()
+    /// Whether all tasks have ended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.borrow().is_empty()
     }
 
     /// When the next timer is due.
@@ -135,13 +136,14 @@ impl Executor {
         self.timers.borrow_mut().push(Reverse(Timer { at, sequence, waker }));
     }
 
-    /// Polls the tasks that were woken, those of paused processes excepted: they stay woken. `false`
-    /// if they went on waking each other while no time passes.
-    pub(crate) fn run(&self, is_paused: impl Fn(usize) -> bool) -> bool {
-        let mut later = Vec::new();
+    /// Polls the tasks that were woken, those of paused processes excepted: they stay woken. Gives
+    /// the processes whose tasks were polled; `None` if they went on waking each other while no time
+    /// passes.
+    pub(crate) fn run(&self, is_paused: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+        let (mut later, mut polled) = (Vec::new(), Vec::new());
         for polls in 0.. {
             if polls == POLLS_MAX {
-                return false;
+                return None;
             }
             let next = self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(id) = next else { break };
@@ -154,6 +156,7 @@ impl Executor {
                 continue;
             }
             task.queued = false;
+            polled.push(task.process);
             let waker = task.waker.clone();
             let Some(mut future) = task.future.take() else { continue };
             drop(tasks);
@@ -172,7 +175,7 @@ impl Executor {
             }
             woken.push_back(id);
         }
-        true
+        Some(polled)
     }
 
     /// Whether any task of a process that is not paused waits to be polled.

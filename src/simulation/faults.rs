@@ -134,6 +134,18 @@ impl Rates {
         }))
     }
 
+    /// Many of those that instances take notice of, and none that costs a member its disk.
+    pub(crate) fn fleet() -> Rates {
+        Rates(std::array::from_fn(|place| match TABLE[place].fault {
+            Fault::Loss | Fault::Duplicate => 200,
+            Fault::DelaySpike | Fault::Reorder => 100,
+            Fault::PartitionTwoWay | Fault::Crash => 4_000,
+            Fault::PartitionOneWay | Fault::Leave | Fault::Resign | Fault::SlowNode => 1_000,
+            Fault::Close | Fault::Pause | Fault::ClockDrift => 1_500,
+            _ => 0,
+        }))
+    }
+
     pub(crate) fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }

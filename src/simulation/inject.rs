@@ -12,6 +12,7 @@ impl World {
         for row in &TABLE {
             self.strike_later(row.fault);
         }
+        self.begin_guests_chaos();
     }
 
     fn strike_later(&mut self, fault: Fault) {
@@ -232,5 +233,6 @@ impl World {
             }
             self.want_step(place, now);
         }
+        self.end_guests_chaos();
     }
 }

@@ -38,8 +38,9 @@ pub(crate) struct Kernel {
     pub(crate) executor: Executor,
     pub(crate) trace: Trace,
     pub(crate) phase: Cell<Phase>,
-    /// The clients' choices.
+    /// The clients' choices, and those of clients of instances without a replica.
     pub(crate) random: Random,
+    pub(crate) guest_random: Random,
     pub(crate) checks: RefCell<Checks>,
     /// The running nodes.
     pub(crate) coordinators: RefCell<Vec<Option<Coordinator>>>,
@@ -48,8 +49,11 @@ pub(crate) struct Kernel {
     operations: RefCell<BTreeMap<&'static str, u64>>,
     /// What the engine was seen to do.
     events: RefCell<BTreeMap<&'static str, u64>>,
-    /// How many snapshots each place has installed.
+    /// How many snapshots each place has installed; of one without a replica, how often it has gone
+    /// to a member.
     pub(crate) installs: RefCell<Vec<u64>>,
+    /// Up to which zxid each instance without a replica has been told everything.
+    pub(crate) seen: RefCell<Vec<Zxid>>,
     /// Since which zxid each replica has seen every change by itself.
     pub(crate) known_from: RefCell<Vec<Zxid>>,
     /// What clients wait for: what it is, and since when.
@@ -58,15 +62,18 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn new(plan: Plan, random: Random, words: Words) -> Kernel {
+    pub(crate) fn new(plan: Plan, randoms: [Random; 2], words: Words) -> Kernel {
         let time = TrueTime::default();
-        let coordinators = RefCell::new(vec![None; plan.places]);
+        let places = plan.places + plan.guests;
+        let coordinators = RefCell::new(vec![None; places]);
+        let [random, guest_random] = randoms;
         let checks = RefCell::new(Checks::new(&plan));
         Kernel {
             trace: Trace::new(time.clone(), words),
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
-            installs: RefCell::new(vec![0; plan.places]),
+            installs: RefCell::new(vec![0; places]),
+            seen: RefCell::new(vec![0; places]),
             known_from: RefCell::new(vec![0; plan.places]),
             coordinators,
             checks,
@@ -79,11 +86,22 @@ impl Kernel {
             plan,
             time,
             random,
+            guest_random,
         }
     }
 
     pub(crate) fn now(&self) -> Nanos {
         self.time.now()
+    }
+
+    /// The last zxid whose changes a replica need not know any more: it shows `shown`, and has seen
+    /// all of them by itself since `known_from`.
+    pub(crate) fn forgotten(&self, known_from: Zxid, shown: Zxid) -> Zxid {
+        let checks = self.checks.borrow();
+        let count = checks.oracle.first_after(shown);
+        let kept = self.plan.log.history_changes;
+        let dropped = count.checked_sub(kept + 1).map(|last| checks.oracle.changes()[last].zxid);
+        known_from.max(dropped.unwrap_or(0))
     }
 
     /// Whether clients are to finish.

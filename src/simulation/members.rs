@@ -14,6 +14,7 @@ use super::world::{Event, World};
 use crate::machine::command::NodeId;
 use crate::membership::{Genesis, Member, Roster, Seat, node_id};
 use crate::node::io::Input;
+use crate::runtime::host::Host;
 use crate::storage::Identity;
 use crate::version::{MEMBERS_SINCE, VERSION};
 
@@ -283,6 +284,11 @@ impl World {
             || self.kernel.checks.borrow().membership.may_be_gone(node)
     }
 
+    /// Where the member or the client of this id runs, or would.
+    pub(super) fn somebody(&self, node: NodeId) -> Option<usize> {
+        self.place_of(node).or_else(|| self.guests.places.get(&node).copied())
+    }
+
     /// Where the node of this id runs, or would.
     pub(super) fn place_of(&self, node: NodeId) -> Option<usize> {
         self.processes.iter().position(|process| process.member.node == node)
@@ -367,23 +373,38 @@ impl World {
 
     /// The process notices whether it reaches a peer now, or reaches somebody else there.
     pub(super) fn notice(&mut self, place: usize, peer: usize) {
-        let other = &self.processes[peer];
-        let reaches = self.network.is_open(place, peer) && other.life.is_some();
-        let (node, version) = (other.member.node, other.version);
-        let Some(life) = &mut self.processes[place].life else {
+        let (node, version, runs) = match self.guest(peer) {
+            Some(guest) => (guest.node, VERSION, guest.life.is_some()),
+            None => {
+                let other = &self.processes[peer];
+                (other.member.node, other.version, other.life.is_some())
+            }
+        };
+        let reaches = self.network.is_open(place, peer) && runs;
+        let Some((host, connected)) = self.host_at(place) else {
             return;
         };
-        let before = life.connected.get(&peer).copied();
+        let before = connected.get(&peer).copied();
         let lost = before.unwrap_or(node);
         if !reaches || lost != node {
-            life.connected.remove(&peer);
-            life.host.input(World::unreachable(lost));
+            connected.remove(&peer);
+            host.input(World::unreachable(lost));
         }
         if reaches {
-            life.connected.insert(peer, node);
-            life.host.input(Input::Connected { peer: node, version });
+            connected.insert(peer, node);
+            host.input(Input::Connected { peer: node, version });
         }
         self.look(place);
+    }
+
+    /// The host that runs at a place, and whom it is connected with.
+    fn host_at(&mut self, place: usize) -> Option<(&mut Host, &mut BTreeMap<usize, NodeId>)> {
+        if self.kernel.plan.is_guest(place) {
+            let life = self.guest_mut(place).life.as_mut()?;
+            return Some((&mut life.host, &mut life.connected));
+        }
+        let life = self.processes[place].life.as_mut()?;
+        Some((&mut life.host, &mut life.connected))
     }
 
     pub(super) fn start_later(&mut self, place: usize) {

@@ -23,6 +23,7 @@
 //! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
 //! | `members` | who is where: instances that join, leave and move, disks that are lost |
+//! | `guests` | instances without a replica |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
@@ -44,6 +45,7 @@ mod clock;
 mod disk;
 mod executor;
 mod faults;
+mod guests;
 mod hunt;
 mod inject;
 mod kernel;
@@ -96,11 +98,20 @@ pub struct Report {
 
 /// Runs one seed, with faults for so long; a run that fails is made again, for its timeline.
 pub fn run(seed: u64, length: Duration) -> Report {
-    let report = run_once(seed, length, Words::None);
+    run_twice(|words| run_once(seed, length, words))
+}
+
+/// As [`run`], with a fleet of a thousand instances: 5 that vote, 15 learners and 980 clients.
+pub fn run_fleet(seed: u64, length: Duration) -> Report {
+    run_twice(|words| run_fleet_once(seed, length, words))
+}
+
+fn run_twice(run_once: impl Fn(Words) -> Report) -> Report {
+    let report = run_once(Words::None);
     if report.failure.is_none() {
         return report;
     }
-    let again = run_once(seed, length, Words::Last);
+    let again = run_once(Words::Last);
     if again.trace_hash == report.trace_hash {
         return again;
     }
@@ -111,8 +122,17 @@ pub fn run(seed: u64, length: Duration) -> Report {
 
 /// Runs one seed, and puts it into words as far as asked to.
 pub fn run_once(seed: u64, length: Duration, words: Words) -> Report {
+    run_world(seed, length, words, false)
+}
+
+/// Runs one seed of a fleet, and puts it into words as far as asked to.
+pub fn run_fleet_once(seed: u64, length: Duration, words: Words) -> Report {
+    run_world(seed, length, words, true)
+}
+
+fn run_world(seed: u64, length: Duration, words: Words, fleet: bool) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
-    let mut world = World::new(seed, length, words);
+    let mut world = World::new(seed, length, words, fleet);
     if words != Words::None {
         world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
     }
@@ -171,16 +191,16 @@ fn live(world: &mut World) {
     let mending = world.mending();
     await_until(world, mending, "I25 the members are as they should be", World::is_whole);
     pass(world, 3 * timeout);
+    world.retire_guests();
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);
     enter(world, Phase::Drain);
-    let done = |world: &World| {
-        (0..world.processes.len()).all(|place| world.kernel.executor.count(place) == 0)
-    };
+    let done = |world: &World| world.kernel.executor.is_empty();
     await_until(world, recovery + 20 * kernel.plan.think, "I31 everything is answered", done);
     enter(world, Phase::Settle);
     pass(world, 2 * timeout);
     await_until(world, recovery, "I31 replicas come together", World::is_settled);
+    await_until(world, recovery, "I31 clients are told of all", World::guests_know_all);
     // One container after the other: each may have been the only child of the next.
     let tidied = recovery + 3 * u64::try_from(kernel.plan.container_period.as_nanos()).unwrap_or(0);
     await_until(world, tidied, "I31 what is not used any more is deleted", World::is_tidy);
@@ -209,12 +229,14 @@ fn await_until(
     let until = world.now() + time;
     while !world.kernel.has_failed() && !is_so(world) {
         let in_time = require(world.now() < until, check, || {
-            let waits = world.kernel.waits();
+            const SHOWN: usize = 40;
+            let mut waits = world.kernel.waits();
+            waits.truncate(SHOWN);
             let nodes: Vec<String> = world.processes.iter().map(describe).collect();
-            let members = world.describe_members();
+            let (members, guests) = (world.describe_members(), world.describe_guests());
+            let time = time / SECOND;
             format!(
-                "not within {} s; {waits:?} are waited for; {nodes:?}; {members}",
-                time / SECOND
+                "not within {time} s; {waits:?} are waited for; {nodes:?}; {members}; {guests:?}"
             )
         });
         world.kernel.check(in_time);

@@ -16,8 +16,12 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(places: usize) -> Network {
-        Network { links: vec![vec![Link::default(); places]; places] }
+    /// Among so many members, and between those and so many clients, whose places come behind
+    /// theirs: clients have no links with each other.
+    pub(crate) fn new(members: usize, clients: usize) -> Network {
+        let mut links = vec![vec![Link::default(); members + clients]; members];
+        links.extend((0..clients).map(|_| vec![Link::default(); members]));
+        Network { links }
     }
 
     pub(crate) fn is_open(&self, from: usize, to: usize) -> bool {

@@ -50,6 +50,12 @@ pub(crate) struct Plan {
     pub(crate) queues: bool,
     /// The zone of each place; empty: it names none.
     pub(crate) zones: Vec<&'static str>,
+    /// Places for instances without a replica, behind those of the members.
+    pub(crate) guests: usize,
+    /// What uses such an instance: so many tasks.
+    pub(crate) guest_tasks: usize,
+    /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
+    pub(crate) fleet: bool,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -105,6 +111,9 @@ impl Plan {
             mixed: random.fork(5).percent(50),
             queues: false,
             zones: Vec::new(),
+            guests: 0,
+            guest_tasks: 1,
+            fleet: false,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -112,8 +121,62 @@ impl Plan {
         }
         plan.queues = random.fork(7).percent(30);
         plan.draw_members(&random.fork(8));
+        plan.draw_guests(&random.fork(9));
         plan.draw_zones(&random.fork(10));
         plan
+    }
+
+    fn draw_guests(&mut self, random: &Random) {
+        // Each of them is one more to carry messages for.
+        if random.percent(60) {
+            self.guests = random.within(1..4) as usize;
+            self.guest_tasks = if self.guests == 1 { 2 } else { 1 };
+        }
+    }
+
+    /// Whether a place is that of an instance without a replica.
+    pub(crate) fn is_guest(&self, place: usize) -> bool {
+        place >= self.places
+    }
+
+    /// A fleet of a thousand: five of its members vote, fifteen do not, and the others are clients.
+    pub(crate) fn fleet(random: &Random, length: Nanos) -> Plan {
+        let heartbeat = Duration::from_millis(500);
+        Plan {
+            nodes: 20,
+            places: 20,
+            founded: false,
+            majority_after: None,
+            keeping: Keeping { max_voters: 5, replace_after: Duration::from_secs(30) },
+            heartbeat,
+            tick: heartbeat * 4,
+            session_timeout: Duration::from_secs(12),
+            container_period: Duration::from_secs(10),
+            log: LogLimits {
+                // So few that some learners are brought up to date by a snapshot.
+                checkpoint_entries: 2_000,
+                retained_entries: random.within(100..1_000) as usize,
+                history_changes: random.within(500..5_000) as usize,
+                ..LogLimits::default()
+            },
+            rates: Rates::fleet(),
+            length,
+            latency: random.within(200 * MICRO..3 * MILLI),
+            step_delay: 50 * MICRO,
+            sync: random.within(200 * MICRO..5 * MILLI),
+            drift_ppm: DRIFT_SAFE_PPM,
+            clients: 1,
+            think: 10 * SECOND,
+            paths: 8,
+            data_bytes: 40,
+            pending_requests_max: 10_000,
+            mixed: false,
+            queues: false,
+            guests: 980,
+            guest_tasks: 1,
+            fleet: true,
+            zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
+        }
     }
 
     fn draw_members(&mut self, random: &Random) {

@@ -30,4 +30,8 @@ pub const FOUND: &[(u64, &str)] = &[
     ),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
     (91015, "a learner that was removed believed in its former leader for ever, and asked nobody"),
+    (
+        80123,
+        "a check that asked too much: a client that was served and lost its member in one step",
+    ),
 ];

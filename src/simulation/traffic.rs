@@ -16,26 +16,29 @@ use crate::node::message::PeerMessage;
 impl World {
     /// What a node of this cluster says to another.
     pub(super) fn send(&mut self, from: usize, cluster: u64, to: NodeId, message: &PeerMessage) {
-        let nodes = (self.processes[from].member.node, to);
-        let checked = {
-            let disk = self.processes[from].disk.condition();
-            durability::sending(message, nodes.0, to, &disk)
-        };
-        self.kernel.check(checked);
-        let Some(to) = self.place_of(to) else {
+        let nodes = (self.node_at(from).0, to);
+        if let Some(process) = self.processes.get(from) {
+            let checked = durability::sending(message, nodes.0, to, &process.disk.condition());
+            self.kernel.check(checked);
+        }
+        let Some(to) = self.somebody(to) else {
             return;
         };
-        if self.processes[to].life.is_none() || !self.network.is_open(from, to) {
+        let (_, epoch, runs) = self.node_at(to);
+        if !runs || !self.network.is_open(from, to) {
             return;
         }
         if message.is_of_cluster() && cluster == 0 {
             return;
         }
-        self.kernel.check(versions::sending(message, &self.processes[to]));
+        if let Some(process) = self.processes.get(to) {
+            self.kernel.check(versions::sending(message, process));
+        }
+        let dice = self.dice_of(from, to);
         let rates = &self.kernel.plan.rates;
         let chaos = self.kernel.phase.get() == Phase::Chaos;
         let strikes = |fault| {
-            let strikes = chaos && self.random.chance(rates.of(fault));
+            let strikes = chaos && dice.chance(rates.of(fault));
             if strikes {
                 self.kernel.count_fault(fault);
             }
@@ -46,16 +49,16 @@ impl World {
             return;
         }
         let copies = 1 + usize::from(strikes(Fault::Duplicate));
-        let spike = if strikes(Fault::DelaySpike) { self.random.around(SECOND) } else { 0 };
+        let spike = if strikes(Fault::DelaySpike) { dice.around(SECOND) } else { 0 };
         let overtakes = strikes(Fault::Reorder);
         let bytes = message.encode(Vec::with_capacity(64));
-        let epoch = self.processes[to].epoch;
         for _ in 0..copies {
-            let latency =
-                self.kernel.plan.latency / 2 + self.random.around(self.kernel.plan.latency / 2);
+            let dice = self.dice_of(from, to);
+            let half = self.kernel.plan.latency / 2;
+            let latency = half + dice.around(half);
             let mut at = self.now() + latency + spike;
             if overtakes {
-                at += self.random.around(self.kernel.plan.latency * 10);
+                at += dice.around(self.kernel.plan.latency * 10);
             } else {
                 at = self.network.in_order(from, to, at);
             }
@@ -70,10 +73,8 @@ impl World {
         // A connection ends with either process, and what is under way in it is lost, unless the
         // network holds it back: then it may reach a later one.
         let late = self.kernel.plan.rates.of(Fault::Reorder) > 0;
-        if !self.network.is_open(from, to) || (self.processes[to].epoch != epoch && !late) {
-            return;
-        }
-        if self.processes[to].member.node != nodes.1 {
+        let (node, now_epoch, _) = self.node_at(to);
+        if !self.network.is_open(from, to) || (now_epoch != epoch && !late) || node != nodes.1 {
             return;
         }
         let message = match PeerMessage::decode(bytes) {
@@ -84,6 +85,9 @@ impl World {
         };
         self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
         self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
+        if self.kernel.plan.is_guest(to) {
+            return self.deliver_to_guest(to, nodes.0, message);
+        }
         if let Some(life) = &mut self.processes[to].life
             && (!message.is_of_cluster() || life.host.node().cluster() == cluster)
         {

@@ -14,6 +14,7 @@ use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::{SimDisk, SimStore};
 use super::faults::Fault;
+use super::guests::Guests;
 use super::kernel::{Kernel, Phase};
 use super::members;
 use super::network::Network;
@@ -61,6 +62,10 @@ pub(crate) enum Event {
     Leave { place: usize },
     /// A fault strikes.
     Strike { fault: Fault },
+    /// The same, at an instance without a replica.
+    StrikeGuest { fault: Fault },
+    /// A client without a replica is heard by nobody for a while.
+    CutOff { place: usize, time: Nanos },
 }
 
 /// A message under way, between two nodes that were of this cluster when it left.
@@ -110,6 +115,7 @@ pub(crate) struct World {
     pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
+    pub(super) guests: Guests,
     /// Whom new disks make who starts from them.
     pub(super) identities: Random,
     /// The addresses that all are given.
@@ -130,12 +136,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, length: Nanos, words: Words) -> World {
+    pub(crate) fn new(seed: u64, length: Nanos, words: Words, fleet: bool) -> World {
         let random = Random::new(seed);
-        let plan = Plan::draw(&random.fork(1), length);
+        let plans = random.fork(1);
+        let plan = match fleet {
+            true => Plan::fleet(&plans, length),
+            false => Plan::draw(&plans, length),
+        };
         entropy::simulated::seed(Some(random.fork(2).next()));
         let mut world = World {
-            network: Network::new(plan.places),
+            network: Network::new(plan.places, plan.guests),
             list: (0..plan.nodes).map(members::address).collect(),
             identities: random.fork(9),
             processes: Vec::new(),
@@ -149,13 +159,15 @@ impl World {
             steps: 0,
             random: random.fork(4),
             versions: random.fork(6),
-            kernel: Rc::new(Kernel::new(plan, random.fork(3), words)),
+            guests: Guests::default(),
+            kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], words)),
         };
         for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
             let old = world.kernel.plan.mixed && world.versions.percent(60);
             world.add_process(member, disk, if old { FIRST } else { VERSION });
             world.start_later(place);
         }
+        world.add_guests(random.fork(11));
         world
     }
 
@@ -227,16 +239,33 @@ impl World {
         if !kernel.executor.has_work() {
             return;
         }
-        if !kernel.executor.run(|place| self.processes[place].paused_until > now) {
+        let polled = kernel.executor.run(|place| self.paused_until(place) > now);
+        if polled.is_none() {
             kernel.fail(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
         }
         for place in 0..self.processes.len() {
             self.look(place);
         }
+        // Where there are many of them, nobody has handles of another's.
+        if kernel.plan.fleet {
+            polled.into_iter().flatten().for_each(|place| self.look(place));
+        } else {
+            self.guest_places().for_each(|place| self.look(place));
+        }
+    }
+
+    fn paused_until(&self, place: usize) -> Nanos {
+        match self.guest(place) {
+            Some(guest) => guest.paused_until,
+            None => self.processes[place].paused_until,
+        }
     }
 
     /// A step is due if the process has something to look at.
     pub(super) fn look(&mut self, place: usize) {
+        if self.kernel.plan.is_guest(place) {
+            return self.look_at_guest(place);
+        }
         if self.processes[place].life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let delay = self.step_delay(place);
             self.want_step(place, self.now() + delay);
@@ -261,6 +290,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
+            Event::Step { place } if self.kernel.plan.is_guest(place) => self.guest_due(place),
             Event::Step { place } => {
                 let now = self.now();
                 let process = &self.processes[place];
@@ -298,11 +328,18 @@ impl World {
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
+            Event::Start { place } if self.kernel.plan.is_guest(place) => self.start_guest(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),
             Event::MakeRoom { place } => self.processes[place].disk.condition().full = false,
-            Event::Leave { place } => drop(self.leave(place)),
+            Event::Leave { place } if self.kernel.phase.get() == Phase::Chaos => {
+                drop(self.leave(place));
+            }
+            // It would not be whole any more, after it was waited for.
+            Event::Leave { .. } => {}
             Event::Strike { fault } => self.strike(fault),
+            Event::CutOff { place, time } => self.cut_off(place, time),
+            Event::StrikeGuest { fault } => self.strike_guest(fault),
         }
     }
 
@@ -313,7 +350,7 @@ impl World {
 
     /// The ends of a link notice a change of it, after a while.
     pub(crate) fn noticed_soon(&mut self, place: usize, peer: usize, within: Nanos) {
-        let delay = self.random.below(within);
+        let delay = self.dice_of(place, peer).below(within);
         self.schedule_in(delay, Event::Notice { place, peer });
     }
 
@@ -391,6 +428,7 @@ impl World {
                 self.noticed_soon(peer, place, 100 * MILLI);
             }
         }
+        self.guests_notice(place, 100 * MILLI);
         if !self.kernel.is_stopping() {
             workload::start(&self.kernel, place, &coordinator);
         }
@@ -439,6 +477,7 @@ impl World {
                 self.noticed_soon(peer, place, SECOND);
             }
         }
+        self.guests_notice(place, SECOND);
     }
 
     fn crash_for_a_while(&mut self, place: usize) {
@@ -477,7 +516,8 @@ impl World {
         }
         checks.sessions.stay_over()?;
         checks.queues.committed(oracle, self.now())?;
-        let moved = Moved { place, from: before.zxid, to: node.machine().zxid(), installed };
+        let (from, to) = (before.zxid, node.machine().zxid());
+        let moved = Moved { place, from, to, installed, attached: None };
         if moved.from != moved.to {
             checks.watches.stepped(oracle, moved)?;
             checks.locks.check(|session| checks.sessions.is_forced(session))?;
@@ -707,7 +747,7 @@ fn move_to(store: &mut SimStore, address: &str) -> Result<(), StorageError> {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for place in 0..self.processes.len() {
+        for place in 0..self.kernel.plan.places + self.kernel.plan.guests {
             self.kernel.executor.kill(place);
         }
         self.kernel.coordinators.borrow_mut().clear();

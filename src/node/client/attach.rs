@@ -291,6 +291,10 @@ impl Client {
                 News::Attached => {
                     if let Some(attached) = &mut self.attached {
                         attached.serves = true;
+                        #[cfg(any(test, feature = "simulator"))]
+                        {
+                            self.served = Some((attached.member, attached.id));
+                        }
                     }
                     self.local.send_again(now);
                     self.rounds.restart(now);

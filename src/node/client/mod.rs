@@ -120,6 +120,9 @@ pub(crate) struct Client {
     fresh_at: Option<Time>,
     effects: Effects,
     stopped: Option<String>,
+    /// Who served it last, and the number of that attachment.
+    #[cfg(any(test, feature = "simulator"))]
+    served: Option<(NodeId, u64)>,
 }
 
 impl std::fmt::Debug for Client {
@@ -161,6 +164,8 @@ impl Client {
             fresh_at: None,
             effects: Effects::default(),
             stopped: None,
+            #[cfg(any(test, feature = "simulator"))]
+            served: None,
             config,
         }
     }
@@ -179,6 +184,25 @@ impl Client {
     fn hears(&self) -> (u64, u64, NodeId) {
         let attached = self.attached.as_ref().expect("a member serves it");
         (attached.id, attached.heard, attached.member)
+    }
+
+    /// The one that served it last, perhaps no longer, and the number of the attachment: each is
+    /// another.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn served(&self) -> Option<(NodeId, u64)> {
+        self.served
+    }
+
+    /// How often it has gone to a member.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn attachments(&self) -> u64 {
+        self.attachments
+    }
+
+    /// The zxid up to which everything has been told.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn seen(&self) -> Zxid {
+        self.seen
     }
 
     /// The version that the cluster acts by, as far as it has been told.

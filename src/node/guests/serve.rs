@@ -105,7 +105,13 @@ impl Node {
             Ask::Begin { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
                 return Err("it has begun already");
             }
-            Ask::Write(request) => {
+            Ask::Write(mut request) => {
+                if planted(Bug::GuestWriteAnew)
+                    && let Some(record) = self.machine.session(request.session)
+                    && (1..=record.last_seq).contains(&request.seq)
+                {
+                    request.seq = record.last_seq + 1;
+                }
                 if !may_write(from, &request.command) {
                     return Err("a request that a client may not make");
                 }
@@ -320,7 +326,7 @@ impl Node {
                 };
                 let reached = || wait.index.is_some_and(|index| applied >= index);
                 let due = held.opened
-                    && last_seq >= wait.call.after
+                    && (last_seq >= wait.call.after || planted(Bug::GuestReadEarly))
                     && guest.takes_answers()
                     && match &wait.ask {
                         Ask::Sync { .. } => reached(),

@@ -100,6 +100,20 @@ pub(crate) struct Moved {
     pub(crate) to: Zxid,
     /// The zxid of the snapshot that was installed in between.
     pub(crate) installed: Option<Zxid>,
+    /// Of one without a replica that has come to a member in between: the last zxid whose changes
+    /// that need not know.
+    pub(crate) attached: Option<Zxid>,
+}
+
+impl Moved {
+    fn at(place: usize, zxid: Zxid) -> Moved {
+        Moved { place, from: zxid, to: zxid, installed: None, attached: None }
+    }
+
+    /// Whether the member that an instance has come to need not know all that it has missed.
+    fn is_forgotten(&self) -> bool {
+        self.attached.is_some_and(|forgotten| self.from < forgotten)
+    }
 }
 
 /// What a watch tells of a change, if anything.
@@ -176,12 +190,14 @@ impl Watches {
         candidates: Vec<usize>,
         to: Zxid,
     ) -> Result<u64, Violation> {
-        let (id, place) = (self.next, watched.place);
+        let place = watched.place;
+        // So that those of one place are next to each other.
+        let id = ((place as u64) << 40) + self.next;
         self.next += 1;
         let (fired, seen, removing, removed) = (false, 0, false, false);
         let mut record =
             Record { watched, candidates, fired, used_up: false, seen, removing, removed };
-        self.events += record.check(oracle, Moved { place, from: to, to, installed: None })?;
+        self.events += record.check(oracle, Moved::at(place, to))?;
         self.records.insert(id, record);
         Ok(id)
     }
@@ -217,7 +233,7 @@ impl Watches {
         let mut removed = 0;
         for record in self.of(handle).filter(|record| record.removing) {
             let place = record.watched.place;
-            record.check(oracle, Moved { place, from: shown, to: shown, installed: None })?;
+            record.check(oracle, Moved::at(place, shown))?;
             record.removing = false;
             removed += u64::from(record.removed);
             let fires_once = record.watched.kind.fires_once();
@@ -249,8 +265,8 @@ impl Watches {
     /// W1: what a replica shows after a step has been told by then.
     pub(crate) fn stepped(&mut self, oracle: &Oracle, moved: Moved) -> Result<(), Violation> {
         let mut events = 0;
-        let ours = |record: &&mut Record| record.watched.place == moved.place;
-        for record in self.records.values_mut().filter(ours) {
+        let place = moved.place as u64;
+        for (_, record) in self.records.range_mut(place << 40..(place + 1) << 40) {
             events += record.check(oracle, moved)?;
         }
         self.events += events;
@@ -292,7 +308,15 @@ impl Record {
                 self.check_removed(oracle, moved, &event)?;
                 continue;
             }
+            if event.kind == EventKind::Gap {
+                self.check_gap(oracle, moved, &event)?;
+                continue;
+            }
             self.fired = true;
+            if event.net && moved.is_forgotten() {
+                self.check_net_from_afar(oracle, moved, &event)?;
+                continue;
+            }
             if event.net {
                 net.push(event);
                 continue;
@@ -347,6 +371,10 @@ impl Record {
             })?;
             return Ok(events);
         }
+        if moved.is_forgotten() && kind.fires_once() {
+            // What came and went while it was away is nothing that its member knows of.
+            self.candidates = vec![oracle.first_after(moved.to)];
+        }
         let watched = &self.watched;
         let missed: Vec<_> = self
             .candidates
@@ -364,6 +392,47 @@ impl Record {
         Ok(events)
     }
 
+    /// Only an instance without a replica has gaps here, once it has come to a member: for a watch that
+    /// brings data, which is not known of former writes, or if that member does not know them at all.
+    fn check_gap(
+        &mut self,
+        oracle: &Oracle,
+        moved: Moved,
+        event: &WatchEvent,
+    ) -> Result<(), Violation> {
+        let Watched { kind, path, data, .. } = &self.watched;
+        let from = self.candidates.iter().copied().min().unwrap_or(0);
+        let mut missed = oracle.changes()[from..].iter();
+        // Who may hear of it does not matter: that something was missed is all that it says.
+        let of_missed =
+            missed.any(|change| change.zxid == event.zxid && told(*kind, path, change).is_some());
+        let known = moved.attached.is_some() && *data && of_missed;
+        let is_due = moved.is_forgotten() || known;
+        let range = event.zxid <= moved.to && event.path == *path;
+        require(is_due && range && !kind.fires_once(), "W6 gaps", || {
+            format!("a {kind:?} watch of {path} got {event:?}, at {moved:?}")
+        })?;
+        self.candidates = vec![oracle.first_after(event.zxid)];
+        Ok(())
+    }
+
+    /// A watch that fires once fires if what it watches has changed, as far as its new member can tell
+    /// by its tree.
+    fn check_net_from_afar(
+        &self,
+        oracle: &Oracle,
+        moved: Moved,
+        event: &WatchEvent,
+    ) -> Result<(), Violation> {
+        let Watched { kind, path, .. } = &self.watched;
+        let mut missed = oracle.changes()[oracle.first_after(moved.from)..].iter();
+        let changed =
+            missed.any(|change| change.zxid <= moved.to && told(*kind, path, change).is_some());
+        require(changed && kind.fires_once(), "W6 net changes after a move", || {
+            format!("a {kind:?} watch of {path} got {event:?}, at {moved:?}")
+        })
+    }
+
     /// What an event brings is the znode as its write has left it.
     fn check_data(
         &self,
@@ -375,7 +444,8 @@ impl Record {
         let known = oracle.at(&event.path, zxid);
         let known = known.filter(|known| {
             let readable = known.permits(&self.watched.ids, Permissions::READ);
-            self.watched.data && readable && !event.kind.is_removal()
+            let brings = event.kind != EventKind::Gap && !event.kind.is_removal();
+            self.watched.data && readable && brings
         });
         let data = known.map(|known| &known.data[..]).filter(|data| data.len() <= EVENT_DATA_MAX);
         let right = event.stat() == known.map(|known| known.stat) && event.data() == data;

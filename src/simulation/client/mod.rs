@@ -153,9 +153,13 @@ impl Handle {
         self.kernel.installs.borrow()[self.place]
     }
 
-    /// The zxid of what reads show now.
-    fn shown(&self) -> Zxid {
-        self.session.shared().tree().zxid()
+    /// The zxid of what reads show now. Without a replica, it is the one up to which everything has
+    /// been told: a member's answer comes with that of the state which it is taken from, or a later.
+    pub(crate) fn shown(&self) -> Zxid {
+        match self.session.has_replica() {
+            true => self.session.shared().tree().zxid(),
+            false => self.kernel.seen.borrow()[self.place],
+        }
     }
 
     fn ask(&self, writes: bool) -> u64 {
@@ -595,12 +599,13 @@ impl Handle {
 
     /// The last zxid whose changes this replica need not know.
     fn forgotten(&self) -> Zxid {
-        let known_from = self.kernel.known_from.borrow()[self.place];
-        let checks = self.kernel.checks.borrow();
-        let count = checks.oracle.first_after(self.shown());
-        let kept = self.kernel.plan.log.history_changes;
-        let dropped = count.checked_sub(kept + 1).map(|last| checks.oracle.changes()[last].zxid);
-        known_from.max(dropped.unwrap_or(0))
+        if !self.session.has_replica() {
+            // Any of the members may have said so, and each has seen the log up to now at most.
+            let known_from = self.kernel.known_from.borrow().iter().copied().max();
+            let now = self.kernel.checks.borrow().oracle.zxid();
+            return self.kernel.forgotten(known_from.unwrap_or(0), now);
+        }
+        self.kernel.forgotten(self.kernel.known_from.borrow()[self.place], self.shown())
     }
 
     /// Removes watches; each of this handle's is over by then.

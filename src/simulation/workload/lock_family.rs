@@ -106,8 +106,9 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
 
 async fn permits(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (name, kernel) = ("/permits", &client.kernel);
-    let number = || Semaphore::new(handle.session(), name, PERMITS)?.permits();
-    let semaphore = Semaphore::new(handle.session(), name, number().unwrap_or(PERMITS))?;
+    let number = handle.data_seen(name).await.ok();
+    let number = number.and_then(|data| std::str::from_utf8(&data).ok()?.parse().ok());
+    let semaphore = Semaphore::new(handle.session(), name, number.unwrap_or(PERMITS))?;
     if client.random.percent(30) {
         semaphore.set_permits_async(client.random.within(1..5) as u32).await?;
         kernel.count("permits changed");
@@ -179,14 +180,25 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     Ok(())
 }
 
+/// The znode of a lock's holder: the one with the smallest number.
+async fn first_in_line(handle: &Handle, path: &str) -> Result<Option<String>> {
+    let number = |name: &String| name.rsplit('-').next().map(str::to_owned);
+    let first = handle.children_seen(path).await?.into_iter().min_by_key(number);
+    Ok(first.map(|name| format!("{path}/{name}")))
+}
+
 /// Some delete the znode of a living holder, which must then not be able to write.
 async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (session, kernel) = (handle.session(), &client.kernel);
     let lock = session.lock("/fenced")?;
     match client.random.below(4) {
         0 => {
-            if let Some(holder) = lock.contenders()?.first() {
-                session.nonblocking().delete(holder).await?;
+            let holder = match session.has_replica() {
+                true => lock.contenders()?.into_iter().next(),
+                false => first_in_line(handle, "/fenced").await?,
+            };
+            if let Some(holder) = holder {
+                session.nonblocking().delete(&holder).await?;
             }
             return Ok(());
         }
@@ -204,7 +216,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         return Ok(());
     };
     client.think().await;
-    let asked = session.get(guard.path()).is_ok_and(|(data, _)| &data[..] == b"revoke");
+    let asked = handle.data_seen(guard.path()).await.is_ok_and(|data| &data[..] == b"revoke");
     let heard = guard.revocations_async().await?;
     kernel.check(require(!asked || !heard.events().is_empty(), "I24 revocation", || {
         "somebody asked for a lock, and its holder does not hear of it".to_owned()

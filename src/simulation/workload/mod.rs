@@ -5,6 +5,7 @@
 
 mod accounts;
 mod election;
+mod fleet;
 mod lock_family;
 mod locks;
 mod queues;
@@ -23,9 +24,17 @@ use crate::coordinator::Coordinator;
 
 /// Starts the clients of a process that has just started.
 pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {
-    for _ in 0..kernel.plan.clients {
+    let (random, tasks) = match kernel.plan.is_guest(place) {
+        true => (&kernel.guest_random, kernel.plan.guest_tasks),
+        false => (&kernel.random, kernel.plan.clients),
+    };
+    for _ in 0..tasks {
         let client = new_client(kernel, place, coordinator);
-        match kernel.random.below(13) {
+        if kernel.plan.fleet {
+            kernel.executor.spawn(place, fleet::run(client));
+            continue;
+        }
+        match random.below(13) {
             0..3 => kernel.executor.spawn(place, znodes::run(client)),
             3..5 => kernel.executor.spawn(place, watches::run(client)),
             5..7 => kernel.executor.spawn(place, registers::run(client)),
@@ -43,11 +52,13 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
 }
 
 fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {
+    let is_guest = kernel.plan.is_guest(place);
+    let random = if is_guest { &kernel.guest_random } else { &kernel.random };
     Client {
         kernel: Rc::clone(kernel),
         place,
         coordinator: coordinator.clone(),
-        random: Rc::new(kernel.random.fork(place as u64)),
+        random: Rc::new(random.fork(place as u64)),
     }
 }
 

@@ -82,7 +82,7 @@ async fn put(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), LEASED)?;
-    let (from, began) = (handle.session().shared().tree().zxid(), kernel.now());
+    let (from, began) = (handle.shown(), kernel.now());
     let mut calm = kernel.phase.get() == Phase::Calm;
     let patience = patience(client);
     let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
@@ -189,7 +189,7 @@ async fn pass(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             kernel.count("barrier");
             let Ok(passed) = waited else { return Ok(()) };
             passed?;
-            let to = handle.session().shared().tree().zxid();
+            let to = handle.shown();
             kernel.check(Queues::passed(&kernel.checks.borrow().oracle, (from, to)));
             Ok(())
         }

@@ -15,6 +15,7 @@ use crate::simulation::checks::state::{self, Mirror, Transaction};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
+use crate::znode::SessionId;
 
 /// Where all of it is.
 const ROOT: &str = "/state";
@@ -99,6 +100,10 @@ impl State {
                 continue;
             }
             self.session().nonblocking().sync().await?;
+            if !self.session().has_replica() {
+                // These look at what is there, and would block for that.
+                continue;
+            }
             if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
                 kernel.check(require(value.version > told, "versions grow", || {
                     format!("a follower was told {told}, and then {}", value.version)
@@ -184,7 +189,7 @@ impl State {
         if self.client.random.percent(60) {
             self.patiently("push", self.list.push_async(b"")).await?;
         }
-        let items = self.list.items()?;
+        let items = self.list.items_in(&self.handle.view(self.list.path()).await?)?;
         self.client.kernel.check(state::State::ordered(&items));
         if items.len() > 3 {
             self.patiently("remove", self.list.remove_async(&items[0])).await?;
@@ -220,6 +225,15 @@ impl State {
             checks.state.ended(&checks.oracle)
         };
         self.session().nonblocking().sync().await?;
+        if !self.session().has_replica() {
+            let shown = self.handle.children_seen("/state/services/s").await.unwrap_or_default();
+            let is_shown = |id: &&SessionId| shown.contains(&format!("{:016x}", id.number()));
+            let ghost = ended.iter().find(is_shown);
+            self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {
+                format!("{ghost:?} is shown to a client, and had ended")
+            }));
+            return Ok(());
+        }
         let instances = self.discovery.instances("s")?;
         let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
         let ghost = ended.iter().find_map(|id| shown(id.number()));
@@ -234,7 +248,7 @@ impl State {
         let path = format!("{ROOT}/tx-{}", self.client.random.below(2));
         let transaction = TwoPhaseCommit::new(self.session(), &path)?;
         let site = *self.client.random.pick(&SITES);
-        let before = self.begun(&path)?;
+        let before = self.begun(&path).await?;
         let done = match self.client.random.below(8) {
             0 => self.patiently("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
             1..5 => self.take_part(&transaction, site).await,
@@ -242,7 +256,7 @@ impl State {
                 let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
                 let deciding = transaction.decide_timeout_async(time);
                 match self.patiently("decide", deciding).await {
-                    Ok(phase) => self.decided(before, &path, phase),
+                    Ok(phase) => self.decided(before, &path, phase).await,
                     Err(error) => Err(error),
                 }
             }
@@ -259,7 +273,7 @@ impl State {
 
     async fn take_part(&self, transaction: &TwoPhaseCommit, site: &'static str) -> Result<()> {
         let (kernel, path) = (&self.client.kernel, transaction.path());
-        let begun = self.begun(path)?;
+        let begun = self.begun(path).await?;
         let Some(part) = self.patiently("join", transaction.join_async(site)).await? else {
             return Ok(());
         };
@@ -268,14 +282,14 @@ impl State {
         }
         let vote = if self.client.random.percent(75) { Vote::Yes } else { Vote::No };
         // It may have ended since, and another have begun; then it is that one's vote.
-        if let Some(begun) = self.begun(path)? {
+        if let Some(begun) = self.begun(path).await? {
             kernel.checks.borrow_mut().state.voting(&begun, site, vote);
         }
         if let Some(phase) = self.patiently("vote", part.vote_async(vote)).await? {
-            if let Some(begun) = self.same(begun.clone(), path)? {
+            if let Some(begun) = self.same(begun.clone(), path).await? {
                 kernel.check(kernel.checks.borrow_mut().state.voted(&begun, site, vote));
             }
-            self.decided(begun.clone(), path, Some(phase))?;
+            self.decided(begun.clone(), path, Some(phase)).await?;
         }
         let outcome = self.patiently("outcome", async {
             match first(part.outcome_async(), self.client.think()).await {
@@ -284,7 +298,7 @@ impl State {
             }
         });
         let outcome = outcome.await?;
-        self.decided(begun, path, outcome)?;
+        self.decided(begun, path, outcome).await?;
         if matches!(outcome, Some(Phase::Committed | Phase::Aborted)) {
             self.patiently("acknowledge", part.acknowledge_async()).await?;
         }
@@ -292,18 +306,24 @@ impl State {
     }
 
     /// The transaction that is at this path now.
-    fn begun(&self, path: &str) -> Result<Option<Transaction>> {
-        Ok(self.session().exists(path)?.map(|stat| (path.to_owned(), stat.czxid)))
+    async fn begun(&self, path: &str) -> Result<Option<Transaction>> {
+        let stat = self.handle.stat_seen(path).await?;
+        Ok(stat.map(|stat| (path.to_owned(), stat.czxid)))
     }
 
     /// The transaction that was there before, if it still is: so was it all the time.
-    fn same(&self, before: Option<Transaction>, path: &str) -> Result<Option<Transaction>> {
-        let now = self.begun(path)?;
+    async fn same(&self, before: Option<Transaction>, path: &str) -> Result<Option<Transaction>> {
+        let now = self.begun(path).await?;
         Ok(before.filter(|before| now.as_ref() == Some(before)))
     }
 
-    fn decided(&self, before: Option<Transaction>, path: &str, phase: Option<Phase>) -> Result<()> {
-        if let (Some(same), Some(phase)) = (self.same(before, path)?, phase) {
+    async fn decided(
+        &self,
+        before: Option<Transaction>,
+        path: &str,
+        phase: Option<Phase>,
+    ) -> Result<()> {
+        if let (Some(same), Some(phase)) = (self.same(before, path).await?, phase) {
             let kernel = &self.client.kernel;
             kernel.count_event(match phase {
                 Phase::Voting => "transactions voted on",

@@ -32,6 +32,10 @@ pub(crate) async fn run(client: Client) {
             all(asked).await;
             if client.random.percent(30) && !handle.is_over() {
                 let path = || some_path(&client);
+                if !handle.session().has_replica() {
+                    handle.look_from_afar(&path()).await;
+                    continue;
+                }
                 handle.look(&path());
                 handle.look_together(&[path(), path()]);
             }
@@ -223,7 +227,7 @@ fn take_over(
     path: &str,
     data: &[u8],
 ) -> impl Future<Output = ()> + use<> {
-    let children = handle.session().children(path).unwrap_or_default();
+    let children = children_now(&handle, path).unwrap_or_default();
     let stat = |name: &String| handle.session().exists(&path::join(path, name)).ok().flatten();
     let owned = children.iter().find_map(|name| Some((name, stat(name)?.ephemeral_owner?)));
     let (path, owner) = match owned {
@@ -235,9 +239,16 @@ fn take_over(
     async { drop(taken.await) }
 }
 
+/// Where they are known at once: without a replica, what is asked for after they were heard of would
+/// not be asked for in its turn.
+fn children_now(handle: &Handle, path: &str) -> Option<Vec<String>> {
+    let session = handle.session();
+    session.has_replica().then(|| session.children(path).ok()).flatten()
+}
+
 /// Deletes a znode, or one below it: there are never many.
 fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
-    let below = handle.session().children(&path).ok();
+    let below = children_now(&handle, &path);
     let below = below.and_then(|children| children.last().cloned());
     let path = below.map_or(path.clone(), |child| path::join(&path, &child));
     let delete = handle.delete(&path, None);

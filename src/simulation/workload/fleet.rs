@@ -1,0 +1,133 @@
+//! What the instances of a fleet do: each has a session, is registered as an instance of a service and
+//! watches who leads; some contend for the leadership, some for locks, some write and read what all
+//! share.
+
+use std::rc::Rc;
+
+use crate::error::{Error, Result};
+use crate::simulation::checks::require;
+use crate::simulation::client::{Client, Handle, Watching};
+use crate::simulation::clock::Nanos;
+use crate::simulation::executor::first;
+use crate::simulation::kernel::Phase;
+use crate::watch::WatchMode;
+use crate::znode::CreateMode;
+
+/// Who leads, which everybody watches.
+const LEADER: &str = "/fleet/leader";
+/// Services, each of as many instances as the others.
+const SERVICES: usize = 25;
+/// Of as many locks as this, each is contended for by a few.
+const LOCKS: u64 = 20;
+
+pub(crate) async fn run(client: Client) {
+    let kernel = &client.kernel;
+    while !kernel.is_stopping() {
+        // They do not all begin at once.
+        kernel.sleep(client.random.below(kernel.plan.think)).await;
+        let Ok((handle, opened)) = client.open(None) else { return };
+        if opened.await.is_err() {
+            continue;
+        }
+        let _ = live(&client, &handle).await;
+    }
+}
+
+async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let kernel = &client.kernel;
+    let service = format!("/fleet/services/{}", client.place % SERVICES);
+    for path in ["/fleet", "/fleet/services", &service, LEADER] {
+        let_be(handle.create(path, b"", CreateMode::Persistent).await)?;
+    }
+    let mut watches: Vec<Watching> = vec![handle.watch(LEADER, WatchMode::Persistent).await?];
+    if client.random.percent(30) {
+        // Who comes and goes in its service.
+        watches.push(handle.watch(&service, WatchMode::PersistentRecursive).await?);
+    }
+    // What recipes write is not counted with what a handle is asked for: they have sessions of their own.
+    let contender = match client.random.percent(40) {
+        true => Some(client.open(None)?.0),
+        false => None,
+    };
+    let own = format!("{service}/{:016x}", handle.session().id().number());
+    handle.create(&own, b"up", CreateMode::Ephemeral).await?;
+    while !kernel.is_stopping() && !handle.is_over() {
+        client.think().await;
+        if contender.as_ref().is_some_and(|contender| contender.is_over()) {
+            return Ok(());
+        }
+        match (client.random.below(20), &contender) {
+            (0..6, Some(contender)) => {
+                let path = format!("/fleet/locks/{}", client.random.below(LOCKS));
+                hold(client, contender, &path, kernel.plan.think, None).await;
+            }
+            (6, Some(contender)) => {
+                let patience = kernel.plan.think * 4;
+                hold(client, contender, "/fleet/election", patience, Some(handle)).await;
+            }
+            (0..6, None) => drop(handle.set(&own, b"still up", None).await?),
+            (6..8, _) => {
+                // What fires once, too.
+                watches.truncate(2);
+                watches.push(handle.get_and_watch(LEADER).await?);
+            }
+            (8..10, _) => {
+                let (sync, get) = (handle.sync(), handle.get(LEADER));
+                sync.await?;
+                get.await?;
+            }
+            (10..13, _) => drop(handle.children(&service).await?),
+            _ => drop(handle.get(LEADER).await?),
+        }
+    }
+    // What was written until now is told before it is read; both are checked as they come.
+    let (sync, get) = (handle.sync(), handle.get(LEADER));
+    sync.await?;
+    get.await?;
+    kernel.count("told in the end");
+    drop(watches);
+    Ok(())
+}
+
+/// That it is there already is fine.
+fn let_be<T>(created: Result<T>) -> Result<()> {
+    match created {
+        Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for a lock, for some time at most, and holds it for a while; a leader `tells` everybody.
+async fn hold(
+    client: &Client,
+    handle: &Rc<Handle>,
+    path: &str,
+    patience: Nanos,
+    tells: Option<&Rc<Handle>>,
+) {
+    let kernel = &client.kernel;
+    let Ok(lock) = handle.session().lock(path) else { return };
+    let waits = kernel.wait("lock", client.place);
+    let acquired = first(lock.acquire_async(), kernel.sleep(patience)).await;
+    drop(waits);
+    kernel.count("lock");
+    let Ok(Ok(guard)) = acquired else { return };
+    let (guard, session) = (Rc::new(guard), handle.session().id());
+    let held = guard.is_held();
+    kernel.trace.note([10, session.number(), guard.fencing_token()]);
+    kernel.trace.say(format_args!("instance {}: session {session} has {path}", client.place));
+    kernel.check(kernel.checks.borrow_mut().acquired(path, &guard, session, client.place));
+    kernel.check(require(held || kernel.phase.get() != Phase::Calm, "I22 held", || {
+        format!("nothing is wrong, and a guard of {path} is not held from the start")
+    }));
+    kernel.count("lock held");
+    if let Some(handle) = tells {
+        let data = client.place.to_string();
+        let _ = handle.set(LEADER, data.as_bytes(), None).await;
+        kernel.count("lead");
+    }
+    kernel.sleep(client.random.below(kernel.plan.think / 4)).await;
+    kernel.check(require(!guard.is_held() || held, "I22 lost stays lost", || {
+        format!("a guard of {path} is held again")
+    }));
+}

@@ -82,6 +82,15 @@ fn wanted_up_to(line: &[String], own: &str) -> Option<u64> {
     Some(before.filter_map(|name| wanted(name)).sum())
 }
 
+/// Whether a writer is before this one, if it is there.
+fn writer_before(line: &[String], own: &str) -> Option<bool> {
+    let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
+    let name = own.rsplit('/').next()?;
+    let until = number(line.iter().find(|other| *other == name)?)?;
+    let mut writers = line.iter().filter(|other| other.starts_with("write-"));
+    Some(writers.any(|other| number(other).is_some_and(|number| number < until)))
+}
+
 impl Shares {
     pub(crate) fn new(fair_clocks: bool) -> Shares {
         let (held, fenced, lost) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -105,6 +114,19 @@ impl Shares {
             format!("{own} has its permits, and it never had its turn: {numbers:?}")
         })?;
         Ok(numbers.iter().map(|(all, _)| *all).max().unwrap_or(0))
+    }
+
+    /// The line has let a reader in: since it joined, there was a moment with no writer before it.
+    pub(crate) fn read_in_turn(oracle: &Oracle, name: &str, own: &str) -> Result<(), Violation> {
+        let now = oracle.zxid();
+        let mut past = oracle.versions(own, 0, now).into_iter();
+        let since = past.find(|zxid| oracle.at(own, *zxid).is_some()).unwrap_or(now);
+        let states = oracle.versions(name, since, now);
+        let mut states = states.into_iter().filter_map(|zxid| oracle.at(name, zxid));
+        let had_turn = states.any(|known| writer_before(&known.children, own) == Some(false));
+        require(had_turn, "I23 readers wait for the writers before them", || {
+            format!("{own} is held, and there always was a writer before it")
+        })
     }
 
     /// A client has a part of what there is `all` of.

@@ -89,6 +89,9 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
         let Some(guard) = patiently(client, "read lock", lock.read_async()).await else {
             return Ok(());
         };
+        let kernel = &client.kernel;
+        let in_turn = Shares::read_in_turn(&kernel.checks.borrow().oracle, name, guard.path());
+        kernel.check(in_turn);
         hold(client, handle, name, (1, READERS_MAX), guard).await;
         return Ok(());
     }

@@ -365,6 +365,32 @@ fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
     assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
 }
 
+/// What it has told of itself just before holds for some time.
+#[test]
+fn who_has_left_is_not_put_down_again_for_what_it_told_before() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let leaver = cluster.follower();
+    let seat = |cluster: &Cluster| cluster.node(leader).machine().roster().0.get(leaver).cloned();
+    cluster.advance(5 * SECOND);
+    let mut member = seat(&cluster).unwrap().member;
+    member.address = "elsewhere:1".to_owned();
+    cluster.leave(leaver);
+    let is_member = |cluster: &Cluster| {
+        let (voters, learners) = voting(cluster, leader);
+        voters.contains(&leaver) || learners.contains(&leaver)
+    };
+    for _ in 0..100 {
+        if !is_member(&cluster) {
+            break;
+        }
+        cluster.deliver(leaver, leader, PeerMessage::Present { member: member.clone() });
+        cluster.advance(HEARTBEAT);
+    }
+    cluster.advance(3 * HEARTBEAT);
+    assert_eq!(seat(&cluster), None);
+}
+
 /// Nobody is left whom it knows.
 #[test]
 fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone() {

@@ -442,6 +442,8 @@ fn members_that_there_cannot_be_are_not_dialled() {
     for (members, good) in [
         (many(all), true),
         (many(all + 1), false),
+        // Another one has moved to where it was, and where it is it has not told.
+        (vec![member(7), Member::new(8, "")], true),
         (Vec::new(), false),
         (vec![member(7), member(7)], false),
         (vec![member(0)], false),

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use super::wire::{self, Ask, Call, Claim, EventOf, HeldWatch, News, Told};
-use super::{
-    Beginning, CLAIMS_BYTES_MAX, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write,
-    silence,
-};
+use super::{Beginning, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write, silence};
 use crate::acl::{self, AccessList, Permissions};
 use crate::error::Error;
 use crate::machine::command::{NodeId, Reply, Request, SessionChange};
+use crate::node::io::WatchId;
 use crate::node::local::NewWatch;
 use crate::node::local::waits::{Viewer, answer_read, set_watch};
 use crate::node::message::PeerMessage;
@@ -91,7 +89,8 @@ impl Node {
                 Ask::Claim(_) | Ask::Watch(_) => {
                     beginning.bytes += ask.size();
                     beginning.claims.push(ask);
-                    if beginning.bytes > CLAIMS_BYTES_MAX {
+                    let claimed = beginning.bytes;
+                    if self.guests.claims_too_much(claimed) {
                         return Err("it holds too much");
                     }
                 }
@@ -99,6 +98,9 @@ impl Node {
                 _ => return Err("it has not begun yet"),
             }
             return Ok(());
+        }
+        if guest.holds_too_much() {
+            return Err("it holds too much");
         }
         let size = ask.size();
         match ask {
@@ -142,7 +144,7 @@ impl Node {
                 self.guests.waiting.insert((call.session, call.holder));
             }
             Ask::Unwatch { watch } => {
-                if let Some(id) = guest.watches.get(&watch).copied() {
+                if let Some((id, _)) = guest.watches.get(&watch).copied() {
                     self.watches.remove(id);
                     self.guests.end_watch(id);
                 }
@@ -261,7 +263,7 @@ impl Node {
             return;
         };
         let ids = Arc::clone(&of.ids);
-        let id = self.guests.number(from, watch);
+        let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
         let told = if keeps_place() { told } else { self.machine.zxid() };
         let (tree, known) = (self.machine.tree(), self.history.after(told).ok());
@@ -271,6 +273,15 @@ impl Node {
         self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
         self.effects.events.append(&mut fired.events);
         self.effects.ended.append(&mut fired.ended);
+    }
+
+    /// A number for a guest's watch of a path of this length.
+    fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
+        let (id, former) = self.guests.number(from, watch, bytes);
+        if let Some(former) = former {
+            self.watches.remove(former);
+        }
+        id
     }
 
     /// A round of a guest was confirmed.
@@ -346,8 +357,10 @@ impl Node {
                 let answer = match wait.ask {
                     Ask::Read { read, watch, .. } => {
                         let path = read.path().map(Arc::from);
-                        let id = watch.map(|watch| self.guests.number(from, watch));
-                        let watch = id.zip(path);
+                        let watch = watch.zip(path).map(|(watch, path): (u64, Arc<str>)| {
+                            (self.number_watch(from, watch, path.len()), path)
+                        });
+                        let id = watch.as_ref().map(|(id, _)| *id);
                         let read = read.into_read();
                         let watches = &mut self.watches;
                         let answer =
@@ -360,7 +373,7 @@ impl Node {
                     Ask::SetWatch { watch, path, recursive, from: zxid, data, .. } => {
                         let kind =
                             if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
-                        let id = self.guests.number(from, watch);
+                        let id = self.number_watch(from, watch, path.len());
                         let new = NewWatch { id, path: path.into(), kind, from: zxid, data };
                         let (watches, history) = (&mut self.watches, &self.history);
                         let set = set_watch(new, viewer, tree.zxid(), watches, history, &mut fired);
@@ -433,7 +446,7 @@ impl Node {
         let Some(guest) = self.guests.guests.remove(&from) else {
             return;
         };
-        for id in guest.watches.into_values() {
+        for (id, _) in guest.watches.into_values() {
             self.watches.remove(id);
             self.guests.watches.remove(&id);
         }

@@ -693,3 +693,54 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
         assert!((fits * 9 / 10..=fits).contains(&taken), "{taken} of {fits}");
     }
 }
+
+/// They are answered one after the other, as they hear, and none is let go for what all have asked.
+#[test]
+fn many_clients_may_ask_for_much_at_once() {
+    let mut storm = Storm::new(4);
+    let data = Bytes::from(vec![7; 1 << 20]);
+    let command = Write::Op(Op::Set { path: "/n".to_owned(), data, version: None });
+    let (request, session) = (storm.number(), SessionId(FIRST_CLIENT));
+    storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+    storm.advance(Duration::from_secs(1));
+    let guests = 1000..1300;
+    let holder = 9;
+    for guest in guests.clone() {
+        let (session, secret, timeout_ms, owner, base) =
+            (SessionId(guest), [0; 16], 40_000, guest, 0);
+        let command = Command::Open { secret, timeout_ms, owner, base };
+        let open = Ask::Write(Request { session, holder, seq: 0, acked: 0, command });
+        for (number, asks) in [(0, vec![Ask::Begin { seen: 0 }, Ask::Begun]), (1, vec![open])] {
+            let message = PeerMessage::Ask { attachment: 9, number, heard: 0, asks };
+            storm.cluster.deliver(guest, 1, message);
+        }
+    }
+    storm.advance(Duration::from_secs(1));
+    for guest in guests.clone() {
+        let call = Call { request: 1, session: SessionId(guest), holder, after: 0 };
+        let read = Ask::Read { call, read: ReadOf::Get("/n".to_owned()), watch: None };
+        let asks = PeerMessage::Ask { attachment: 9, number: 2, heard: 0, asks: vec![read] };
+        storm.cluster.deliver(guest, 1, asks);
+    }
+    let (mut answered, mut said) = (BTreeSet::new(), 3);
+    for _ in 0..20 {
+        storm.cluster.settle();
+        for (_, guest, message) in std::mem::take(&mut storm.cluster.elsewhere) {
+            match message {
+                PeerMessage::Tell { news, .. } if guests.contains(&guest) => {
+                    let is_answer = |news: &News| matches!(news, News::Answer { .. });
+                    answered.extend(news.iter().any(is_answer).then_some(guest));
+                }
+                PeerMessage::LetGo { reason, .. } => panic!("{guest} was let go: {reason}"),
+                _ => {}
+            }
+        }
+        for guest in guests.clone() {
+            let (heard, asks) = (u64::MAX, Vec::new());
+            let hears = PeerMessage::Ask { attachment: 9, number: said, heard, asks };
+            storm.cluster.deliver(guest, 1, hears);
+        }
+        said += 1;
+    }
+    assert_eq!(answered.len(), guests.count());
+}

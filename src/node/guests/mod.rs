@@ -67,6 +67,8 @@ pub(crate) struct Guests {
     waiting: BTreeSet<(SessionId, u64)>,
     /// What the guests have last been told of the members.
     members: (Vec<Member>, Availability),
+    /// When one of them has an extra turn to be answered.
+    turn_at: Time,
 }
 
 #[derive(Debug)]
@@ -160,12 +162,26 @@ impl Guest {
             || self.sessions.len() > SESSIONS_MAX
     }
 
+    /// Whether there is room for an answer, when all guests together have not heard so much: answers
+    /// take half of what they have, and wait then, so that nobody is let go because many have asked at
+    /// once. Those that hear nothing do not stop the others for good: one of these has an extra
+    /// turn each heartbeat.
+    fn has_turn(&self, all: usize, extra: bool) -> bool {
+        let unheard = self.unheard_bytes + self.news_bytes;
+        all < BUDGET_BYTES / 2 || (extra && unheard <= SHARE_BYTES)
+    }
+
     fn takes_answers(&self) -> bool {
         self.unheard_bytes + self.news_bytes < ANSWERS_BYTES_MAX
     }
 }
 
 impl Guests {
+    /// What all guests together were told, or are about to be, and have not heard.
+    fn unheard_bytes(&self) -> usize {
+        self.guests.values().map(|guest| guest.unheard_bytes + guest.news_bytes).sum()
+    }
+
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.guests.contains_key(&node)
     }

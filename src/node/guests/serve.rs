@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::wire::{self, Ask, Call, Claim, EventOf, HeldWatch, News, Told};
-use super::{Beginning, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write, silence};
+use super::{
+    BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write,
+    silence,
+};
 use crate::acl::{self, AccessList, Permissions};
 use crate::error::Error;
 use crate::machine::command::{NodeId, Reply, Request, SessionChange};
@@ -321,6 +324,7 @@ impl Node {
         let (applied, tree) = (self.raw.store().applied().index, self.machine.tree());
         let mut fired = Fired::default();
         let waiting: Vec<_> = self.guests.waiting.iter().copied().collect();
+        let (mut unheard, now) = (self.guests.unheard_bytes(), self.now.mono);
         for key in waiting {
             let (session, holder) = key;
             let record = self.machine.session(session).filter(|record| record.holder == holder);
@@ -339,6 +343,7 @@ impl Node {
                 let due = held.opened
                     && (last_seq >= wait.call.after || planted(Bug::GuestReadEarly))
                     && guest.takes_answers()
+                    && guest.has_turn(unheard, now >= self.guests.turn_at)
                     && match &wait.ask {
                         Ask::Sync { .. } => reached(),
                         Ask::SetWatch { from: Some(from), .. } => *from <= tree.zxid() || reached(),
@@ -393,7 +398,13 @@ impl Node {
                     _ => Ok(crate::node::io::Answer::Synced(tree.zxid())),
                 };
                 if let Some(guest) = self.guests.guests.get_mut(&from) {
+                    let before = guest.news_bytes;
                     wire::answer(request, answer).into_iter().for_each(|news| guest.tell(news));
+                    let bytes = guest.news_bytes - before;
+                    if unheard >= BUDGET_BYTES / 2 {
+                        self.guests.turn_at = now + self.config.heartbeat;
+                    }
+                    unheard += bytes;
                 }
             }
         }
@@ -517,8 +528,7 @@ impl Node {
         let leader = self.leadership.leader;
         let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();
-        let guests = self.guests.guests.values();
-        let all: usize = guests.map(|guest| guest.unheard_bytes + guest.news_bytes).sum();
+        let all = self.guests.unheard_bytes();
         for (id, guest) in &mut self.guests.guests {
             if guest.news.is_empty() && !guest.greeted {
                 continue;

@@ -217,11 +217,16 @@ impl Member {
 
     /// Whether it can be written down, and is within the limits.
     pub(crate) fn is_valid(&self) -> bool {
+        self.may_be_listed() && !self.address.is_empty()
+    }
+
+    /// Whether this can be a member as the roster has it: without an address, if another one has moved
+    /// to where it was.
+    pub(crate) fn may_be_listed(&self) -> bool {
         let plain = |text: &str| !text.contains([';', '\n', '\r', '\0']);
         self.node != 0
             && self.address.len() <= ADDRESS_BYTES_MAX
             && self.zone.len() <= ZONE_BYTES_MAX
-            && !self.address.is_empty()
             && plain(&self.address)
             && plain(&self.zone)
     }

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use super::{Client, Watch};
 use crate::error::Error;
 use crate::node::guests::wire::{AnswerOf, Ask, Call, EventOf, Pieces, ReadOf, Refusal, ZnodeOf};
-use crate::node::guests::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX};
+use crate::node::guests::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::io::{ClientRequest, Holding, RequestId, WatchId};
 use crate::node::watch_kind::WatchKind;
 use crate::session::SessionState;
 use crate::watch::WatchMode;
 use crate::znode::SessionId;
-
-/// How many watches a client holds at most: each is told to the next member when it moves.
-const WATCHES_MAX: usize = 1 << 16;
 
 /// A request that the member has to answer.
 #[derive(Debug)]
@@ -85,6 +82,10 @@ impl Client {
         if watch.is_some() && !self.has_room_for_watch(ask.size()) {
             return self.effects.replies.push((id, Err(Error::Busy { limit: WATCHES_MAX })));
         }
+        if let Some((_, watch)) = &watch {
+            self.asked_watches += 1;
+            self.asked_watch_bytes += watch.path.len();
+        }
         let (size, sent, pieces) = (ask.size(), false, Pieces::default());
         let call =
             Outstanding { request: id, session, holder, after, ask, size, sent, watch, pieces };
@@ -93,8 +94,8 @@ impl Client {
 
     fn has_room_for_watch(&self, size: usize) -> bool {
         // Each path is at most so long, on average, if all are to be told when it moves.
-        let bytes = self.watch_bytes + size;
-        self.watches.len() < WATCHES_MAX && bytes < CLAIMS_BYTES_MAX / 2
+        let bytes = self.watch_bytes + self.asked_watch_bytes + size;
+        self.watches.len() + self.asked_watches < WATCHES_MAX && bytes < CLAIMS_BYTES_MAX / 2
     }
 
     /// All of them are to be asked again, of another member.
@@ -133,6 +134,10 @@ impl Client {
         let call = self.calls.remove(&number)?;
         if call.sent {
             self.sent_bytes -= call.size;
+        }
+        if let Some((_, watch)) = &call.watch {
+            self.asked_watches -= 1;
+            self.asked_watch_bytes -= watch.path.len();
         }
         Some(call)
     }

@@ -106,7 +106,10 @@ pub(crate) struct Client {
     first_unsent: u64,
     /// What those take that are sent.
     sent_bytes: usize,
+    /// What the paths of its watches take, and of those that are asked for, and how many these are.
     watch_bytes: usize,
+    asked_watch_bytes: usize,
+    asked_watches: usize,
     /// Watches that were over before the calls that set them were answered.
     over: BTreeSet<WatchId>,
     watches: BTreeMap<WatchId, Watch>,
@@ -155,6 +158,8 @@ impl Client {
             first_unsent: 0,
             sent_bytes: 0,
             watch_bytes: 0,
+            asked_watch_bytes: 0,
+            asked_watches: 0,
             over: BTreeSet::new(),
             watches: BTreeMap::new(),
             asks: Vec::new(),

@@ -2,14 +2,16 @@
 //! nothing is done twice, told twice or left out, and nothing read gets older.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{Client, ClientConfig};
+use crate::error::Error;
 use crate::machine::command::{Command, NodeId, Op, Reply, Request};
-use crate::node::guests::QUEUE_BYTES_MAX;
 use crate::node::guests::wire::{Ask, Call, News, ReadOf, Told};
+use crate::node::guests::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::harness::{Cluster, HEARTBEAT, TICK};
 use crate::node::io::{
     Answer, ClientRequest, Effects, Input, Problem, Read, RequestId, Time, WatchId, Write,
@@ -442,6 +444,8 @@ fn members_that_there_cannot_be_are_not_dialled() {
     for (members, good) in [
         (many(all), true),
         (many(all + 1), false),
+        // Another one has moved to where it was, and where it is it has not told.
+        (vec![member(7), Member::new(8, "")], true),
         (Vec::new(), false),
         (vec![member(7), member(7)], false),
         (vec![member(0)], false),
@@ -489,7 +493,15 @@ fn a_planted_bug_is_found() {
 
 /// Says something to member 1 as if from a client, and gives what is let go and why.
 fn said(storm: &mut Storm, from: NodeId, number: u64, asks: Vec<Ask>) -> Vec<String> {
-    storm.cluster.deliver(from, 1, PeerMessage::Ask { attachment: 9, number, heard: 0, asks });
+    say(storm, (from, number, 0), asks)
+}
+
+fn say(
+    storm: &mut Storm,
+    (from, number, heard): (NodeId, u64, u64),
+    asks: Vec<Ask>,
+) -> Vec<String> {
+    storm.cluster.deliver(from, 1, PeerMessage::Ask { attachment: 9, number, heard, asks });
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
     let ours = sent.into_iter().filter(|(_, to, _)| *to == from);
@@ -596,4 +608,139 @@ fn what_a_client_costs_its_member_is_bounded() {
     // And one that is silent is forgotten.
     storm.advance(TICK * 21);
     assert_eq!(said(&mut storm, guest, 22, vec![]), ["a message was lost"]);
+}
+
+/// What it holds costs its member as well: one that holds more than a client does is let go.
+#[test]
+fn what_a_client_may_hold_is_bounded() {
+    let mut storm = Storm::new(3);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let holder = 9;
+    let open = |session| {
+        let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, guest, 0);
+        let command = Command::Open { secret, timeout_ms, owner, base };
+        Ask::Write(Request { session, holder, seq: 0, acked: 0, command })
+    };
+    let watch = |session, watch, path: &str| {
+        let call = Call { request: watch, session, holder, after: 0 };
+        let (path, recursive, from, data, round) = (path.to_owned(), false, None, false, 0);
+        Ask::SetWatch { call, watch, path, recursive, from, data, round }
+    };
+    let long = format!("/{}", "x".repeat(4000));
+    let watches = |storm: &Storm, session| storm.cluster.node(1).watches.guests_of(session).len();
+    let session = SessionId(9);
+    // The same one again and again is one.
+    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    assert!(said(&mut storm, guest, 1, vec![open(session)]).is_empty());
+    storm.advance(Duration::from_secs(1));
+    for number in 2..12 {
+        assert!(said(&mut storm, guest, number, vec![watch(session, 7, "/n")]).is_empty());
+    }
+    assert_eq!(watches(&storm, session), 1);
+    for (path, session) in [("/n", SessionId(10)), (&long, SessionId(11))] {
+        assert!(said(&mut storm, guest, 0, begin()).is_empty());
+        assert!(said(&mut storm, guest, 1, vec![open(session)]).is_empty());
+        storm.advance(HEARTBEAT * 4);
+        let many = if path == "/n" { 2000 } else { 100 };
+        let asks =
+            |number| (0..many).map(|one| watch(session, number * many + one, path)).collect();
+        let let_go = (2..200)
+            .find(|number| !say(&mut storm, (guest, *number, u64::MAX), asks(*number)).is_empty());
+        let let_go = let_go.expect("it watches as much as it likes");
+        let most = if path == "/n" { WATCHES_MAX as u64 } else { (8 << 20) / path.len() as u64 };
+        assert!((most..most + 3 * many).contains(&((let_go - 1) * many)), "{let_go}");
+        assert_eq!(watches(&storm, session), 0);
+    }
+    // Nor may it speak of as many sessions as it likes, of which nothing comes without a leader.
+    storm.cluster.isolate(1);
+    storm.advance(Duration::from_secs(5));
+    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    let asks = |number| {
+        let request = |holder| {
+            let command = Command::Close;
+            Ask::Write(Request { session, holder, seq: 0, acked: 0, command })
+        };
+        (0..2000).map(|one| request(number * 2000 + one)).collect()
+    };
+    let let_go = (1..100)
+        .find(|number| !say(&mut storm, (guest, *number, u64::MAX), asks(*number)).is_empty());
+    assert!((30..40).contains(&let_go.unwrap_or(100)), "{let_go:?}");
+}
+
+/// Those that it has asked for count with those that it holds: it must be able to tell all of them to
+/// the next member.
+#[test]
+fn a_client_asks_for_no_more_watches_than_it_may_hold() {
+    for bytes in [1, 4000] {
+        let mut storm = Storm::new(1);
+        let path: Arc<str> = format!("/{}", "x".repeat(bytes)).into();
+        let (session, mode, from, data) =
+            (SessionId(FIRST_CLIENT), WatchMode::Persistent, None, false);
+        let requests = (0..WATCHES_MAX as u64 + 10).map(|number| {
+            let (request, watch) = (RequestId(number), WatchId(1000 + number));
+            let path = Arc::clone(&path);
+            let watch = ClientRequest::Watch { request, session, watch, path, mode, from, data };
+            Input::Client(watch)
+        });
+        let now = storm.cluster.clock();
+        let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
+        let effects = seat.client.step(now, requests);
+        let is_busy =
+            |(_, answer): &&(_, Result<_, Error>)| matches!(answer, Err(Error::Busy { .. }));
+        let busy = effects.replies.iter().filter(is_busy).count();
+        let fits = WATCHES_MAX.min(CLAIMS_BYTES_MAX / 2 / path.len());
+        let taken = WATCHES_MAX + 10 - busy;
+        assert!((fits * 9 / 10..=fits).contains(&taken), "{taken} of {fits}");
+    }
+}
+
+/// They are answered one after the other, as they hear, and none is let go for what all have asked.
+#[test]
+fn many_clients_may_ask_for_much_at_once() {
+    let mut storm = Storm::new(4);
+    let data = Bytes::from(vec![7; 1 << 20]);
+    let command = Write::Op(Op::Set { path: "/n".to_owned(), data, version: None });
+    let (request, session) = (storm.number(), SessionId(FIRST_CLIENT));
+    storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
+    storm.advance(Duration::from_secs(1));
+    let guests = 1000..1300;
+    let holder = 9;
+    for guest in guests.clone() {
+        let (session, secret, timeout_ms, owner, base) =
+            (SessionId(guest), [0; 16], 40_000, guest, 0);
+        let command = Command::Open { secret, timeout_ms, owner, base };
+        let open = Ask::Write(Request { session, holder, seq: 0, acked: 0, command });
+        for (number, asks) in [(0, vec![Ask::Begin { seen: 0 }, Ask::Begun]), (1, vec![open])] {
+            let message = PeerMessage::Ask { attachment: 9, number, heard: 0, asks };
+            storm.cluster.deliver(guest, 1, message);
+        }
+    }
+    storm.advance(Duration::from_secs(1));
+    for guest in guests.clone() {
+        let call = Call { request: 1, session: SessionId(guest), holder, after: 0 };
+        let read = Ask::Read { call, read: ReadOf::Get("/n".to_owned()), watch: None };
+        let asks = PeerMessage::Ask { attachment: 9, number: 2, heard: 0, asks: vec![read] };
+        storm.cluster.deliver(guest, 1, asks);
+    }
+    let (mut answered, mut said) = (BTreeSet::new(), 3);
+    for _ in 0..20 {
+        storm.cluster.settle();
+        for (_, guest, message) in std::mem::take(&mut storm.cluster.elsewhere) {
+            match message {
+                PeerMessage::Tell { news, .. } if guests.contains(&guest) => {
+                    let is_answer = |news: &News| matches!(news, News::Answer { .. });
+                    answered.extend(news.iter().any(is_answer).then_some(guest));
+                }
+                PeerMessage::LetGo { reason, .. } => panic!("{guest} was let go: {reason}"),
+                _ => {}
+            }
+        }
+        for guest in guests.clone() {
+            let (heard, asks) = (u64::MAX, Vec::new());
+            let hears = PeerMessage::Ask { attachment: 9, number: said, heard, asks };
+            storm.cluster.deliver(guest, 1, hears);
+        }
+        said += 1;
+    }
+    assert_eq!(answered.len(), guests.count());
 }

@@ -13,7 +13,8 @@
 //! Memory is bounded: there are [`GUESTS_MAX`] of them, who may ask for [`QUEUE_BYTES_MAX`] at a
 //! time. A guest that does not take what it is told gets no more answers, and is let go when its
 //! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew. All together they have
-//! [`BUDGET_BYTES`] for either: beyond that, those go that have more than [`SHARE_BYTES`] of it.
+//! [`BUDGET_BYTES`] for either, and for what they tell when they begin: beyond that, those go that
+//! have more than [`SHARE_BYTES`] of it.
 
 mod serve;
 pub(crate) mod wire;
@@ -36,11 +37,17 @@ pub(crate) const GUESTS_MAX: usize = 1024;
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// What a guest may hold when it begins: watches, mostly.
 pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
+/// How many watches it holds at most: each is told to the next member when it moves. Their paths take
+/// half of [`CLAIMS_BYTES_MAX`].
+pub(crate) const WATCHES_MAX: usize = 1 << 16;
+/// And of how many sessions it may speak.
+const SESSIONS_MAX: usize = 1 << 16;
 /// So much that a guest has not said to have heard, and its reads wait.
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
 /// So much, and it is let go.
 const UNHEARD_BYTES_MAX: usize = 16 << 20;
-/// What all guests together may ask for at a time, and be told without having heard it.
+/// What all guests together may ask for at a time, be told without having heard it, and tell when they
+/// begin: so much of each.
 const BUDGET_BYTES: usize = 256 << 20;
 /// What each may have of it in any case.
 const SHARE_BYTES: usize = BUDGET_BYTES / GUESTS_MAX;
@@ -60,6 +67,8 @@ pub(crate) struct Guests {
     waiting: BTreeSet<(SessionId, u64)>,
     /// What the guests have last been told of the members.
     members: (Vec<Member>, Availability),
+    /// When one of them has an extra turn to be answered.
+    turn_at: Time,
 }
 
 #[derive(Debug)]
@@ -76,7 +85,9 @@ struct Guest {
     beginning: Option<Beginning>,
     queued_bytes: usize,
     sessions: BTreeSet<(SessionId, u64)>,
-    watches: BTreeMap<u64, WatchId>,
+    /// With the lengths of their paths.
+    watches: BTreeMap<u64, (WatchId, usize)>,
+    watch_bytes: usize,
     news: Vec<News>,
     news_bytes: usize,
     /// It waits for a word, if only that there is nothing new.
@@ -125,6 +136,7 @@ impl Guest {
             queued_bytes: 0,
             sessions: BTreeSet::new(),
             watches: BTreeMap::new(),
+            watch_bytes: 0,
             news: Vec::new(),
             news_bytes: 0,
             greeted: true,
@@ -143,12 +155,33 @@ impl Guest {
         unheard > UNHEARD_BYTES_MAX || (all > BUDGET_BYTES && unheard > SHARE_BYTES)
     }
 
+    /// It watches more, or speaks of more sessions, than a client may.
+    fn holds_too_much(&self) -> bool {
+        self.watches.len() > WATCHES_MAX
+            || self.watch_bytes > CLAIMS_BYTES_MAX / 2
+            || self.sessions.len() > SESSIONS_MAX
+    }
+
+    /// Whether there is room for an answer, when all guests together have not heard so much: answers
+    /// take half of what they have, and wait then, so that nobody is let go because many have asked at
+    /// once. Those that hear nothing do not stop the others for good: one of these has an extra
+    /// turn each heartbeat.
+    fn has_turn(&self, all: usize, extra: bool) -> bool {
+        let unheard = self.unheard_bytes + self.news_bytes;
+        all < BUDGET_BYTES / 2 || (extra && unheard <= SHARE_BYTES)
+    }
+
     fn takes_answers(&self) -> bool {
         self.unheard_bytes + self.news_bytes < ANSWERS_BYTES_MAX
     }
 }
 
 impl Guests {
+    /// What all guests together were told, or are about to be, and have not heard.
+    fn unheard_bytes(&self) -> usize {
+        self.guests.values().map(|guest| guest.unheard_bytes + guest.news_bytes).sum()
+    }
+
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.guests.contains_key(&node)
     }
@@ -161,6 +194,13 @@ impl Guests {
 
     pub(super) fn has_waits(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether what a guest tells when it begins is too much, if it takes so much of it.
+    fn claims_too_much(&self, claimed: usize) -> bool {
+        let beginnings = || self.guests.values().filter_map(|guest| guest.beginning.as_ref());
+        let all = || beginnings().map(|beginning| beginning.bytes).sum::<usize>();
+        claimed > CLAIMS_BYTES_MAX || (claimed > SHARE_BYTES && all() > BUDGET_BYTES)
     }
 
     /// Whether a guest's session may read a znode of this access list.
@@ -245,23 +285,31 @@ impl Guests {
         held
     }
 
-    /// A number for a guest's watch.
-    fn number(&mut self, from: NodeId, watch: u64) -> WatchId {
+    /// A number for a guest's watch of a path of this length. The second one is what the guest has
+    /// called the same before: that is over, and to be removed.
+    fn number(&mut self, from: NodeId, watch: u64, bytes: usize) -> (WatchId, Option<WatchId>) {
         self.next_watch += 1;
         let id = WatchId::of_guest(self.next_watch);
         self.watches.insert(id, (from, watch));
+        let mut former = None;
         if let Some(guest) = self.guests.get_mut(&from) {
-            guest.watches.insert(watch, id);
+            guest.watch_bytes += bytes;
+            if let Some((before, bytes)) = guest.watches.insert(watch, (id, bytes)) {
+                guest.watch_bytes -= bytes;
+                self.watches.remove(&before);
+                former = Some(before);
+            }
         }
-        id
+        (id, former)
     }
 
     /// The watch is over.
     fn end_watch(&mut self, id: WatchId) -> Option<(NodeId, u64)> {
         let (of, watch) = self.watches.remove(&id)?;
         if let Some(guest) = self.guests.get_mut(&of)
-            && guest.watches.get(&watch) == Some(&id)
+            && let Some((_, bytes)) = guest.watches.get(&watch).filter(|(is, _)| *is == id)
         {
+            guest.watch_bytes -= *bytes;
             guest.watches.remove(&watch);
         }
         Some((of, watch))

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::wire::{self, Ask, Call, Claim, EventOf, HeldWatch, News, Told};
 use super::{
-    Beginning, CLAIMS_BYTES_MAX, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write,
+    BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write,
     silence,
 };
 use crate::acl::{self, AccessList, Permissions};
 use crate::error::Error;
 use crate::machine::command::{NodeId, Reply, Request, SessionChange};
+use crate::node::io::WatchId;
 use crate::node::local::NewWatch;
 use crate::node::local::waits::{Viewer, answer_read, set_watch};
 use crate::node::message::PeerMessage;
@@ -91,7 +92,8 @@ impl Node {
                 Ask::Claim(_) | Ask::Watch(_) => {
                     beginning.bytes += ask.size();
                     beginning.claims.push(ask);
-                    if beginning.bytes > CLAIMS_BYTES_MAX {
+                    let claimed = beginning.bytes;
+                    if self.guests.claims_too_much(claimed) {
                         return Err("it holds too much");
                     }
                 }
@@ -99,6 +101,9 @@ impl Node {
                 _ => return Err("it has not begun yet"),
             }
             return Ok(());
+        }
+        if guest.holds_too_much() {
+            return Err("it holds too much");
         }
         let size = ask.size();
         match ask {
@@ -142,7 +147,7 @@ impl Node {
                 self.guests.waiting.insert((call.session, call.holder));
             }
             Ask::Unwatch { watch } => {
-                if let Some(id) = guest.watches.get(&watch).copied() {
+                if let Some((id, _)) = guest.watches.get(&watch).copied() {
                     self.watches.remove(id);
                     self.guests.end_watch(id);
                 }
@@ -261,7 +266,7 @@ impl Node {
             return;
         };
         let ids = Arc::clone(&of.ids);
-        let id = self.guests.number(from, watch);
+        let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
         let told = if keeps_place() { told } else { self.machine.zxid() };
         let (tree, known) = (self.machine.tree(), self.history.after(told).ok());
@@ -271,6 +276,15 @@ impl Node {
         self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
         self.effects.events.append(&mut fired.events);
         self.effects.ended.append(&mut fired.ended);
+    }
+
+    /// A number for a guest's watch of a path of this length.
+    fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
+        let (id, former) = self.guests.number(from, watch, bytes);
+        if let Some(former) = former {
+            self.watches.remove(former);
+        }
+        id
     }
 
     /// A round of a guest was confirmed.
@@ -310,6 +324,7 @@ impl Node {
         let (applied, tree) = (self.raw.store().applied().index, self.machine.tree());
         let mut fired = Fired::default();
         let waiting: Vec<_> = self.guests.waiting.iter().copied().collect();
+        let (mut unheard, now) = (self.guests.unheard_bytes(), self.now.mono);
         for key in waiting {
             let (session, holder) = key;
             let record = self.machine.session(session).filter(|record| record.holder == holder);
@@ -328,6 +343,7 @@ impl Node {
                 let due = held.opened
                     && (last_seq >= wait.call.after || planted(Bug::GuestReadEarly))
                     && guest.takes_answers()
+                    && guest.has_turn(unheard, now >= self.guests.turn_at)
                     && match &wait.ask {
                         Ask::Sync { .. } => reached(),
                         Ask::SetWatch { from: Some(from), .. } => *from <= tree.zxid() || reached(),
@@ -346,8 +362,10 @@ impl Node {
                 let answer = match wait.ask {
                     Ask::Read { read, watch, .. } => {
                         let path = read.path().map(Arc::from);
-                        let id = watch.map(|watch| self.guests.number(from, watch));
-                        let watch = id.zip(path);
+                        let watch = watch.zip(path).map(|(watch, path): (u64, Arc<str>)| {
+                            (self.number_watch(from, watch, path.len()), path)
+                        });
+                        let id = watch.as_ref().map(|(id, _)| *id);
                         let read = read.into_read();
                         let watches = &mut self.watches;
                         let answer =
@@ -360,7 +378,7 @@ impl Node {
                     Ask::SetWatch { watch, path, recursive, from: zxid, data, .. } => {
                         let kind =
                             if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
-                        let id = self.guests.number(from, watch);
+                        let id = self.number_watch(from, watch, path.len());
                         let new = NewWatch { id, path: path.into(), kind, from: zxid, data };
                         let (watches, history) = (&mut self.watches, &self.history);
                         let set = set_watch(new, viewer, tree.zxid(), watches, history, &mut fired);
@@ -380,7 +398,13 @@ impl Node {
                     _ => Ok(crate::node::io::Answer::Synced(tree.zxid())),
                 };
                 if let Some(guest) = self.guests.guests.get_mut(&from) {
+                    let before = guest.news_bytes;
                     wire::answer(request, answer).into_iter().for_each(|news| guest.tell(news));
+                    let bytes = guest.news_bytes - before;
+                    if unheard >= BUDGET_BYTES / 2 {
+                        self.guests.turn_at = now + self.config.heartbeat;
+                    }
+                    unheard += bytes;
                 }
             }
         }
@@ -433,7 +457,7 @@ impl Node {
         let Some(guest) = self.guests.guests.remove(&from) else {
             return;
         };
-        for id in guest.watches.into_values() {
+        for (id, _) in guest.watches.into_values() {
             self.watches.remove(id);
             self.guests.watches.remove(&id);
         }
@@ -504,8 +528,7 @@ impl Node {
         let leader = self.leadership.leader;
         let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();
-        let guests = self.guests.guests.values();
-        let all: usize = guests.map(|guest| guest.unheard_bytes + guest.news_bytes).sum();
+        let all = self.guests.unheard_bytes();
         for (id, guest) in &mut self.guests.guests {
             if guest.news.is_empty() && !guest.greeted {
                 continue;

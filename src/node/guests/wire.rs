@@ -467,7 +467,8 @@ impl News {
     }
 }
 
-/// Whether these can be the members of a cluster, and those who decide in it.
+/// Whether these can be the members of a cluster, and those who decide in it. Where one is may not be
+/// known: another has moved to its address.
 pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bool {
     let Availability { voters, learners, outgoing, silent, has_leader: _, is_told: _ } =
         availability;
@@ -477,7 +478,7 @@ pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bo
     !members.is_empty()
         && members.len() <= MEMBERS_MAX
         && ids.len() == members.len()
-        && members.iter().all(Member::is_valid)
+        && members.iter().all(Member::may_be_listed)
         && [voters, learners, outgoing, silent].iter().all(|nodes| nodes.len() <= MEMBERS_MAX)
 }
 

@@ -27,7 +27,7 @@ use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 /// What waits to be written back.
 #[derive(Debug)]
 pub(super) struct Back {
-    pub(super) queue: WriteQueue,
+    queue: WriteQueue,
     /// The client has said something since it was welcomed.
     pub(super) is_open: bool,
     writable: bool,
@@ -119,7 +119,26 @@ impl Connection {
     }
 }
 
+impl Back {
+    /// Queues the answer to an empty frame. If there is no room, there is enough on its way that shows
+    /// the same.
+    pub(super) fn answer(&mut self, now: Instant) {
+        if self.queue.is_empty() {
+            self.progress_at = now;
+        }
+        let _ = self.queue.push(0, |buffer| buffer);
+    }
+}
+
 impl Incoming {
+    /// Closes what one that is reached nowhere has connected to us as this node.
+    pub(super) fn disconnect_nowhere(&mut self, context: &mut Context, node: NodeId) {
+        let connection = self.by_peer.get(&node).and_then(|token| self.connections.get(token));
+        if connection.is_some_and(Connection::is_both_ways) {
+            self.disconnect(context, node);
+        }
+    }
+
     /// Queues a message for a client, or drops it; `false` if there is no client of this id.
     pub(super) fn send_back(
         &mut self,

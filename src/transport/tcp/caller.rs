@@ -268,8 +268,7 @@ impl Connection {
         if asked {
             // One for many is enough: only that there is one matters.
             match &mut self.back {
-                // If there is no room, there is enough on its way that shows the same.
-                Some(back) => drop(back.queue.push(0, |buffer| buffer)),
+                Some(back) => back.answer(context.now),
                 None => self.write_frame(|buffer| buffer)?,
             }
         }

@@ -341,6 +341,8 @@ impl Driver {
         let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
         for peer in &peers {
             self.context.dismiss(peer.node);
+            // What is for a member goes where it is listed, and not back to who said it was it.
+            self.incoming.disconnect_nowhere(&mut self.context, peer.node);
         }
         let members = peers.iter().map(|peer| peer.node).collect();
         for node in self.context.circle.set_members(members) {

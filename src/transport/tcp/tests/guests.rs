@@ -325,6 +325,24 @@ fn a_client_that_takes_nothing_is_given_up() {
     assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
 }
 
+/// Before that was known, it was a guest like others.
+#[test]
+fn who_has_a_member_s_id_and_is_nowhere_is_sent_nothing_for_it() {
+    let (listener_1, address_1) = listen();
+    let (listener_9, address_9) = listen();
+    let one = Node::start(listener_1, local(1), &[], &quick());
+    let mut other = Hand::introduced(address_1, &says(&nowhere(9), 1));
+    other.send(&frame(|buffer| told(1, 1).encode(buffer)));
+    one.await_connected(9);
+    assert_eq!(one.received(), (9, told(1, 1)));
+    one.transport.set_peers(vec![remote(9, address_9)]);
+    assert_eq!(other.frame(), None);
+    let (mut member, _) = Hand::host(&listener_9, &at(9, address_9));
+    one.await_connected(9);
+    one.transport.send(vec![(9, numbered(2))]);
+    assert_eq!(PeerMessage::decode(&member.frame().unwrap()), Ok(numbered(2)));
+}
+
 #[test]
 fn a_client_that_says_nothing_is_forgotten() {
     let (listener, address) = listen();

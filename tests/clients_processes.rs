@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, node, place};
 use quorate::{
-    Availability, Coordinator, CreateMode, Error, EventKind, Session, Status, WatchMode,
+    Availability, Coordinator, CreateMode, Error, EventKind, Secret, Security, Session, Status,
+    WatchMode,
 };
 
 /// So many while a member is dead.
@@ -20,6 +21,16 @@ const FLEETS: usize = 5;
 /// The clients of each.
 const EACH: usize = 50;
 
+/// If this is in the environment, all nodes of `what_a_client_costs_its_member` have this secret.
+const SECRET: &str = "QUORATE_TEST_SECRET";
+
+fn security() -> Security {
+    match std::env::var(SECRET) {
+        Ok(secret) => Secret::new(&secret).unwrap().into(),
+        Err(_) => Security::default(),
+    }
+}
+
 /// In a process of its own: a member, or many clients, until its input ends.
 #[test]
 fn worker() {
@@ -27,7 +38,7 @@ fn worker() {
     if address.starts_with(FLEET) {
         return fleet(&peers, &address);
     }
-    let coordinator = node(&address).join(&peers).unwrap();
+    let coordinator = node(&address).security(security()).join(&peers).unwrap();
     coordinator.wait_ready(PATIENCE).unwrap();
     println!("@ready");
     for line in std::io::stdin().lock().lines() {
@@ -39,7 +50,8 @@ fn worker() {
 }
 
 fn fleet(peers: &[String], name: &str) {
-    let join = || Coordinator::builder().client().session_timeout(PATIENCE).join(peers);
+    let client = || Coordinator::builder().client().security(security());
+    let join = || client().session_timeout(PATIENCE).join(peers);
     let clients: Vec<_> = (0..EACH).map(|_| join().unwrap()).collect();
     let path = |place: usize| format!("/fleet/{name}-{place}");
     let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
@@ -92,6 +104,42 @@ fn a_member_serves_hundreds_of_clients() {
     for one in all {
         assert_eq!(&session.get(&format!("/fleet/{one}")).unwrap().0[..], b"again");
     }
+}
+
+/// Measures what docs/clients.md says, by (with and without the first):
+/// QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
+///     --ignored --nocapture what_a_client_costs_its_member
+#[test]
+#[ignore = "measures memory as Linux tells it, for the documentation"]
+fn what_a_client_costs_its_member() {
+    const FLEETS: usize = 6;
+    const KIB_MAX: u64 = 64;
+    let dirs = tempfile::tempdir().unwrap();
+    let peers = addresses(1);
+    let member = Process::start(dirs.path(), &peers, &peers[0]);
+    member.wait("ready");
+    let client = Coordinator::builder().client().security(security()).join(&peers).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    client.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
+    member.measure_anew();
+    let (before, _) = member.memory_kib();
+    let mut fleets: Vec<Process> = (0..FLEETS)
+        .map(|fleet| Process::start(dirs.path(), &peers, &format!("{FLEET}{fleet}")))
+        .collect();
+    fleets.iter().for_each(|fleet| drop(fleet.wait("ready")));
+    let (connected, _) = member.memory_kib();
+    for fleet in &mut fleets {
+        fleet.order("again");
+    }
+    fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
+    let (written, most) = member.memory_kib();
+    let all = (FLEETS * EACH) as u64;
+    for (when, kib) in [("connected", connected), ("written", written), ("most", most)] {
+        let grown = kib.saturating_sub(before);
+        let each = grown as f64 / all as f64;
+        println!("{when}: {kib} KiB, {grown} more for {all} clients, {each:.1} for each");
+    }
+    assert!(most.saturating_sub(before) < KIB_MAX * all, "a client costs too much");
 }
 
 /// Waits until a client is told something of its members, which is looked for.

@@ -81,6 +81,8 @@ impl Default for Builder {
 impl Builder {
     /// The address to listen on, `host:port`; by default the advertised one. Use it where they
     /// differ: behind a translated address, or to listen on all interfaces.
+    ///
+    /// Not for a [`client`](Builder::client), which listens nowhere: [`Builder::join`] refuses it.
     #[must_use]
     pub fn listen(mut self, address: impl Into<String>) -> Builder {
         self.listen = Some(address.into());
@@ -89,6 +91,8 @@ impl Builder {
 
     /// Which of the peers this process is, exactly as it is written in the list. By default it is
     /// the first one that is an address of this host and can be bound.
+    ///
+    /// Not for a [`client`](Builder::client), which is reached nowhere: [`Builder::join`] refuses it.
     #[must_use]
     pub fn advertise(mut self, peer: impl Into<String>) -> Builder {
         self.advertise = Some(peer.into());
@@ -100,9 +104,13 @@ impl Builder {
     /// what reads of a replica return at once, it asks its member for. For large fleets, of which a
     /// few instances hold the state; see `docs/clients.md` for what is different.
     ///
-    /// It listens nowhere, and is served over the connections that it makes. [`Builder::listen`],
-    /// [`Builder::advertise`], [`Builder::data_dir`] and what members decide by are of no meaning for
-    /// it.
+    /// It listens nowhere, and is served over the connections that it makes. So [`Builder::listen`] and
+    /// [`Builder::advertise`] would promise what it does not do: with either, [`Builder::join`] fails
+    /// with [`Error::InvalidSetting`]. [`Builder::data_dir`] and what members decide by may be set, and
+    /// are of no meaning for it.
+    ///
+    /// It keeps to the cluster that first serves it for as long as it runs. Members of another, which
+    /// may be found at the addresses of the list later, refuse it.
     ///
     /// ```no_run
     /// use quorate::Coordinator;
@@ -264,6 +272,13 @@ impl Builder {
         }
         if self.request_timeout.is_zero() {
             return invalid("request_timeout", "it must not be zero");
+        }
+        let reason = "a client listens nowhere, and nobody connects to it: leave it out";
+        if self.client && self.listen.is_some() {
+            return invalid("listen", reason);
+        }
+        if self.client && self.advertise.is_some() {
+            return invalid("advertise", reason);
         }
         self.schemes.validate()?;
         if ![1, 3, 5, 7].contains(&self.keeping.max_voters) {

@@ -7,7 +7,10 @@ use std::io::BufRead;
 use std::time::Duration;
 
 use common::{PATIENCE, Process, SESSION_TIMEOUT, addresses, node, place};
-use quorate::{Availability, Coordinator, CreateMode, EventKind, Session, Status, WatchMode};
+use quorate::{
+    Availability, Coordinator, CreateMode, Error, EventKind, Secret, Security, Session, Status,
+    WatchMode,
+};
 
 /// So many while a member is dead.
 const WRITES: usize = 200;
@@ -18,6 +21,16 @@ const FLEETS: usize = 5;
 /// The clients of each.
 const EACH: usize = 50;
 
+/// If this is in the environment, all nodes of `what_a_client_costs_its_member` have this secret.
+const SECRET: &str = "QUORATE_TEST_SECRET";
+
+fn security() -> Security {
+    match std::env::var(SECRET) {
+        Ok(secret) => Secret::new(&secret).unwrap().into(),
+        Err(_) => Security::default(),
+    }
+}
+
 /// In a process of its own: a member, or many clients, until its input ends.
 #[test]
 fn worker() {
@@ -25,7 +38,7 @@ fn worker() {
     if address.starts_with(FLEET) {
         return fleet(&peers, &address);
     }
-    let coordinator = node(&address).join(&peers).unwrap();
+    let coordinator = node(&address).security(security()).join(&peers).unwrap();
     coordinator.wait_ready(PATIENCE).unwrap();
     println!("@ready");
     for line in std::io::stdin().lock().lines() {
@@ -37,7 +50,8 @@ fn worker() {
 }
 
 fn fleet(peers: &[String], name: &str) {
-    let join = || Coordinator::builder().client().session_timeout(PATIENCE).join(peers);
+    let client = || Coordinator::builder().client().security(security());
+    let join = || client().session_timeout(PATIENCE).join(peers);
     let clients: Vec<_> = (0..EACH).map(|_| join().unwrap()).collect();
     let path = |place: usize| format!("/fleet/{name}-{place}");
     let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
@@ -90,6 +104,42 @@ fn a_member_serves_hundreds_of_clients() {
     for one in all {
         assert_eq!(&session.get(&format!("/fleet/{one}")).unwrap().0[..], b"again");
     }
+}
+
+/// Measures what docs/clients.md says, by (with and without the first):
+/// QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
+///     --ignored --nocapture what_a_client_costs_its_member
+#[test]
+#[ignore = "measures memory as Linux tells it, for the documentation"]
+fn what_a_client_costs_its_member() {
+    const FLEETS: usize = 6;
+    const KIB_MAX: u64 = 64;
+    let dirs = tempfile::tempdir().unwrap();
+    let peers = addresses(1);
+    let member = Process::start(dirs.path(), &peers, &peers[0]);
+    member.wait("ready");
+    let client = Coordinator::builder().client().security(security()).join(&peers).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    client.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
+    member.measure_anew();
+    let (before, _) = member.memory_kib();
+    let mut fleets: Vec<Process> = (0..FLEETS)
+        .map(|fleet| Process::start(dirs.path(), &peers, &format!("{FLEET}{fleet}")))
+        .collect();
+    fleets.iter().for_each(|fleet| drop(fleet.wait("ready")));
+    let (connected, _) = member.memory_kib();
+    for fleet in &mut fleets {
+        fleet.order("again");
+    }
+    fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
+    let (written, most) = member.memory_kib();
+    let all = (FLEETS * EACH) as u64;
+    for (when, kib) in [("connected", connected), ("written", written), ("most", most)] {
+        let grown = kib.saturating_sub(before);
+        let each = grown as f64 / all as f64;
+        println!("{when}: {kib} KiB, {grown} more for {all} clients, {each:.1} for each");
+    }
+    assert!(most.saturating_sub(before) < KIB_MAX * all, "a client costs too much");
 }
 
 /// Waits until a client is told something of its members, which is looked for.
@@ -211,4 +261,78 @@ fn clients_go_on_whichever_member_is_killed() {
     assert!(told == paths, "an event was lost, doubled or out of order");
     assert_eq!(other.children("/n").unwrap().len(), paths.len());
     assert!(guard.is_held() && session.is_alive());
+}
+
+/// The member that its client was given is stopped, and its address given to one of another cluster.
+#[test]
+fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
+    let dirs = tempfile::tempdir().unwrap();
+    let all = addresses(2);
+    // Each cluster has one member, so that the first is gone when that is stopped.
+    let start = |dir: &str, peers: &[String]| {
+        let member = node(&all[0]).data_dir(dirs.path().join(dir)).join(peers).unwrap();
+        member.wait_ready(PATIENCE).unwrap();
+        member
+    };
+    let a = start("a", &all[..1]);
+    a.session().create("/of", b"a", CreateMode::Persistent).unwrap();
+    let client = Coordinator::builder().client().session_timeout(PATIENCE);
+    let client = client.request_timeout(Duration::from_secs(2)).join(&all).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    let session = client.session();
+    let guard = session.lock("/lock").unwrap().acquire().unwrap();
+    let watch = session.watch("/of", WatchMode::Persistent).unwrap();
+    assert_eq!(&session.get("/of").unwrap().0[..], b"a");
+    a.close();
+    let b = start("b", &all[..1]);
+    b.session().create("/of", b"b", CreateMode::Persistent).unwrap();
+    b.session().set("/of", b"b again").unwrap();
+    until(&client, "it is refused", |status| {
+        let mut problems = status.members.iter().filter_map(|member| member.unreachable.as_ref());
+        problems.any(|problem| problem.contains("another cluster"))
+    });
+    let refused = client.wait_ready(Duration::from_millis(100)).unwrap_err();
+    assert!(
+        matches!(&refused, Error::PeerRefused { peer, reason }
+        if *peer == all[0] && reason.contains("another cluster")),
+        "{refused}"
+    );
+    let availability = client.availability();
+    assert!(
+        matches!(&availability, Availability::NoQuorum { reason }
+        if reason.contains("another cluster")),
+        "{availability:?}"
+    );
+    assert_eq!(client.status().leader, None);
+    assert!(!client.is_ready() && session.is_alive());
+    assert!(matches!(session.get("/of"), Err(Error::Timeout { .. })), "it reads the other's tree");
+    assert!(watch.events().try_recv().is_err(), "it is told what the other does");
+    // One that is started now is served by the other: it has no cluster before.
+    let late = Coordinator::builder().client().join(&all[..1]).unwrap();
+    late.wait_ready(PATIENCE).unwrap();
+    assert_eq!(&late.session().get("/of").unwrap().0[..], b"b again");
+    late.close();
+    b.close();
+    let a = start("a", &all[..1]);
+    client.wait_ready(PATIENCE).unwrap();
+    assert_eq!(&session.get("/of").unwrap().0[..], b"a");
+    assert!(guard.is_held() && session.is_alive());
+    a.session().set("/of", b"a again").unwrap();
+    session.sync().unwrap();
+    assert_eq!(watch.events().try_recv().map(|event| event.kind), Ok(EventKind::DataChanged));
+}
+
+#[test]
+fn a_client_is_not_told_where_to_listen() {
+    let client = || Coordinator::builder().client();
+    let address = "127.0.0.1:7400";
+    for (wrong, name) in [
+        (client().listen(address), "listen"),
+        (client().advertise(address), "advertise"),
+        (Coordinator::builder().listen(address).client(), "listen"),
+    ] {
+        let refused = wrong.join([address]).unwrap_err();
+        assert!(matches!(&refused, Error::InvalidSetting { setting, .. } if *setting == name));
+        assert!(refused.to_string().contains("a client listens nowhere"), "{refused}");
+    }
 }

@@ -549,6 +549,7 @@ mod tests {
             Ask::Leave { session, holder },
             Ask::Round { boot: 1, round: 2, sessions: vec![session] },
             Ask::End,
+            Ask::Of { cluster: 77 },
         ];
         asks.extend(reads.map(|read| Ask::Read { call, read, watch: Some(6) }));
         asks
@@ -596,6 +597,7 @@ mod tests {
                     ..Availability::default()
                 },
             },
+            News::Cluster { cluster: 77 },
         ];
         let answers = [
             Ok(AnswerOf::Done),

@@ -265,7 +265,8 @@ impl TcpTransport {
     }
 
     /// Sets the cluster that this node has had none of. Peers are told by new connections, and those
-    /// of other clusters are disconnected.
+    /// of other clusters are disconnected. A client stays connected to the members of its own, which
+    /// need not know.
     pub(crate) fn set_cluster(&self, cluster: u64) {
         self.ask(Command::Cluster(cluster));
     }

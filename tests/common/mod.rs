@@ -110,6 +110,22 @@ impl Process {
         self.lines.iter().collect()
     }
 
+    /// What it has in memory at most counts from now on: what it took to start is past.
+    pub(crate) fn measure_anew(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
+    /// What it has in memory now, and has had at most, in KiB; as Linux tells it.
+    pub(crate) fn memory_kib(&self) -> (u64, u64) {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        (field("VmRSS:"), field("VmHWM:"))
+    }
+
     /// Any other signal, by its name.
     pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();

@@ -119,6 +119,29 @@ impl Client {
         self.effects.members = Some(members);
     }
 
+    /// Whether its member is of the cluster that it keeps to: of the first that has served it. One
+    /// that is not is left, and nothing that it tells counts.
+    fn is_of(&mut self, cluster: u64) -> bool {
+        if self.cluster == 0 && cluster != 0 {
+            tracing::info!(client = self.id, cluster = format_args!("{cluster:016x}"), "attached");
+            self.cluster = cluster;
+            self.effects.cluster = Some(cluster);
+        }
+        if self.cluster == cluster {
+            return true;
+        }
+        if let Some(member) = self.attached.as_ref().map(|attached| attached.member) {
+            let reason = format!(
+                "it belongs to another cluster ({cluster:016x}, not {:016x})",
+                self.cluster
+            );
+            tracing::warn!(client = self.id, member, reason, "a member is left");
+            self.lose_member(member, self.avoided_until());
+            self.missed(member, Problem { reason, refused: true });
+        }
+        false
+    }
+
     fn avoided_until(&self) -> Time {
         self.now.mono + self.config.heartbeat * AVOIDED_BEATS
     }
@@ -205,6 +228,9 @@ impl Client {
         self.claimed.clear();
         self.asks.clear();
         self.asks.push(Ask::Begin { seen: self.seen });
+        if self.cluster != 0 {
+            self.asks.push(Ask::Of { cluster: self.cluster });
+        }
         for session in self.local.ids() {
             let Some(held) = self.local.get(session) else { continue };
             self.claimed.insert((session, held.holder));
@@ -272,6 +298,15 @@ impl Client {
     /// A whole group of news: events first, since what is read shows what they tell of.
     fn take_news(&mut self, news: Vec<News>, told: Told) {
         let now = self.now.mono;
+        let clusters = news.iter().filter_map(|news| match news {
+            News::Cluster { cluster } => Some(*cluster),
+            _ => None,
+        });
+        if let Some(cluster) = clusters.last()
+            && !self.is_of(cluster)
+        {
+            return;
+        }
         // What a member has told was told, whatever it has not got yet.
         if !planted(Bug::GuestSeesOlder) {
             self.seen = self.seen.max(told.zxid);
@@ -349,6 +384,8 @@ impl Client {
                     self.rounds.restart(now);
                 }
                 News::Members { members, availability } => self.learn(members, availability),
+                // It was looked at first.
+                News::Cluster { .. } => {}
             }
         }
     }

@@ -11,12 +11,15 @@
 //! the zxid up to which all has been told, and reads are answered from a replica that has that.
 //!
 //! Invariants: what a member tells counts only in whole groups, each of which ends with the zxid up
-//! to which every event has been told (`seen`); nothing of a former attachment counts.
+//! to which every event has been told (`seen`); nothing of a former attachment counts. It keeps to
+//! the cluster that first served it, whoever is found at its addresses later.
 //!
 //! [`guests`]: super::guests
 
 mod attach;
 mod calls;
+#[cfg(test)]
+mod identity_tests;
 #[cfg(test)]
 mod storm_tests;
 
@@ -87,6 +90,8 @@ pub(crate) struct Client {
     now: Now,
     next_tick: Time,
     random: u64,
+    /// The cluster that first served it; 0: none has yet.
+    cluster: u64,
     /// Those of the cluster, and others that were found or have made a connection.
     members: BTreeMap<NodeId, Member>,
     /// The members of the cluster, as a member that served has last told; none before.
@@ -145,6 +150,7 @@ impl Client {
             now,
             next_tick: now.mono,
             random: config.seed,
+            cluster: 0,
             members: BTreeMap::new(),
             roster: BTreeSet::new(),
             availability: Availability::default(),

@@ -530,6 +530,7 @@ fn a_client_may_say_only_what_a_client_may() {
         Ask::Write(request(Command::Resume { secret, timeout_ms, owner: 1 })),
         Ask::Begin { seen: 0 },
         Ask::Begun,
+        Ask::Of { cluster: 1 },
         read("no path"),
     ];
     for ask in refused {
@@ -541,6 +542,9 @@ fn a_client_may_say_only_what_a_client_may() {
     }
     assert_eq!(said(&mut storm, guest, 0, vec![Ask::Begun]).len(), 1, "it has not begun");
     assert_eq!(said(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
+    let of = |cluster| vec![Ask::Begin { seen: 0 }, Ask::Of { cluster }, Ask::Begun];
+    assert_eq!(said(&mut storm, guest, 0, of(2)), ["it is a client of another cluster"]);
+    assert!(said(&mut storm, guest, 0, of(1)).is_empty());
     // What is said among members is not for it to say.
     assert!(said(&mut storm, guest, 0, begin()).is_empty());
     let round = PeerMessage::Round { boot: 1, round: 1, sessions: vec![SessionId(FIRST_CLIENT)] };

@@ -40,6 +40,9 @@ impl Node {
             if self.machine.version() < MEMBERS_SINCE {
                 return self.let_go(from, attachment, "the cluster's version has no clients yet");
             }
+            if self.cluster() == 0 {
+                return self.let_go(from, attachment, "this member has no cluster yet");
+            }
             if self.is_member(from) {
                 return self.let_go(from, attachment, "it is a member");
             }
@@ -84,6 +87,7 @@ impl Node {
         ask: Ask,
         writes: &mut Vec<Request>,
     ) -> Result<(), &'static str> {
+        let own = self.cluster();
         let guest = self.guests.guests.get_mut(&from).ok_or("it is not served")?;
         if let Some(beginning) = &mut guest.beginning
             && !beginning.complete
@@ -97,6 +101,8 @@ impl Node {
                         return Err("it holds too much");
                     }
                 }
+                Ask::Of { cluster } if cluster == own => {}
+                Ask::Of { .. } => return Err("it is a client of another cluster"),
                 Ask::Begun => beginning.complete = true,
                 _ => return Err("it has not begun yet"),
             }
@@ -107,7 +113,7 @@ impl Node {
         }
         let size = ask.size();
         match ask {
-            Ask::Begin { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
+            Ask::Begin { .. } | Ask::Of { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
                 return Err("it has begun already");
             }
             Ask::Write(mut request) => {
@@ -215,6 +221,10 @@ impl Node {
         let Some(beginning) = guest.beginning.take_if(ready) else {
             return;
         };
+        let cluster = self.cluster();
+        if let Some(guest) = self.guests.guests.get_mut(&from) {
+            guest.tell(News::Cluster { cluster });
+        }
         for claim in beginning.claims {
             match claim {
                 Ask::Claim(claim) => self.take_claim(from, claim),

@@ -74,6 +74,10 @@ pub(crate) enum Ask {
     },
     /// The client goes.
     End,
+    /// Behind [`Ask::Begin`]: the cluster whose client it is, once it has been told.
+    Of {
+        cluster: u64,
+    },
 }
 
 /// A session of a client.
@@ -186,6 +190,10 @@ pub(crate) enum News {
     Members {
         members: Vec<Member>,
         availability: Availability,
+    },
+    /// The cluster that this member is of: before anything else that an attachment tells.
+    Cluster {
+        cluster: u64,
     },
 }
 

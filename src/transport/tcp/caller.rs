@@ -238,7 +238,8 @@ impl Connection {
     /// Passes on all messages that have arrived whole.
     fn hear_messages(&mut self, context: &mut Context, from: Introduced) -> Result<(), Closed> {
         let own = context.local.cluster;
-        let is_of_ours = from.cluster == own && own != 0;
+        // What members say to each other is not for a client to say, whose ever it is.
+        let is_of_ours = from.cluster == own && own != 0 && self.back.is_none();
         let mut asked = false;
         let mut received = 0;
         let mut foreign = 0;

@@ -22,6 +22,8 @@ pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) token: Token,
     pub(super) phase: Phase,
+    /// The cluster of the node that has welcomed us; 0: none, or that is not known.
+    pub(super) cluster: u64,
     /// Where else to connect to, if this address does not answer.
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
     pub(super) reader: FrameReader,
@@ -56,6 +58,7 @@ impl Connection {
             stream,
             token,
             phase: Phase::Connecting,
+            cluster: 0,
             rest,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
             queue: WriteQueue::new(context.options.queue_bytes_max.max(HANDSHAKE_BYTES_MAX)),

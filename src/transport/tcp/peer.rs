@@ -159,9 +159,14 @@ impl Peer {
     }
 
     /// Says anew who we are, if that was said: what is queued is written first, as far as the
-    /// socket takes it.
+    /// socket takes it. A client has nothing to say anew to a member of the cluster that it is of.
     pub(super) fn greet_anew(&mut self, context: &mut Context) -> Result<(), Failure> {
         match &self.link {
+            Link::Open(connection)
+                if context.is_client() && connection.cluster == context.local.cluster =>
+            {
+                Ok(())
+            }
             Link::Open(connection) if connection.phase != Phase::Connecting => {
                 // If it fails, it is given up all the same.
                 let _ = self.flush(context);
@@ -350,7 +355,8 @@ impl Peer {
         connection.writable = true;
         let to = self.target.id();
         let version = self.lowered_to.unwrap_or(context.local.version);
-        if version < MEMBERS_SINCE && (to == 0 || context.local.cluster == 0) {
+        let is_nobody = context.is_client() || context.local.cluster == 0;
+        if version < MEMBERS_SINCE && (to == 0 || is_nobody) {
             return Err(Failure::permanent(format!(
                 "version {version} is the highest that both can do, in which only members of a cluster \
                  talk; that needs version {MEMBERS_SINCE}"

@@ -83,6 +83,7 @@ impl Peer {
                 context.subjects.check(node, subject).map_err(Failure::permanent)?;
                 connection.stream.trust();
                 connection.phase = Phase::Up { since: context.now };
+                connection.cluster = host.as_ref().map_or(0, |host| host.cluster);
                 if !context.is_client() {
                     // The limit of 0 admits signs of life only.
                     connection.reader.set_limit(0);

@@ -311,6 +311,53 @@ fn a_client_is_connected_anew_when_its_member_is_back() {
 }
 
 #[test]
+fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
+    let ((listener_1, address_1), (listener_2, address_2)) = (listen(), listen());
+    let one = Node::start(listener_1, local(1), &[], &quick());
+    let other = LocalPeer { cluster: 0xBAD, ..local(2) };
+    let _two = Node::start(listener_2, other, &[], &quick());
+    let nine = client(9, &[address_1.to_string(), address_2.to_string()], &quick());
+    let mut found = [nine.event(), nine.event()].map(|event| match event {
+        TransportEvent::Connected { peer, .. } => peer,
+        event => panic!("{event:?}"),
+    });
+    found.sort_unstable();
+    assert_eq!(found, [1, 2]);
+    one.await_connected(9);
+    nine.transport.set_cluster(CLUSTER);
+    let (peer, reason, permanent) = nine.unreachable();
+    assert_eq!((peer, permanent), (2, true));
+    assert!(reason.starts_with("the peer refused: this node belongs to another"), "{reason}");
+    // The connection to the first stays as it is: nothing else has been heard of it.
+    one.transport.send(vec![(9, told(1, 1))]);
+    loop {
+        match nine.event() {
+            // The address is tried again.
+            TransportEvent::SeedUnreachable { address, reason, permanent: true } => {
+                assert_eq!(address, address_2.to_string());
+                assert!(reason.contains("another cluster"), "{reason}");
+            }
+            TransportEvent::Received { from, message } => {
+                assert_eq!((from, message), (1, told(1, 1)));
+                break;
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    assert!(one.events.try_recv().is_err());
+    // What members say to each other is not for it to say, though it is of the cluster.
+    let mut eight = Hand::connect(address_1);
+    let hello = says(&LocalPeer { cluster: CLUSTER, ..nowhere(8) }, 1);
+    eight.send(&frame(|buffer| hello.encode(buffer)));
+    assert!(matches!(eight.answer(), Some(Answer::Welcome(_))));
+    one.await_connected(8);
+    for message in [numbered(1), told(2, 1)] {
+        eight.send(&frame(|buffer| message.encode(buffer)));
+    }
+    assert_eq!(one.received(), (8, told(2, 1)));
+}
+
+#[test]
 fn a_client_that_takes_nothing_is_given_up() {
     let (listener, address) = listen();
     let options = TransportOptions { stall_timeout: Duration::from_millis(200), ..quick() };

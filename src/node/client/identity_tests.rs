@@ -1,0 +1,103 @@
+//! A client is of the cluster that has first served it.
+
+use std::time::Duration;
+
+use super::{Client, ClientConfig};
+use crate::machine::command::{NodeId, Reply};
+use crate::node::guests::wire::{Ask, News, Told};
+use crate::node::harness::{HEARTBEAT, TICK};
+use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
+use crate::node::message::PeerMessage;
+use crate::session::SessionState;
+use crate::version::VERSION;
+use crate::znode::SessionId;
+
+const SESSION: SessionId = SessionId(7);
+
+struct Seat {
+    client: Client,
+    now: Now,
+}
+
+impl Seat {
+    fn new() -> Seat {
+        let now = Now { mono: Time::ZERO, wall_ms: 0 };
+        let config = ClientConfig { heartbeat: HEARTBEAT, tick: TICK, version: VERSION, seed: 1 };
+        Seat { client: Client::new(100, config, now), now }
+    }
+
+    fn step(&mut self, input: Input) -> Effects {
+        self.client.step(self.now, [input])
+    }
+
+    fn reach(&mut self, peer: NodeId) -> Effects {
+        self.step(Input::Connected { peer, version: VERSION })
+    }
+
+    /// The member of this attachment tells this.
+    fn told(&mut self, from: NodeId, attachment: u64, news: Vec<News>, zxid: u64) -> Effects {
+        let told = Some(Told { zxid, version: VERSION, leader: from });
+        let message = PeerMessage::Tell { attachment, number: 0, news, told };
+        self.step(Input::Peer { from, message })
+    }
+
+    /// Its member is not reached any more.
+    fn lose(&mut self, peer: NodeId) -> Effects {
+        let problem = crate::node::io::Problem { reason: "gone".to_owned(), refused: false };
+        self.step(Input::Unreachable { peer, problem })
+    }
+}
+
+/// Whom it asks to serve it, with the number of the attachment, and which cluster it says it is of.
+fn begun(effects: &Effects) -> Option<(NodeId, u64, Option<u64>)> {
+    effects.messages.iter().find_map(|(to, message)| match message {
+        PeerMessage::Ask { attachment, number: 0, asks, .. } => {
+            let of = asks.iter().find_map(|ask| match ask {
+                Ask::Of { cluster } => Some(*cluster),
+                _ => None,
+            });
+            Some((*to, *attachment, of))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_client_keeps_to_the_cluster_that_first_served_it() {
+    let mut seat = Seat::new();
+    let (request, timeout) = (RequestId(1), Duration::from_secs(10));
+    let open =
+        ClientRequest::Open { request, session: SESSION, holder: 9, secret: [7; 16], timeout };
+    seat.step(Input::Client(open));
+    let effects = seat.reach(1);
+    assert_eq!(begun(&effects), Some((1, 1, None)), "it has no cluster yet");
+    let done = Ok(Reply::Session { timeout_ms: 10_000 });
+    let opened = News::Outcome { session: SESSION, holder: 9, seq: 0, result: done };
+    let effects = seat.told(1, 1, vec![News::Cluster { cluster: 77 }, opened, News::Attached], 5);
+    assert_eq!(effects.cluster, Some(77), "its connections say so from now on");
+    assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 5));
+    // Where its member was, one of another cluster is found, which serves whom it should not.
+    seat.lose(1);
+    let effects = seat.reach(2);
+    assert_eq!(begun(&effects), Some((2, 2, Some(77))));
+    let ended = News::Ended { session: SESSION, holder: 9, moved: false, known: false };
+    let news = vec![News::Cluster { cluster: 78 }, ended, News::Attached];
+    let effects = seat.told(2, 2, news, 5000);
+    assert_eq!(effects.cluster, None);
+    assert!(effects.sessions.iter().all(|(_, state)| *state != SessionState::Expired));
+    assert_eq!((seat.client.member(), seat.client.seen()), (None, 5), "nothing of it counts");
+    let status = seat.client.status();
+    assert_eq!(status.leader, None);
+    let (_, problem) = status.peers.iter().find(|(peer, _)| *peer == 2).expect("it is known");
+    let problem = problem.as_ref().expect("it is not to be asked again");
+    assert!(problem.refused);
+    assert!(problem.reason.contains("another cluster"), "{}", problem.reason);
+    seat.now.mono += Duration::from_secs(60);
+    let effects = seat.client.step(seat.now, []);
+    assert_eq!(begun(&effects), None);
+    // And it goes on when its own is back.
+    let effects = seat.reach(1);
+    assert_eq!(begun(&effects), Some((1, 3, Some(77))));
+    seat.told(1, 3, vec![News::Cluster { cluster: 77 }, News::Attached], 6);
+    assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
+}

@@ -163,7 +163,6 @@ impl View {
         (!change.steps.is_empty() && self.is_safe(&change)).then_some(Action::Vote(change))
     }
 
-    /// The member whose place this one takes: of the same address or uid, and silent.
     /// Whether another one, which was a member elsewhere, tells that it is at this member's address.
     fn was_moved_to(&self, member: &Member) -> bool {
         let moved = |(node, told): (&NodeId, &Member)| {
@@ -175,6 +174,7 @@ impl View {
         self.wishes.iter().any(moved)
     }
 
+    /// The member whose place this one takes: of the same address or uid.
     fn replaces(&self, new: &Member) -> Option<NodeId> {
         let same =
             |old: &&Member| old.node != new.node && (old.is_at(&new.address) || old.uid == new.uid);

@@ -6,7 +6,7 @@
 //! answered in their order. Whether the client is alive is not asked: it says something every now
 //! and then, or is forgotten as a silent guest.
 //!
-//! Invariants: what waits for a client is bounded by `queue_bytes_max`, and by what the node lets
+//! Invariants: what waits for a client is bounded by [`BACK_BYTES_MAX`], and by what the node lets
 //! its guests leave unheard; its memory is given back when it is written; while the socket takes
 //! nothing, a timer runs.
 
@@ -23,6 +23,9 @@ use super::link::WRITES_PER_TURN;
 use super::queue::WriteQueue;
 use crate::machine::command::NodeId;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+
+/// How much may wait for one client. The node lets it leave half of that unheard before it lets it go.
+const BACK_BYTES_MAX: usize = 32 << 20;
 
 /// What waits to be written back.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ impl Connection {
         let both = Interest::READABLE | Interest::WRITABLE;
         context.registry.reregister(&mut self.stream.socket, self.token, both)?;
         self.back = Some(Box::new(Back {
-            queue: WriteQueue::new(context.options.queue_bytes_max),
+            queue: WriteQueue::new(BACK_BYTES_MAX.min(context.options.queue_bytes_max)),
             is_open: false,
             writable: true,
             progress_at: context.now,

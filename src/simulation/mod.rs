@@ -39,6 +39,7 @@
 //! codec, but no socket. Threads are simulated as events, so races within the
 //! runtime's shell are not found here.
 
+mod audits;
 mod checks;
 mod client;
 mod clock;
@@ -57,6 +58,7 @@ mod plan;
 mod process;
 mod random;
 mod seeds;
+mod stops;
 mod sync;
 mod totals;
 mod trace;

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::checks::Violation;
 use super::checks::agreement::{Before, same_state};
 use super::checks::membership::Known;
 use super::checks::watches::Moved;
-use super::checks::{Violation, require};
 use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::{SimDisk, SimStore};
@@ -27,9 +27,9 @@ use crate::auth::Schemes;
 use crate::coordinator::Coordinator;
 use crate::machine::command::NodeId;
 use crate::membership::Member;
+use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::node::{NodeConfig, REMOVED};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
@@ -456,37 +456,6 @@ impl World {
         }
     }
 
-    /// A process is gone at once; what its disk had not synced is partly lost.
-    pub(crate) fn crash(&mut self, place: usize) {
-        let Some(life) = self.processes[place].life.take() else {
-            return;
-        };
-        self.kernel.trace.note([6, place as u64, self.processes[place].epoch]);
-        self.kernel.checks.borrow_mut().watches.crashed(place);
-        self.kernel.executor.kill(place);
-        self.kernel.coordinators.borrow_mut()[place] = None;
-        self.down_since.insert(self.processes[place].member.node, self.now());
-        let torn = self.kernel.plan.rates.of(Fault::TornWrite) > 0 && self.random.percent(50);
-        if life.kill(&self.random, torn) {
-            self.kernel.count_fault(Fault::TornWrite);
-        }
-        let process = &mut self.processes[place];
-        (process.paused_until, process.slow_until) = (0, 0);
-        for peer in 0..self.processes.len() {
-            if peer != place && self.processes[peer].life.is_some() {
-                self.noticed_soon(peer, place, SECOND);
-            }
-        }
-        self.guests_notice(place, SECOND);
-    }
-
-    fn crash_for_a_while(&mut self, place: usize) {
-        self.crash(place);
-        let time = *self.random.pick(&[10 * MILLI, SECOND, 5 * SECOND]);
-        let time = self.random.around(time);
-        self.start_in(place, time);
-    }
-
     pub(crate) fn start_in(&mut self, place: usize, time: Nanos) {
         if !std::mem::replace(&mut self.processes[place].starting, true) {
             self.schedule_in(time, Event::Start { place });
@@ -637,101 +606,6 @@ impl World {
         let rate = self.kernel.plan.rates.of(Fault::CrashInStep);
         let rate = if promises { rate * 500 } else { rate };
         self.kernel.phase.get() == Phase::Chaos && self.random.chance(rate)
-    }
-
-    fn stopped(&self, place: usize) -> Option<String> {
-        let coordinators = self.kernel.coordinators.borrow();
-        coordinators[place].as_ref()?.shared().stopped().map(str::to_owned)
-    }
-
-    /// A process that was closed in good order ends, and starts again after a while.
-    fn closed(&mut self, place: usize) {
-        self.kernel.trace.say_fault(format_args!("node {place}: has closed"));
-        self.crash(place);
-        let time = self.random.around(2 * SECOND);
-        self.start_in(place, time);
-    }
-
-    /// A node stops by itself when its disk fails or it is too old, and for nothing else that is done
-    /// to it here.
-    fn node_stopped(&mut self, place: usize, reason: &str) {
-        self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
-        if reason.starts_with("the cluster acts by version") {
-            self.too_old(place);
-        } else if reason == REMOVED && self.may_be_gone(place) {
-            self.kernel.count_event("removed members stopped");
-        } else if !reason.starts_with("the disk failed") {
-            self.kernel.fail(Violation::new(
-                "I31 no node stops by itself",
-                format!("node {place}: {reason}"),
-            ));
-        }
-        self.crash(place);
-        let time = self.random.around(3 * SECOND);
-        self.start_in(place, time);
-    }
-
-    /// Whether all that can run do, and are at the same place in the log.
-    pub(crate) fn is_settled(&self) -> bool {
-        let last = self.kernel.checks.borrow().oracle.last();
-        self.processes.iter().filter(|process| process.out.is_none()).all(|process| {
-            process.life.as_ref().is_some_and(|life| life.host.node().applied().index == last)
-        })
-    }
-
-    /// Whether all is settled and no container is left that is not used any more.
-    pub(crate) fn is_tidy(&self) -> bool {
-        self.is_settled() && self.kernel.checks.borrow().oracle.unused_container().is_none()
-    }
-
-    /// Whether there is a leader that all who can run follow.
-    pub(crate) fn has_leader(&self) -> bool {
-        let checks = self.kernel.checks.borrow();
-        let members = self.processes.iter();
-        let mut running = members.filter(|process| {
-            process.out.is_none() && checks.membership.is_member(process.member.node)
-        });
-        let leader = |process: &Process| {
-            let (term, leader, _) = process.life.as_ref()?.host.node().leadership();
-            (leader != 0).then_some((term, leader))
-        };
-        let Some(first) = running.next().map(leader) else {
-            return false;
-        };
-        first.is_some() && running.all(|process| leader(process) == first)
-    }
-
-    pub(crate) fn leader(&self) -> Option<usize> {
-        let leads = |process: &Process| {
-            process.life.as_ref().is_some_and(|life| life.host.node().leadership().2)
-        };
-        self.processes.iter().position(leads)
-    }
-
-    /// The last checks: everybody has finished, and the replicas are equal.
-    pub(crate) fn audit(&self) -> Result<(), Violation> {
-        let checks = self.kernel.checks.borrow();
-        for process in &self.processes {
-            let Some(life) = &process.life else { continue };
-            same_state(&checks.oracle, life.host.node())?;
-            let applied = life.host.node().applied().index;
-            require(applied == checks.oracle.last(), "I31 replicas come together", || {
-                format!("a replica is at {applied} of {}", checks.oracle.last())
-            })?;
-        }
-        checks.oracle.check_state()?;
-        checks.linearizable()?;
-        if let Some(leader) = self.leader() {
-            // One that is due is looked for every second, or every heartbeat if that is longer.
-            let allowed = 5_000 + 4 * self.kernel.plan.heartbeat.as_millis() as u64;
-            let time = self.processes[leader].clock.wall_ms();
-            let overdue = checks.oracle.overdue(time, allowed);
-            require(overdue.is_none(), "I31 what is due is deleted", || {
-                format!("{overdue:?} should have gone")
-            })?;
-        }
-        checks.order.settled(&checks.oracle)?;
-        super::checks::sessions::Sessions::settled(&checks.oracle)
     }
 }
 

@@ -1,0 +1,72 @@
+//! What the world is looked at for: whether it has come to rest, and is as it must be then.
+
+use super::checks::agreement::same_state;
+use super::checks::{Violation, require};
+use super::process::Process;
+use super::world::World;
+use crate::runtime::clock::Simulated;
+
+impl World {
+    /// Whether all that can run do, and are at the same place in the log.
+    pub(crate) fn is_settled(&self) -> bool {
+        let last = self.kernel.checks.borrow().oracle.last();
+        self.processes.iter().filter(|process| process.out.is_none()).all(|process| {
+            process.life.as_ref().is_some_and(|life| life.host.node().applied().index == last)
+        })
+    }
+
+    /// Whether all is settled and no container is left that is not used any more.
+    pub(crate) fn is_tidy(&self) -> bool {
+        self.is_settled() && self.kernel.checks.borrow().oracle.unused_container().is_none()
+    }
+
+    /// Whether there is a leader that all who can run follow.
+    pub(crate) fn has_leader(&self) -> bool {
+        let checks = self.kernel.checks.borrow();
+        let members = self.processes.iter();
+        let mut running = members.filter(|process| {
+            process.out.is_none() && checks.membership.is_member(process.member.node)
+        });
+        let leader = |process: &Process| {
+            let (term, leader, _) = process.life.as_ref()?.host.node().leadership();
+            (leader != 0).then_some((term, leader))
+        };
+        let Some(first) = running.next().map(leader) else {
+            return false;
+        };
+        first.is_some() && running.all(|process| leader(process) == first)
+    }
+
+    pub(crate) fn leader(&self) -> Option<usize> {
+        let leads = |process: &Process| {
+            process.life.as_ref().is_some_and(|life| life.host.node().leadership().2)
+        };
+        self.processes.iter().position(leads)
+    }
+
+    /// The last checks: everybody has finished, and the replicas are equal.
+    pub(crate) fn audit(&self) -> Result<(), Violation> {
+        let checks = self.kernel.checks.borrow();
+        for process in &self.processes {
+            let Some(life) = &process.life else { continue };
+            same_state(&checks.oracle, life.host.node())?;
+            let applied = life.host.node().applied().index;
+            require(applied == checks.oracle.last(), "I31 replicas come together", || {
+                format!("a replica is at {applied} of {}", checks.oracle.last())
+            })?;
+        }
+        checks.oracle.check_state()?;
+        checks.linearizable()?;
+        if let Some(leader) = self.leader() {
+            // One that is due is looked for every second, or every heartbeat if that is longer.
+            let allowed = 5_000 + 4 * self.kernel.plan.heartbeat.as_millis() as u64;
+            let time = self.processes[leader].clock.wall_ms();
+            let overdue = checks.oracle.overdue(time, allowed);
+            require(overdue.is_none(), "I31 what is due is deleted", || {
+                format!("{overdue:?} should have gone")
+            })?;
+        }
+        checks.order.settled(&checks.oracle)?;
+        super::checks::sessions::Sessions::settled(&checks.oracle)
+    }
+}

@@ -1,0 +1,72 @@
+//! How processes of the world end: killed, closed in good order, or stopped by themselves.
+
+use super::checks::Violation;
+use super::clock::{MILLI, SECOND};
+use super::faults::Fault;
+use super::world::World;
+use crate::node::REMOVED;
+
+impl World {
+    /// A process is gone at once; what its disk had not synced is partly lost.
+    pub(crate) fn crash(&mut self, place: usize) {
+        let Some(life) = self.processes[place].life.take() else {
+            return;
+        };
+        self.kernel.trace.note([6, place as u64, self.processes[place].epoch]);
+        self.kernel.checks.borrow_mut().watches.crashed(place);
+        self.kernel.executor.kill(place);
+        self.kernel.coordinators.borrow_mut()[place] = None;
+        self.down_since.insert(self.processes[place].member.node, self.now());
+        let torn = self.kernel.plan.rates.of(Fault::TornWrite) > 0 && self.random.percent(50);
+        if life.kill(&self.random, torn) {
+            self.kernel.count_fault(Fault::TornWrite);
+        }
+        let process = &mut self.processes[place];
+        (process.paused_until, process.slow_until) = (0, 0);
+        for peer in 0..self.processes.len() {
+            if peer != place && self.processes[peer].life.is_some() {
+                self.noticed_soon(peer, place, SECOND);
+            }
+        }
+        self.guests_notice(place, SECOND);
+    }
+
+    pub(super) fn crash_for_a_while(&mut self, place: usize) {
+        self.crash(place);
+        let time = *self.random.pick(&[10 * MILLI, SECOND, 5 * SECOND]);
+        let time = self.random.around(time);
+        self.start_in(place, time);
+    }
+
+    pub(super) fn stopped(&self, place: usize) -> Option<String> {
+        let coordinators = self.kernel.coordinators.borrow();
+        coordinators[place].as_ref()?.shared().stopped().map(str::to_owned)
+    }
+
+    /// A process that was closed in good order ends, and starts again after a while.
+    pub(super) fn closed(&mut self, place: usize) {
+        self.kernel.trace.say_fault(format_args!("node {place}: has closed"));
+        self.crash(place);
+        let time = self.random.around(2 * SECOND);
+        self.start_in(place, time);
+    }
+
+    /// A node stops by itself when its disk fails or it is too old, and for nothing else that is done
+    /// to it here.
+    pub(super) fn node_stopped(&mut self, place: usize, reason: &str) {
+        self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
+        if reason.starts_with("the cluster acts by version") {
+            self.too_old(place);
+        } else if reason == REMOVED && self.may_be_gone(place) {
+            self.kernel.count_event("removed members stopped");
+        } else if !reason.starts_with("the disk failed") {
+            self.kernel.fail(Violation::new(
+                "I31 no node stops by itself",
+                format!("node {place}: {reason}"),
+            ));
+        }
+        self.crash(place);
+        let time = self.random.around(3 * SECOND);
+        self.start_in(place, time);
+    }
+}

@@ -295,6 +295,13 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         Ok(self.news(content, created))
     }
 
+    /// The same without blocking the thread.
+    pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
+        let created = self.drain();
+        let content = self.config.cell.read_soon().await?;
+        Ok(self.news(content, created))
+    }
+
     /// What is read after these events is not older than they. Whether any is a creation.
     fn drain(&self) -> bool {
         let events = self.watch.events().try_iter();
@@ -335,9 +342,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
     pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
-            let created = self.drain();
-            let content = self.config.cell.read_soon().await?;
-            if let Some(update) = self.news(content, created) {
+            if let Some(update) = self.latest().await? {
                 return Ok(update);
             }
             if self.watch.next().await.is_none() {

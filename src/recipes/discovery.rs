@@ -177,6 +177,11 @@ impl InstancesWatch {
     /// As [`Discovery::instances`].
     pub fn try_recv(&mut self) -> Result<Option<Vec<Instance>>> {
         self.cache.try_recv()?;
+        self.news()
+    }
+
+    /// The set in the view, if it is not the one that was given last.
+    fn news(&mut self) -> Result<Option<Vec<Instance>>> {
         let now = instances(self.cache.view(), self.cache.path())?;
         if self.told.as_ref() == Some(&now) {
             return Ok(None);
@@ -201,8 +206,9 @@ impl InstancesWatch {
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::NoWatch`] if somebody removed its watch.
     pub async fn next(&mut self) -> Result<Vec<Instance>> {
+        self.cache.latest().await?;
         loop {
-            if let Some(instances) = self.try_recv()? {
+            if let Some(instances) = self.news()? {
                 return Ok(instances);
             }
             self.cache.next().await?;

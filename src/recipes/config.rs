@@ -126,13 +126,18 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// The value as this replica has it, if there is one; after [`Session::sync`], the present one.
-    /// Does not block.
+    /// Does not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::InvalidData`] if the data is none of this type's; [`Error::NoAuth`]; those of a
     /// session that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
         self.cell.read_now()?.map(|content| self.decode(&content)).transpose()
+    }
+
+    /// As [`Config::get`], without blocking the thread.
+    pub async fn get_async(&self) -> Result<Option<Versioned<T>>> {
+        self.cell.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
 
     fn wait<R>(&self, operation: &str, future: impl Future<Output = Result<R>>) -> Result<R> {
@@ -285,7 +290,8 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    /// What is there now, if it was not told yet. Does not block.
+    /// What is there now, if it was not told yet. Does not block on a member; a client waits for the
+    /// answer of its member.
     ///
     /// # Errors
     /// As [`Config::get`], but for [`Error::InvalidData`], which is an update.

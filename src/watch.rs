@@ -248,7 +248,8 @@ impl Watch {
         self.events.events()
     }
 
-    /// Whether it has told of the deletion of its znode: for a client, who has no tree to look at.
+    /// Whether it has told of the deletion of its znode, which can have no children: for a client, who
+    /// has no tree to look at.
     pub(crate) fn deletion(&self) -> Option<Arc<AtomicBool>> {
         self.deletion.clone()
     }
@@ -374,8 +375,10 @@ impl WatchSender {
     /// `settle`, which is to be called again.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
         let zxid = event.zxid;
+        // That there are other children than before, where there are none, is told of a znode that
+        // was made in its place.
         if let Some(deletion) = &self.deletion
-            && event.kind == EventKind::Deleted
+            && matches!(event.kind, EventKind::Deleted | EventKind::ChildrenChanged)
             && event.path == *self.path
         {
             deletion.store(true, Ordering::Release);

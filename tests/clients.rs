@@ -7,6 +7,25 @@ use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMod
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// What a future gives, polled when it is woken.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 #[test]
 fn a_client_reads_and_writes() {
     let cluster = Cluster::new(3);
@@ -432,7 +451,10 @@ fn a_client_knows_the_members_and_what_they_can_lose() {
 /// the answer.
 #[test]
 fn what_recipes_look_at_can_be_awaited() {
-    use quorate::recipes::{Barrier, Chooser, Discovery, Group, LeaderLatch, NodeList, Strategy};
+    use quorate::recipes::{
+        Barrier, Cache, Chooser, Config, Counter, Discovery, Group, LeaderLatch, NodeList,
+        Semaphore, Strategy, TwoPhaseCommit,
+    };
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -450,6 +472,13 @@ fn what_recipes_look_at_can_be_awaited() {
     let chooser: Chooser = discovery.chooser("s", Strategy::Random).unwrap();
     let list = NodeList::new(&session, "/list").unwrap();
     let barrier = Barrier::new(&session, "/barrier").unwrap();
+    let semaphore = Semaphore::new(&session, "/semaphore", 2).unwrap();
+    let transaction = TwoPhaseCommit::new(&session, "/transaction").unwrap();
+    let config = Config::<u32>::new(&session, "/config").unwrap();
+    let counter = Counter::new(&session, "/counter").unwrap();
+    let mut cache = Cache::new(&session, "/cache").unwrap();
+    let mut updates = config.watch().unwrap();
+    let mut instances = discovery.watch("s").unwrap();
     // Nobody answers now, and none of them waits for that.
     cluster.isolate(place);
     assert!(first(latch.leader_async()).is_pending());
@@ -462,9 +491,132 @@ fn what_recipes_look_at_can_be_awaited() {
     assert!(first(chooser.choose_async()).is_pending());
     assert!(first(list.items_async()).is_pending());
     assert!(first(barrier.is_set_async()).is_pending());
+    assert!(first(chooser.noted_failure_async("a")).is_pending());
+    assert!(first(semaphore.permits_async()).is_pending());
+    assert!(first(transaction.phase_async()).is_pending());
+    assert!(first(config.get_async()).is_pending());
+    assert!(first(counter.get_async()).is_pending());
+    assert!(first(cache.next()).is_pending());
+    assert!(first(updates.next()).is_pending());
+    assert!(first(instances.next()).is_pending());
     cluster.heal();
     cluster.advance(5 * SECOND);
     assert_eq!(latch.leader(), Ok(None));
     assert_eq!(group.members().unwrap().len(), 0);
     assert_eq!(barrier.is_set(), Ok(false));
+}
+
+/// What a future that was dropped had taken, or asked for in vain, is told by the next.
+#[test]
+fn a_cache_of_a_client_misses_nothing() {
+    use quorate::recipes::{Cache, Change};
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    let cluster = Cluster::new(3);
+    let place = cluster.add_client();
+    let (session, other) = (cluster.node(place).session(), cluster.node(0).session());
+    session.sync().unwrap();
+    other.create("/shop", b"", CreateMode::Persistent).unwrap();
+    let mut cache = Cache::new(&session, "/shop").unwrap();
+    for round in 0..3 {
+        let path = format!("/shop/{round}");
+        other.create(&path, b"1", CreateMode::Persistent).unwrap();
+        session.sync().unwrap();
+        // Its member is asked, and nobody waits for the answer.
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(cache.next()).as_mut().poll(&mut context).is_pending());
+        cluster.isolate(place);
+        cluster.advance(SECOND);
+        assert!(pin!(cache.next()).as_mut().poll(&mut context).is_pending());
+        other.delete(&path).unwrap();
+        cluster.heal();
+        cluster.advance(3 * SECOND);
+        other.create(&path, b"2", CreateMode::Persistent).unwrap();
+        let mut data = None;
+        while data.as_deref() != Some(&b"2"[..]) {
+            for change in cache.recv().unwrap() {
+                match change {
+                    Change::Added { new, .. } => assert!(data.replace(new.data).is_none()),
+                    Change::Removed { .. } => assert!(data.take().is_some()),
+                    change => panic!("{change:?}"),
+                }
+            }
+        }
+        assert_eq!(cache.view().children("/shop").unwrap().len(), round + 1);
+    }
+}
+
+/// The forms that do not block give what the others give.
+#[test]
+fn what_is_awaited_is_what_is_there() {
+    use quorate::recipes::{
+        Config, Counter, Discovery, Instance, Phase, Registry, Semaphore, Strategy, TwoPhaseCommit,
+    };
+
+    let cluster = Cluster::new(3);
+    for place in [0, cluster.add_client()] {
+        let session = cluster.node(place).session();
+        session.sync().unwrap();
+        let at = |name: &str| format!("/{name}-{place}");
+        let semaphore = Semaphore::new(&session, &at("semaphore"), 3).unwrap();
+        assert!(matches!(block_on(semaphore.permits_async()), Err(Error::NoNode { .. })));
+        drop(semaphore.acquire().unwrap());
+        assert_eq!(block_on(semaphore.permits_async()), Ok(3));
+        semaphore.set_permits(5).unwrap();
+        assert_eq!(block_on(semaphore.permits_async()), semaphore.permits());
+
+        let transaction = TwoPhaseCommit::new(&session, &at("transaction")).unwrap();
+        assert!(matches!(block_on(transaction.phase_async()), Err(Error::NoNode { .. })));
+        transaction.begin(&["a"], b"").unwrap();
+        assert_eq!(block_on(transaction.phase_async()), Ok(Phase::Voting));
+        transaction.join("a").unwrap().vote(quorate::recipes::Vote::No).unwrap();
+        transaction.decide().unwrap();
+        assert_eq!(block_on(transaction.phase_async()), Ok(Phase::Aborted));
+
+        let registry = Registry::new(&session, &at("services")).unwrap();
+        let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
+        let _two = registry.register("s", &Instance::new("two", "host", 1)).unwrap();
+        let discovery = Discovery::new(&session, &at("services")).unwrap();
+        let chooser = discovery.chooser("s", Strategy::LeastRecentlyFailed).unwrap();
+        block_on(chooser.noted_failure_async("nobody"));
+        block_on(chooser.noted_failure_async("two"));
+        for _ in 0..10 {
+            let chosen = block_on(chooser.choose_async()).unwrap().unwrap();
+            assert_eq!(chosen.id, "one", "the other has failed");
+        }
+        assert!(one.is_registered());
+        session.delete(one.path()).unwrap();
+        assert!(!one.is_registered());
+
+        let config = Config::<u32>::new(&session, &at("config")).unwrap();
+        assert_eq!(block_on(config.get_async()), Ok(None));
+        config.set(&7).unwrap();
+        assert_eq!(block_on(config.get_async()), config.get());
+        let counter = Counter::new(&session, &at("counter")).unwrap();
+        assert_eq!(block_on(counter.get_async()), Ok(0));
+        counter.add(2).unwrap();
+        assert_eq!(block_on(counter.get_async()), Ok(2));
+    }
+}
+
+/// The deletion of what is a client's own is known when it was told.
+#[test]
+fn a_client_knows_that_an_item_is_lost() {
+    use quorate::recipes::{LockLost, NewItem, Queue};
+
+    let cluster = Cluster::new(3);
+    let session = cluster.node(cluster.add_client()).session();
+    session.sync().unwrap();
+    let queue = Queue::new(&session, "/queue").unwrap();
+    queue.put(NewItem::new("work")).unwrap();
+    let item = queue.take().unwrap();
+    assert!(item.is_held());
+    // Whatever of it is ephemeral is its claim.
+    let claims = session.ephemerals().unwrap();
+    assert_eq!(claims.len(), 1);
+    cluster.node(0).session().delete(&claims[0]).unwrap();
+    assert_eq!(item.wait_lost(), LockLost::Deleted);
+    assert!(!item.is_held());
 }

@@ -171,6 +171,8 @@ pub struct Cache {
     path: String,
     watch: Watch,
     view: Snapshot,
+    /// Where a later snapshot may differ from the view, by the events that were taken.
+    touched: Touched,
     /// An event of a write that the view does not show.
     early: Option<WatchEvent>,
     /// Events taken since the channel was last seen empty.
@@ -203,7 +205,8 @@ impl Cache {
         let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
         let view = session.nonblocking().snapshot_of(path).await?;
         let (session, path) = (session.clone(), path.to_owned());
-        Ok(Cache { session, path, watch, view, early: None, taken: 0, gap_to_come: false })
+        let touched = Touched::default();
+        Ok(Cache { session, path, watch, view, touched, early: None, taken: 0, gap_to_come: false })
     }
 
     /// The path.
@@ -217,17 +220,15 @@ impl Cache {
         &self.view
     }
 
-    /// The latest snapshot with the paths where it may differ from the view.
-    fn look(&mut self) -> Result<(Snapshot, Touched)> {
-        let mut touched = Touched::default();
-        // All events up to its zxid are in the channel by now.
-        let mut fresh = self.session.snapshot_of(&self.path)?;
+    /// Takes the events of what this snapshot shows: all of them are in the channel by now. False
+    /// if it is too old, since there is a gap: only what is read from now on shows all that was left
+    /// out. What was taken is kept, should that fail or not be waited for.
+    fn sift(&mut self, fresh: &Snapshot) -> bool {
         while let Some(event) = self.early.take().or_else(|| self.take()) {
+            let touched = &mut self.touched;
             if event.kind == EventKind::Gap {
-                // Only what is read now shows all that was left out.
-                fresh = self.session.snapshot_of(&self.path)?;
-                touched.everywhere = true;
-                continue;
+                *touched = Touched { everywhere: true, ..Touched::default() };
+                return false;
             }
             if event.zxid > fresh.zxid() {
                 self.early = Some(event);
@@ -242,8 +243,29 @@ impl Cache {
             }
             touched.paths.insert(event.path);
         }
-        touched.everywhere |= self.gap_to_come && fresh.zxid() > self.view.zxid();
-        Ok((fresh, touched))
+        self.touched.everywhere |= self.gap_to_come && fresh.zxid() > self.view.zxid();
+        true
+    }
+
+    /// Moves the view on to a snapshot whose events were taken, and tells how they differ.
+    fn advance(&mut self, fresh: Snapshot) -> Vec<Change> {
+        let mut touched = std::mem::take(&mut self.touched);
+        if !touched.everywhere && touched.paths.is_empty() {
+            return Vec::new();
+        }
+        if touched.everywhere {
+            touched.paths = paths(&self.view, &self.path);
+            touched.paths.extend(paths(&fresh, &self.path));
+        }
+        let mut changes = Vec::new();
+        for path in &touched.paths {
+            let (old, new) = (entry(&self.view, path), entry(&fresh, path));
+            let deleted = touched.deleted.get(path).copied();
+            compare(path, old, new, deleted.unwrap_or(fresh.zxid()), &mut changes);
+        }
+        changes.sort_by_cached_key(Change::order);
+        self.view = fresh;
+        changes
     }
 
     fn take(&mut self) -> Option<WatchEvent> {
@@ -261,28 +283,27 @@ impl Cache {
     }
 
     /// What has changed since the changes that were given last, and moves the view on; nothing if
-    /// nothing has. Does not block.
+    /// nothing has. Does not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// [`Error::TooLarge`] on a client, which is sent what is below the path, 8 MiB at most; those of a session that is over.
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
-        let (fresh, mut touched) = self.look()?;
-        if !touched.everywhere && touched.paths.is_empty() {
-            return Ok(Vec::new());
+        loop {
+            let fresh = self.session.snapshot_of(&self.path)?;
+            if self.sift(&fresh) {
+                return Ok(self.advance(fresh));
+            }
         }
-        if touched.everywhere {
-            touched.paths = paths(&self.view, &self.path);
-            touched.paths.extend(paths(&fresh, &self.path));
+    }
+
+    /// The same without blocking the thread. Dropping the future loses nothing.
+    pub(crate) async fn latest(&mut self) -> Result<Vec<Change>> {
+        loop {
+            let fresh = self.session.snapshot_soon(&self.path).await?;
+            if self.sift(&fresh) {
+                return Ok(self.advance(fresh));
+            }
         }
-        let mut changes = Vec::new();
-        for path in &touched.paths {
-            let (old, new) = (entry(&self.view, path), entry(&fresh, path));
-            let deleted = touched.deleted.get(path).copied();
-            compare(path, old, new, deleted.unwrap_or(fresh.zxid()), &mut changes);
-        }
-        changes.sort_by_cached_key(Change::order);
-        self.view = fresh;
-        Ok(changes)
     }
 
     /// A watch whose channel says when to look: for `select!` beside other channels. After a message
@@ -303,7 +324,7 @@ impl Cache {
     /// Those of a session that is over, and [`Error::NoWatch`] if somebody removed its watch.
     pub async fn next(&mut self) -> Result<Vec<Change>> {
         loop {
-            let changes = self.try_recv()?;
+            let changes = self.latest().await?;
             if !changes.is_empty() {
                 return Ok(changes);
             }

@@ -126,13 +126,18 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// The value as this replica has it, if there is one; after [`Session::sync`], the present one.
-    /// Does not block.
+    /// Does not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::InvalidData`] if the data is none of this type's; [`Error::NoAuth`]; those of a
     /// session that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
         self.cell.read_now()?.map(|content| self.decode(&content)).transpose()
+    }
+
+    /// As [`Config::get`], without blocking the thread.
+    pub async fn get_async(&self) -> Result<Option<Versioned<T>>> {
+        self.cell.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
 
     fn wait<R>(&self, operation: &str, future: impl Future<Output = Result<R>>) -> Result<R> {
@@ -285,13 +290,21 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    /// What is there now, if it was not told yet. Does not block.
+    /// What is there now, if it was not told yet. Does not block on a member; a client waits for the
+    /// answer of its member.
     ///
     /// # Errors
     /// As [`Config::get`], but for [`Error::InvalidData`], which is an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
         let content = self.config.cell.read_now()?;
+        Ok(self.news(content, created))
+    }
+
+    /// The same without blocking the thread.
+    pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
+        let created = self.drain();
+        let content = self.config.cell.read_soon().await?;
         Ok(self.news(content, created))
     }
 
@@ -335,9 +348,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
     pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
-            let created = self.drain();
-            let content = self.config.cell.read_soon().await?;
-            if let Some(update) = self.news(content, created) {
+            if let Some(update) = self.latest().await? {
                 return Ok(update);
             }
             if self.watch.next().await.is_none() {

@@ -83,13 +83,19 @@ impl Counter {
         Ok(i64::from_be_bytes(bytes))
     }
 
-    /// The value as this replica has it; after [`Session::sync`], the present one. Does not block.
+    /// The value as this replica has it; after [`Session::sync`], the present one. Does
+    /// not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
     /// [`Error::InvalidData`] if the znode holds no number; [`Error::NoAuth`]; those of a session
     /// that is over.
     pub fn get(&self) -> Result<i64> {
         self.value(self.cell.read_now()?.as_ref())
+    }
+
+    /// As [`Counter::get`], without blocking the thread.
+    pub async fn get_async(&self) -> Result<i64> {
+        self.value(self.cell.read_soon().await?.as_ref())
     }
 
     fn out_of_range(&self, before: i64, number: i64) -> Error {

@@ -171,12 +171,24 @@ pub struct InstancesWatch {
 }
 
 impl InstancesWatch {
-    /// The set as it is now, if it is not the one that was given last. Does not block.
+    /// The set as it is now, if it is not the one that was given last. Does not block on a member; a
+    /// client waits for the answer of its member.
     ///
     /// # Errors
     /// As [`Discovery::instances`].
     pub fn try_recv(&mut self) -> Result<Option<Vec<Instance>>> {
         self.cache.try_recv()?;
+        self.news()
+    }
+
+    /// As [`InstancesWatch::try_recv`], without blocking the thread.
+    pub(crate) async fn latest(&mut self) -> Result<Option<Vec<Instance>>> {
+        self.cache.latest().await?;
+        self.news()
+    }
+
+    /// The set in the view, if it is not the one that was given last.
+    fn news(&mut self) -> Result<Option<Vec<Instance>>> {
         let now = instances(self.cache.view(), self.cache.path())?;
         if self.told.as_ref() == Some(&now) {
             return Ok(None);
@@ -201,11 +213,14 @@ impl InstancesWatch {
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::NoWatch`] if somebody removed its watch.
     pub async fn next(&mut self) -> Result<Vec<Instance>> {
+        if let Some(instances) = self.latest().await? {
+            return Ok(instances);
+        }
         loop {
-            if let Some(instances) = self.try_recv()? {
+            self.cache.next().await?;
+            if let Some(instances) = self.news()? {
                 return Ok(instances);
             }
-            self.cache.next().await?;
         }
     }
 

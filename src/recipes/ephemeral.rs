@@ -6,7 +6,9 @@ use crate::machine::command::Reply;
 use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::recipes::line::is_no_root;
+use crate::recipes::own::Fate;
 use crate::session::Session;
+use crate::watch::Watch;
 use crate::znode::{Created, OpResult, Zxid};
 
 /// A znode that was created. Dropped, it is deleted, without waiting for that.
@@ -15,6 +17,7 @@ pub(super) struct Own {
     pub(super) session: Session,
     pub(super) path: String,
     pub(super) czxid: Zxid,
+    fate: Fate,
     /// It is nobody's any more.
     given_up: bool,
 }
@@ -22,12 +25,24 @@ pub(super) struct Own {
 impl Own {
     fn new(session: &Session, created: Created) -> Own {
         let (path, czxid) = (created.path, created.stat.czxid);
-        Own { session: session.clone(), path, czxid, given_up: false }
+        Own { session: session.clone(), path, czxid, fate: Fate::default(), given_up: false }
+    }
+
+    /// What its deletion is told by, for sure from here on. On a client [`Own::is_there`] knows of it
+    /// then.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is gone already.
+    pub(super) async fn watch(&self) -> Result<Watch> {
+        self.fate.follow(&self.session, &self.path, self.czxid).await
     }
 
     /// Whether it is there at this moment: the session is surely alive, and this replica knows of no
     /// deletion.
     pub(super) fn is_there(&self) -> bool {
+        if !self.session.has_replica() {
+            return self.session.is_alive() && !self.fate.is_deleted();
+        }
         let stat = self.session.exists(&self.path).ok().flatten();
         self.session.is_alive() && stat.is_some_and(|stat| stat.czxid == self.czxid)
     }

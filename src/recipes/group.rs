@@ -452,7 +452,7 @@ impl Membership {
             if let Some(lost) = self.own.how_lost() {
                 return lost;
             }
-            if self.watch.next().await.is_none() {
+            if self.own.next(&self.watch).await.is_none() {
                 return self.own.how_lost().unwrap_or(LockLost::SessionOver);
             }
         }

@@ -14,7 +14,7 @@ use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::recipes::LockLost;
 use crate::session::Session;
-use crate::watch::{Watch, WatchMode};
+use crate::watch::{Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// A znode that is being created. Dropped before that is done, it is given up.
@@ -60,8 +60,67 @@ pub(super) struct Own {
     path: String,
     czxid: Zxid,
     given_up: AtomicBool,
-    /// On a client, where its deletion is told.
-    deletion: OnceLock<Arc<AtomicBool>>,
+    fate: Fate,
+}
+
+/// What a client has been told of an ephemeral znode, and so knows without asking: nothing before it
+/// follows it. Unused where there is a replica.
+#[derive(Debug, Default)]
+pub(super) struct Fate {
+    /// It fires when the znode is deleted, which has no children, and at nothing else; also if what
+    /// has happened is not known any more, and other watches tell of a gap.
+    end: OnceLock<Watch>,
+    /// Told by any of the watches.
+    deleted: OnceLock<Vec<Arc<AtomicBool>>>,
+}
+
+impl Fate {
+    /// A watch of the znode that this write created; from here on, its deletion is known before it is
+    /// told there.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is gone already.
+    pub(super) async fn follow(&self, session: &Session, path: &str, czxid: Zxid) -> Result<Watch> {
+        let calls = session.nonblocking();
+        let end = match session.has_replica() {
+            true => None,
+            false => Some(calls.children_and_watch(path).await?.1),
+        };
+        let watch = calls.watch(path, WatchMode::Persistent).await?;
+        // Gone before the watches were set?
+        if calls.exists(path).await?.map(|stat| stat.czxid) != Some(czxid) {
+            return Err(Error::NoNode { path: path.to_owned() });
+        }
+        if let Some(end) = end {
+            let told = [end.deletion(), watch.deletion()];
+            // The first ones', if they are followed twice, tell as much as any.
+            let _ = self.deleted.set(told.into_iter().flatten().collect());
+            let _ = self.end.set(end);
+        }
+        Ok(watch)
+    }
+
+    /// The same with a watch that fires when the znode is deleted, and at nothing else.
+    pub(super) async fn follow_by(
+        &self,
+        watch: &Watch,
+        session: &Session,
+        path: &str,
+        czxid: Zxid,
+    ) -> Result<()> {
+        let Some(deleted) = watch.deletion() else { return Ok(()) };
+        // What is watched may be another's.
+        if session.nonblocking().exists(path).await?.map(|stat| stat.czxid) != Some(czxid) {
+            return Err(Error::NoNode { path: path.to_owned() });
+        }
+        let _ = self.deleted.set(vec![deleted]);
+        Ok(())
+    }
+
+    pub(super) fn is_deleted(&self) -> bool {
+        let told = self.deleted.get().into_iter().flatten();
+        told.into_iter().any(|told| told.load(Ordering::Acquire))
+    }
 }
 
 impl fmt::Debug for Own {
@@ -76,8 +135,8 @@ impl fmt::Debug for Own {
 impl Own {
     pub(super) fn new(session: &Session, path: &str, czxid: Zxid) -> Own {
         let given_up = AtomicBool::new(false);
-        let (path, deletion) = (path.to_owned(), OnceLock::new());
-        Own { session: session.clone(), path, czxid, given_up, deletion }
+        let (path, fate) = (path.to_owned(), Fate::default());
+        Own { session: session.clone(), path, czxid, given_up, fate }
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -102,8 +161,7 @@ impl Own {
             return Some(LockLost::SessionOver);
         }
         if !self.session.has_replica() {
-            let told = self.deletion.get().is_some_and(|told| told.load(Ordering::Acquire));
-            return told.then_some(LockLost::Deleted);
+            return self.fate.is_deleted().then_some(LockLost::Deleted);
         }
         let tree = self.session.shared().tree();
         let path = self.session.root.full(&self.path);
@@ -116,22 +174,34 @@ impl Own {
     /// # Errors
     /// [`Error::NoNode`] if it is lost already.
     pub(super) async fn watch(&self) -> Result<Watch> {
-        let calls = self.session.nonblocking();
-        let watch = calls.watch(&self.path, WatchMode::Persistent).await?;
-        if let Some(deletion) = watch.deletion() {
-            // The first one's, if there are several, tells as much as any.
-            let _ = self.deletion.set(deletion);
-        }
-        // Gone before the watch was set?
-        if calls.exists(&self.path).await?.map(|stat| stat.czxid) != Some(self.czxid) {
+        let watch = self.fate.follow(&self.session, &self.path, self.czxid).await?;
+        self.until_alive().await?;
+        Ok(watch)
+    }
+
+    /// The same by a watch that fires when it is deleted, and at nothing else.
+    pub(super) async fn watch_by(&self, watch: &Watch) -> Result<()> {
+        self.fate.follow_by(watch, &self.session, &self.path, self.czxid).await?;
+        if self.how_lost() == Some(LockLost::Deleted) {
+            // What is watched is another's.
             return Err(Error::NoNode { path: self.path.clone() });
         }
-        // A session whose opening took long is open before it is known to be alive. What is not
-        // there yet looks like what is not there any more.
+        self.until_alive().await
+    }
+
+    /// A session whose opening took long is open before it is known to be alive. What is not there yet
+    /// looks like what is not there any more.
+    async fn until_alive(&self) -> Result<()> {
         while !self.session.is_alive() {
-            calls.sync().await?;
+            self.session.nonblocking().sync().await?;
         }
-        Ok(watch)
+        Ok(())
+    }
+
+    /// The next thing that this watch of it tells, on a client its end alone: whether it is lost can be
+    /// seen then. `None` if there is nothing more to wait for.
+    pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
+        self.fate.end.get().unwrap_or(watch).next().await
     }
 
     /// Replaces its data.

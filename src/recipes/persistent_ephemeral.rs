@@ -365,7 +365,7 @@ impl PersistentEphemeral {
                 (Arc::clone(&state.data), state.wanted, state.written)
             };
             if wanted == written {
-                self.changed(watch, written).await?;
+                self.changed(own, watch, written).await?;
                 continue;
             }
             match own.set(&data).await {
@@ -395,8 +395,8 @@ impl PersistentEphemeral {
     }
 
     /// Until something has happened to the znode, or other data is wanted than was written.
-    async fn changed(&self, watch: &Watch, written: u64) -> Result<()> {
-        let mut event = pin!(watch.next());
+    async fn changed(&self, own: &Own, watch: &Watch, written: u64) -> Result<()> {
+        let mut event = pin!(own.next(watch));
         poll_fn(|context| {
             let mut state = self.handle.state();
             if state.wanted != written {

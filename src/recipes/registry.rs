@@ -147,7 +147,12 @@ impl Registry {
         loop {
             let creating = self.session.multi().create(&path, &data, mode).submit();
             match Making::new(&self.session, creating).made().await {
-                Ok(own) => return Ok(Registration { own, watch }),
+                Ok(own) if self.session.has_replica() => return Ok(Registration { own, watch }),
+                // The one before may have told of a former one's end.
+                Ok(own) => {
+                    let watch = own.watch().await?;
+                    return Ok(Registration { own, watch });
+                }
                 Err(Error::NoNode { .. }) => create_containers(&self.session, &parent).await?,
                 Err(error) => return Err(error),
             }

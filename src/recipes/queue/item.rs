@@ -97,15 +97,7 @@ impl Item {
         let calls = claim.session().nonblocking();
         // It has no children: this tells of its deletion alone.
         let (_, watch) = calls.children_and_watch(claim.path()).await?;
-        if claim.how_lost() == Some(LockLost::Deleted) {
-            // What is watched is another's.
-            return Err(Error::NoNode { path: claim.path().to_owned() });
-        }
-        // A session whose opening took long is open before it is known to be alive; an item that is
-        // not held yet looks like one that is not held any more.
-        while !claim.session().is_alive() {
-            claim.session().nonblocking().sync().await?;
-        }
+        claim.watch_by(&watch).await?;
         let (priority, id) = (found.name.priority, found.name.id());
         Ok(Item { item, claim, watch, data: found.data, priority, id })
     }

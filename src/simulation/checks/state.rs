@@ -116,7 +116,7 @@ impl Agreement {
 }
 
 /// What a cache has told of: who made each znode, and its data.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mirror(BTreeMap<String, (Zxid, Zxid)>);
 
 impl Mirror {

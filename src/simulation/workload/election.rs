@@ -29,8 +29,6 @@ pub(crate) async fn run(client: Client) {
         while !kernel.is_stopping() && !handle.is_over() {
             client.think().await;
             match client.random.below(7) {
-                // It looks by itself at what it has, and without a replica would block for it.
-                5 if !handle.session().has_replica() => {}
                 0 | 1 => campaign(&client, &handle).await,
                 2 => select(&client, &handle).await,
                 3 => belong(&client, &handle).await,

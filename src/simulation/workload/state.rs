@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::recipes::{
-    Cache, Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, NodeList, Phase,
-    Registration, Registry, TwoPhaseCommit, Vote,
+    Cache, Config, ConfigUpdate, ConfigWatch, Counter, Discovery, IdGenerator, Instance,
+    InstancesWatch, NodeList, Phase, Registration, Registry, TwoPhaseCommit, Vote,
 };
 use crate::session::Session;
 use crate::simulation::checks::require;
@@ -15,13 +15,27 @@ use crate::simulation::checks::state::{self, Mirror, Transaction};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
-use crate::znode::SessionId;
+use crate::znode::{SessionId, Zxid};
 
 /// Where all of it is.
 const ROOT: &str = "/state";
+const SERVICE: &str = "/state/services/s";
 
 /// The participants of each transaction.
 const SITES: [&str; 2] = ["a", "b"];
+
+/// What somebody follows.
+struct Followed {
+    cache: Cache,
+    mirror: Mirror,
+    updates: ConfigWatch<Vec<u64>>,
+    /// The version of the value that was told last, if there is one.
+    value: Option<Zxid>,
+    /// Only without a replica.
+    instances: Option<InstancesWatch>,
+    /// As they were told last.
+    ids: Vec<String>,
+}
 
 /// One client's handles, for as long as its session lives.
 struct State {
@@ -78,9 +92,7 @@ impl State {
     async fn live(&self) -> Result<()> {
         let kernel = &self.client.kernel;
         let mut registered = None;
-        let mut cache = Cache::new_async(self.session(), ROOT).await?;
-        let mut mirror = Mirror::new(cache.view(), ROOT);
-        let mut updates = self.config.watch_async().await?;
+        let mut followed = self.follow().await?;
         let mut told = 0;
         while !kernel.is_stopping() && !self.handle.is_over() {
             // Each of these is several writes, and the others' are to be seen too.
@@ -101,9 +113,10 @@ impl State {
             }
             self.session().nonblocking().sync().await?;
             if !self.session().has_replica() {
-                // These look at what is there, and would block for that.
+                self.follow_on(&mut followed).await?;
                 continue;
             }
+            let Followed { cache, mirror, updates, .. } = &mut followed;
             if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
                 kernel.check(require(value.version > told, "versions grow", || {
                     format!("a follower was told {told}, and then {}", value.version)
@@ -116,6 +129,78 @@ impl State {
             }));
             kernel.check(mirror.follow(&cache.try_recv()?));
             kernel.check(mirror.shows(&self.session().snapshot()?, ROOT));
+        }
+        Ok(())
+    }
+
+    async fn follow(&self) -> Result<Followed> {
+        let cache = Cache::new_async(self.session(), ROOT).await?;
+        let mirror = Mirror::new(cache.view(), ROOT);
+        let updates = self.config.watch_async().await?;
+        let instances = match self.session().has_replica() {
+            true => None,
+            false => Some(self.discovery.watch_async("s").await?),
+        };
+        Ok(Followed { cache, mirror, updates, value: None, instances, ids: Vec::new() })
+    }
+
+    /// What is asked for without a replica is not of one moment: what was there before and after was
+    /// so in between, and whoever follows it knows of it.
+    async fn follow_on(&self, followed: &mut Followed) -> Result<()> {
+        let kernel = &self.client.kernel;
+        let Followed { cache, mirror, updates, value, instances, ids } = followed;
+        if self.client.random.percent(50) {
+            // Waited for, and perhaps given up at any moment.
+            if let Ok(changes) = first(cache.next(), self.client.think()).await {
+                kernel.check(mirror.follow(&changes?));
+            }
+        }
+        let before = Mirror::new(&self.handle.view(ROOT).await?, ROOT);
+        kernel.check(mirror.follow(&cache.latest().await?));
+        kernel.check(mirror.shows(cache.view(), ROOT));
+        let after = self.handle.view(ROOT).await?;
+        if before == Mirror::new(&after, ROOT) {
+            kernel.count("state followed");
+            kernel.check(mirror.shows(&after, ROOT));
+        }
+
+        let version = async || Ok(self.config.get_async().await?.map(|value| value.version));
+        let update = match self.client.random.percent(50) {
+            true => first(updates.next(), self.client.think()).await.ok().transpose()?,
+            false => None,
+        };
+        let before = version().await?;
+        for update in [update, updates.latest().await?].into_iter().flatten() {
+            let now = match update {
+                ConfigUpdate::Value(value) => Some(value.version),
+                _ => None,
+            };
+            kernel.check(require(now.is_none() || now > *value, "versions grow", || {
+                format!("a follower was told {value:?}, and then {now:?}")
+            }));
+            *value = now;
+        }
+        if before == version().await? {
+            kernel.check(require(*value == before, "a follower is told the last value", || {
+                format!("it was told {value:?}, and there is {before:?}")
+            }));
+        }
+
+        let Some(instances) = instances else { return Ok(()) };
+        let set = match self.client.random.percent(50) {
+            true => first(instances.next(), self.client.think()).await.ok().transpose()?,
+            false => None,
+        };
+        let before = Mirror::new(&self.handle.view(SERVICE).await?, SERVICE);
+        if let Some(set) = instances.latest().await?.or(set) {
+            *ids = set.into_iter().map(|instance| instance.id).collect();
+        }
+        let after = self.handle.view(SERVICE).await?;
+        if before == Mirror::new(&after, SERVICE) {
+            let there = after.children(SERVICE).unwrap_or_default();
+            kernel.check(require(*ids == there, "who follows a service is told of all", || {
+                format!("it was told {ids:?}, and there are {there:?}")
+            }));
         }
         Ok(())
     }
@@ -226,7 +311,7 @@ impl State {
         };
         self.session().nonblocking().sync().await?;
         if !self.session().has_replica() {
-            let shown = self.handle.children_seen("/state/services/s").await.unwrap_or_default();
+            let shown = self.handle.children_seen(SERVICE).await.unwrap_or_default();
             let is_shown = |id: &&SessionId| shown.contains(&format!("{:016x}", id.number()));
             let ghost = ended.iter().find(is_shown);
             self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {

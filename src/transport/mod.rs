@@ -13,10 +13,12 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use crate::machine::command::NodeId;
-use crate::membership::MEMBERS_MAX;
 use crate::node::guests::GUESTS_MAX as CLIENTS_MAX;
 use crate::node::message::PeerMessage;
 use crate::security::Security;
+
+/// Guests that are no clients: nodes that want to join, or do not know that they were removed.
+const OTHERS_MAX: usize = 64;
 
 /// Who a node is, towards its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Default for TransportOptions {
             #[cfg(feature = "tls")]
             reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,
-            guests_max: CLIENTS_MAX + MEMBERS_MAX,
+            guests_max: CLIENTS_MAX + OTHERS_MAX,
             strangers_max: 256,
             strangers_per_address_max: 64,
             received_per_second_max: 256 << 20,

@@ -34,7 +34,7 @@ fn newcomer(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
 
 /// Whether no vote could go from one zone to another that has fewer by two or more. Who names no zone
 /// is alone in one.
-fn is_spread(roster: &Roster) -> bool {
+fn is_spread(roster: &Roster, is_there: impl Fn(NodeId) -> bool) -> bool {
     let zone_of = |seat: &Seat| match seat.member.zone.as_str() {
         "" => format!("{:x}", seat.member.node),
         zone => zone.to_owned(),
@@ -44,7 +44,8 @@ fn is_spread(roster: &Roster) -> bool {
         *voters.entry(zone_of(seat)).or_default() += usize::from(seat.votes);
     }
     let most = voters.values().max().copied().unwrap_or(0);
-    let learners = roster.seats.iter().filter(|seat| !seat.votes);
+    // Who is dead and not forgotten yet takes no vote.
+    let learners = roster.seats.iter().filter(|seat| !seat.votes && is_there(seat.member.node));
     let fewest = learners.map(|seat| voters[&zone_of(seat)]).min();
     fewest.is_none_or(|fewest| most < fewest + 2)
 }
@@ -344,7 +345,7 @@ impl World {
             && votes
             && alive
             && put_down
-            && is_spread(&roster)
+            && is_spread(&roster, |node| self.place_of(node).is_some())
             && self.processes.iter().all(there)
     }
 

@@ -124,6 +124,13 @@ struct Waiting {
 }
 
 impl Guest {
+    /// Of what it has told when it began, this is not so any more.
+    pub(super) fn disclaim(&mut self, is_over: impl Fn(&Ask) -> bool) {
+        if let Some(beginning) = &mut self.beginning {
+            beginning.claims.retain(|claim| !is_over(claim));
+        }
+    }
+
     fn new(attachment: u64, seen: Zxid, now: Time) -> Guest {
         Guest {
             attachment,

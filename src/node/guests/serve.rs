@@ -153,12 +153,19 @@ impl Node {
                 self.guests.waiting.insert((call.session, call.holder));
             }
             Ask::Unwatch { watch } => {
+                // What it has told of and is not there yet is not to come either.
+                guest.disclaim(|claim| matches!(claim, Ask::Watch(held) if held.watch == watch));
                 if let Some((id, _)) = guest.watches.get(&watch).copied() {
                     self.watches.remove(id);
                     self.guests.end_watch(id);
                 }
             }
             Ask::Leave { session, holder } => {
+                guest.disclaim(|claim| match claim {
+                    Ask::Claim(of) => (of.session, of.holder) == (session, holder),
+                    Ask::Watch(of) => (of.session, of.holder) == (session, holder),
+                    _ => false,
+                });
                 let held = self.guests.sessions.get(&(session, holder));
                 if held.is_some_and(|held| held.guest == from) {
                     self.end_guest_watches(session, holder);

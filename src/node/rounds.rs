@@ -65,6 +65,11 @@ impl Rounds {
         under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || now >= self.due)
     }
 
+    /// There is a session now that must be renewed by then.
+    pub(crate) fn no_later_than(&mut self, at: Time) {
+        self.due = self.due.min(at);
+    }
+
     /// The number of the next round.
     pub(crate) fn upcoming(&self) -> u64 {
         self.next + 1

@@ -121,11 +121,12 @@ impl Node {
     pub(super) fn ask_round(&mut self) {
         let leader = self.leadership.leader;
         let now = self.now.mono;
+        let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
+        let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
+        self.rounds.no_later_than(now + period);
         if leader == 0 || !self.rounds.is_due(now) || (leader == self.id && !self.serving) {
             return;
         }
-        let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
-        let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
         let sessions = self.local.living();
         let round = self.rounds.ask(now, now + period, sessions.clone());
         let boot = self.rounds.boot();

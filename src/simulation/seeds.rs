@@ -20,6 +20,7 @@ pub const FOUND: &[(u64, &str)] = &[
     (70492, "a removed member never heard of it, since all whom it knew had been replaced"),
     (70669, "the same"),
     (70892, "a check that asked too much: a group's member whose node had too much under way"),
+    (210064, "a short session was opened after an idle round, and renewed too late"),
     (200079, "a watch that its client dropped while it moved stayed at the next member"),
     (200432, "a check that asked too much: that a dead learner takes a vote, of its zone"),
     (100209, "one that leaves and cannot go did not say where it had moved to"),

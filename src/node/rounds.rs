@@ -17,6 +17,7 @@
 //! never forgotten, however many there are and however slow the leader is.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use crate::machine::command::NodeId;
 use crate::node::io::Time;
@@ -38,8 +39,8 @@ pub(crate) struct Rounds {
     asked: BTreeMap<u64, Round>,
     /// Syncs that no round carries yet.
     waiting: Vec<Ticket>,
-    /// When the next round is due though nobody waits for one.
-    due: Time,
+    /// When the last one was asked for; `None`: the next is due at once.
+    last: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -53,21 +54,19 @@ pub(crate) struct Round {
 
 impl Rounds {
     pub(crate) fn new(boot: u64) -> Rounds {
-        Rounds { boot, next: 0, asked: BTreeMap::new(), waiting: Vec::new(), due: Time::ZERO }
+        Rounds { boot, next: 0, asked: BTreeMap::new(), waiting: Vec::new(), last: None }
     }
 
     pub(crate) fn boot(&self) -> u64 {
         self.boot
     }
 
-    pub(crate) fn is_due(&self, now: Time) -> bool {
+    /// Whether a round is to be asked for: for whoever waits for one, and so long after the last. That
+    /// is for the sessions as they are now: one that was just opened may be shorter than all others.
+    pub(crate) fn is_due(&self, now: Time, period: Duration) -> bool {
         let under_way = self.asked.values().filter(|round| !round.asked_anew).count();
-        under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || now >= self.due)
-    }
-
-    /// There is a session now that must be renewed by then.
-    pub(crate) fn no_later_than(&mut self, at: Time) {
-        self.due = self.due.min(at);
+        let is_time = || self.last.is_none_or(|last| now >= last + period);
+        under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || is_time())
     }
 
     /// The number of the next round.
@@ -80,9 +79,9 @@ impl Rounds {
     }
 
     /// Opens the next round, which carries all that wait.
-    pub(crate) fn ask(&mut self, now: Time, again: Time, sessions: Vec<SessionId>) -> u64 {
+    pub(crate) fn ask(&mut self, now: Time, sessions: Vec<SessionId>) -> u64 {
         self.next += 1;
-        self.due = again;
+        self.last = Some(now);
         let tickets = std::mem::take(&mut self.waiting);
         self.asked.insert(self.next, Round { sent: now, sessions, tickets, asked_anew: false });
         // The oldest are those asked anew: no others have been under way for so long.
@@ -100,15 +99,15 @@ impl Rounds {
     }
 
     /// The leader changed, or its connection: what was asked may never be answered.
-    pub(crate) fn restart(&mut self, now: Time) {
+    pub(crate) fn restart(&mut self) {
         self.ask_anew(|_| true);
-        self.due = now;
+        self.last = None;
     }
 
     /// Asks anew for the rounds sent before `before`. A late answer still counts.
     pub(crate) fn restart_older(&mut self, before: Time) {
         if self.ask_anew(|round| round.sent < before) {
-            self.due = Time::ZERO;
+            self.last = None;
         }
     }
 
@@ -197,29 +196,39 @@ mod tests {
     #[test]
     fn a_round_carries_all_that_wait_and_is_confirmed_once() {
         let mut rounds = Rounds::new(7);
-        assert!(rounds.is_due(Time::ZERO));
+        assert!(rounds.is_due(Time::ZERO, 4 * S));
         rounds.wait(1);
         rounds.wait(2);
-        let round = rounds.ask(S, 5 * S, vec![SessionId(9)]);
-        assert!(!rounds.is_due(2 * S));
+        let round = rounds.ask(S, vec![SessionId(9)]);
+        assert!(!rounds.is_due(2 * S, 4 * S));
         assert!(rounds.confirmed(8, round).is_none());
         let confirmed = rounds.confirmed(7, round).unwrap();
         assert_eq!(confirmed.tickets, [1, 2]);
         assert_eq!(confirmed.sent, S);
         assert!(rounds.confirmed(7, round).is_none());
-        assert!(rounds.is_due(5 * S));
+        assert!(rounds.is_due(5 * S, 4 * S));
+    }
+
+    /// The next was due a second after the last, whatever came: a session of half a second that was
+    /// opened between them was not renewed in time.
+    #[test]
+    fn a_shorter_session_makes_the_next_one_due_sooner() {
+        let mut rounds = Rounds::new(7);
+        rounds.ask(S, vec![]);
+        assert!(!rounds.is_due(S + S / 8, S));
+        assert!(rounds.is_due(S + S / 8, S / 8));
     }
 
     #[test]
     fn what_a_slow_round_carried_is_asked_for_under_another_number() {
         let mut rounds = Rounds::new(7);
         rounds.wait(1);
-        let slow = rounds.ask(S, 9 * S, vec![]);
+        let slow = rounds.ask(S, vec![]);
         rounds.restart_older(S);
-        assert!(!rounds.is_due(2 * S));
-        rounds.restart(2 * S);
-        assert!(rounds.is_due(2 * S));
-        let again = rounds.ask(2 * S, 9 * S, vec![]);
+        assert!(!rounds.is_due(2 * S, 4 * S));
+        rounds.restart();
+        assert!(rounds.is_due(2 * S, 4 * S));
+        let again = rounds.ask(2 * S, vec![]);
         assert_ne!(slow, again);
         assert_eq!(rounds.confirmed(7, again).unwrap().tickets, [1]);
         assert_eq!(rounds.confirmed(7, slow).unwrap().tickets, [1], "late answers count");
@@ -234,8 +243,8 @@ mod tests {
         let mut asked = VecDeque::new();
         for ticket in 0..1000 {
             rounds.wait(ticket);
-            if rounds.is_due(S) {
-                asked.push_back(rounds.ask(S, 9 * S, vec![]));
+            if rounds.is_due(S, 4 * S) {
+                asked.push_back(rounds.ask(S, vec![]));
             }
             // The leader answers a round for each hundred syncs.
             if ticket % 100 == 99
@@ -246,8 +255,8 @@ mod tests {
         }
         while let Some(round) = asked.pop_front() {
             answered.extend(rounds.confirmed(7, round).unwrap().tickets);
-            if rounds.is_due(S) {
-                asked.push_back(rounds.ask(S, 9 * S, vec![]));
+            if rounds.is_due(S, 4 * S) {
+                asked.push_back(rounds.ask(S, vec![]));
             }
         }
         assert_eq!(answered, (0..1000).collect::<Vec<_>>());
@@ -257,15 +266,15 @@ mod tests {
     fn unanswered_rounds_are_forgotten_but_not_their_syncs() {
         let mut rounds = Rounds::new(7);
         rounds.wait(1);
-        let first = rounds.ask(S, S, vec![]);
+        let first = rounds.ask(S, vec![]);
         for n in 0..ASKED_MAX as u32 {
             rounds.restart_older(Time::MAX);
-            assert!(rounds.is_due(2 * S));
-            rounds.ask(n * S, 9 * S, vec![]);
+            assert!(rounds.is_due(2 * S, 4 * S));
+            rounds.ask(n * S, vec![]);
         }
         assert!(rounds.confirmed(7, first).is_none());
         rounds.restart_older(Time::MAX);
-        let last = rounds.ask(2 * S, 9 * S, vec![]);
+        let last = rounds.ask(2 * S, vec![]);
         assert_eq!(rounds.confirmed(7, last).unwrap().tickets, [1]);
     }
 

@@ -76,7 +76,7 @@ impl Node {
 
     pub(super) fn send_again(&mut self) {
         self.local.send_again(self.now.mono);
-        self.rounds.restart(self.now.mono);
+        self.rounds.restart();
     }
 
     pub(super) fn send_requests(&mut self) {
@@ -121,14 +121,12 @@ impl Node {
     pub(super) fn ask_round(&mut self) {
         let leader = self.leadership.leader;
         let now = self.now.mono;
-        let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
-        let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
-        self.rounds.no_later_than(now + period);
-        if leader == 0 || !self.rounds.is_due(now) || (leader == self.id && !self.serving) {
+        let period = self.local.renewal_period(ROUND_PERIOD);
+        if leader == 0 || !self.rounds.is_due(now, period) || (leader == self.id && !self.serving) {
             return;
         }
         let sessions = self.local.living();
-        let round = self.rounds.ask(now, now + period, sessions.clone());
+        let round = self.rounds.ask(now, sessions.clone());
         let boot = self.rounds.boot();
         if leader == self.id {
             self.take_round(self.id, None, boot, round, &sessions);

@@ -332,7 +332,7 @@ impl Client {
                         }
                     }
                     self.local.send_again(now);
-                    self.rounds.restart(now);
+                    self.rounds.restart();
                 }
                 News::Held { session, holder, ids } => {
                     if !ids.is_empty() {
@@ -381,7 +381,7 @@ impl Client {
                 }
                 News::Again => {
                     self.local.send_again(now);
-                    self.rounds.restart(now);
+                    self.rounds.restart();
                 }
                 News::Members { members, availability } => self.learn(members, availability),
                 // It was looked at first.

@@ -382,12 +382,10 @@ impl Client {
             }
         }
         let now = self.now.mono;
-        let quarter = self.local.shortest_timeout().map(|timeout| timeout / 4);
-        let period = quarter.unwrap_or(ROUND_PERIOD).min(ROUND_PERIOD);
-        self.rounds.no_later_than(now + period);
-        if self.rounds.is_due(now) {
+        let period = self.local.renewal_period(ROUND_PERIOD);
+        if self.rounds.is_due(now, period) {
             let sessions = self.local.living();
-            let round = self.rounds.ask(now, now + period, sessions.clone());
+            let round = self.rounds.ask(now, sessions.clone());
             self.asks.push(Ask::Round { boot: self.rounds.boot(), round, sessions });
         }
     }

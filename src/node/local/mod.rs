@@ -603,9 +603,10 @@ impl LocalSessions {
         self.sessions.values().filter(|held| held.is_open()).map(|held| held.id).collect()
     }
 
-    /// The shortest timeout of them.
-    pub(crate) fn shortest_timeout(&self) -> Option<Duration> {
-        self.sessions.values().filter(|held| held.is_open()).map(|held| held.timeout).min()
+    /// How often they are to be renewed: a few times in the shortest of their timeouts.
+    pub(crate) fn renewal_period(&self, most: Duration) -> Duration {
+        let living = self.sessions.values().filter(|held| held.is_open());
+        living.map(|held| held.timeout / 4).fold(most, Duration::min)
     }
 
     /// A round sent at `sent` was confirmed for the session. After its deadline that comes too

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quorate::recipes::{Candidate, Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, LockLost};
+use quorate::{CreateMode, Error, LockLost, WatcherType};
 
 const MOMENT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -558,6 +558,36 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
         assert_eq!(running.join().unwrap(), Ok(()));
     });
     assert_eq!(handle.close(), Ok(()), "twice is no error");
+}
+
+/// It waited for a watch that was over: on a member without end and without a pause, on a client it was
+/// never told of the deletion.
+#[test]
+fn it_is_watched_again_when_the_application_removes_its_watches() {
+    let cluster = Cluster::new(3);
+    let other = cluster.node(1).session();
+    for node in [0, cluster.add_client()] {
+        let znode = up(&cluster, node);
+        let (handle, session) = (znode.handle(), cluster.node(node).session());
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| znode.run());
+            for _ in 0..3 {
+                assert!(handle.wait_present(LONG));
+                // It is there a moment before it is watched.
+                while session.remove_watches(UP, WatcherType::Any).is_err() {
+                    cluster.advance(MOMENT);
+                }
+                other.sync().unwrap();
+                let first = other.exists(UP).unwrap().unwrap();
+                other.delete(UP).unwrap();
+                while other.exists(UP).unwrap().is_none_or(|stat| stat.czxid == first.czxid) {
+                    cluster.advance(MOMENT);
+                }
+            }
+            handle.close().unwrap();
+            assert_eq!(running.join().unwrap(), Ok(()));
+        });
+    }
 }
 
 #[test]

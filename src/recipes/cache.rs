@@ -286,7 +286,8 @@ impl Cache {
     /// nothing has. Does not block on a member; a client waits for the answer of its member.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] on a client, which is sent what is below the path, 8 MiB at most; those of a session that is over.
+    /// [`Error::TooLarge`] on a client, which is sent what is below the path, 8 MiB at most; those of
+    /// a session that is over.
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_of(&self.path)?;

@@ -71,7 +71,7 @@ impl Discovery {
 
     /// As [`Discovery::names`], without blocking the thread.
     pub async fn names_async(&self) -> Result<Vec<String>> {
-        self.names_in(&self.session.nonblocking().snapshot_of(&self.path).await?)
+        self.names_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
     fn names_in(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
@@ -101,7 +101,7 @@ impl Discovery {
     /// As [`Discovery::instances`], without blocking the thread.
     pub async fn instances_async(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
-        instances(&self.session.nonblocking().snapshot_of(&path).await?, &path)
+        instances(&self.session.snapshot_soon(&path).await?, &path)
     }
 
     /// Follows the instances of a service, beginning with the present ones. Blocks until the
@@ -321,7 +321,7 @@ impl Chooser {
 
     /// As [`Chooser::choose`], without blocking the thread.
     pub async fn choose_async(&self) -> Result<Option<Instance>> {
-        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
+        let snapshot = self.session.snapshot_soon(&self.path).await?;
         self.choose_of(instances(&snapshot, &self.path)?)
     }
 

@@ -210,7 +210,7 @@ impl LeaderLatch {
 
     /// As [`LeaderLatch::candidates`], without blocking the thread.
     pub async fn candidates_async(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().nonblocking().snapshot_of(self.line.path()).await?)
+        self.candidates_in(&self.session().snapshot_soon(self.line.path()).await?)
     }
 
     fn candidates_in(&self, snapshot: &Snapshot) -> Result<Vec<Candidate>> {

@@ -127,7 +127,15 @@ impl Line {
 
     /// All contenders in their order and whose they are, as this replica has them now.
     pub(super) fn contenders_now(&self) -> Result<Vec<LockContender>> {
-        let snapshot = self.session.snapshot_of(&self.path)?;
+        self.contenders_in(&self.session.snapshot_of(&self.path)?)
+    }
+
+    /// The same without blocking the thread.
+    pub(super) async fn contenders_soon(&self) -> Result<Vec<LockContender>> {
+        self.contenders_in(&self.session.snapshot_soon(&self.path).await?)
+    }
+
+    fn contenders_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
         let children = match snapshot.children(&self.path) {
             Ok(children) => children,
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),

@@ -135,7 +135,7 @@ impl NodeList {
 
     /// As [`NodeList::items`], without blocking the thread.
     pub async fn items_async(&self) -> Result<Vec<ListItem>> {
-        self.items_in(&self.session.nonblocking().snapshot_of(&self.path).await?)
+        self.items_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
     /// All items, in order, as they are in a snapshot: together with whatever else is read from it.

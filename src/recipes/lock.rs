@@ -174,12 +174,23 @@ impl Lock {
         Ok(self.line.places_now()?.into_iter().map(|place| place.path).collect())
     }
 
+    /// As [`Lock::contenders`], without blocking the thread; that blocks on a client alone.
+    pub async fn contenders_async(&self) -> Result<Vec<String>> {
+        let contenders = self.line.contenders_soon().await?;
+        Ok(contenders.into_iter().map(|contender| contender.path).collect())
+    }
+
     /// The same with their sessions: see [`LockContender`].
     ///
     /// # Errors
     /// As [`Lock::contenders`].
     pub fn contenders_with_sessions(&self) -> Result<Vec<LockContender>> {
         self.line.contenders_now()
+    }
+
+    /// As [`Lock::contenders_with_sessions`], without blocking the thread.
+    pub async fn contenders_with_sessions_async(&self) -> Result<Vec<LockContender>> {
+        self.line.contenders_soon().await
     }
 
     /// Asks the holder to let go of the lock. It hears of that by [`LockGuard::revocations`], if it

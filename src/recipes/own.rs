@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::machine::command::Reply;
@@ -66,17 +66,24 @@ pub(super) struct Own {
 /// What a client has been told of an ephemeral znode, and so knows without asking: nothing before it
 /// follows it. Unused where there is a replica.
 #[derive(Debug, Default)]
-pub(super) struct Fate {
+pub(super) struct Fate(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
     /// It fires when the znode is deleted, which has no children, and at nothing else; also if what
     /// has happened is not known any more, and other watches tell of a gap.
-    end: OnceLock<Watch>,
+    end: Option<Arc<Watch>>,
     /// Told by any of the watches.
-    deleted: OnceLock<Vec<Arc<AtomicBool>>>,
+    deleted: Vec<Arc<AtomicBool>>,
 }
 
 impl Fate {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A watch of the znode that this write created; from here on, its deletion is known before it is
-    /// told there.
+    /// told there. It may be followed again, by other watches.
     ///
     /// # Errors
     /// [`Error::NoNode`] if it is gone already.
@@ -92,10 +99,11 @@ impl Fate {
             return Err(Error::NoNode { path: path.to_owned() });
         }
         if let Some(end) = end {
-            let told = [end.deletion(), watch.deletion()];
-            // The first ones', if they are followed twice, tell as much as any.
-            let _ = self.deleted.set(told.into_iter().flatten().collect());
-            let _ = self.end.set(end);
+            let deleted = [end.deletion(), watch.deletion()].into_iter().flatten().collect();
+            let former =
+                std::mem::replace(&mut *self.told(), Told { end: Some(Arc::new(end)), deleted });
+            // Not under the lock: it removes its watch.
+            drop(former);
         }
         Ok(watch)
     }
@@ -113,13 +121,12 @@ impl Fate {
         if session.nonblocking().exists(path).await?.map(|stat| stat.czxid) != Some(czxid) {
             return Err(Error::NoNode { path: path.to_owned() });
         }
-        let _ = self.deleted.set(vec![deleted]);
+        self.told().deleted.push(deleted);
         Ok(())
     }
 
     pub(super) fn is_deleted(&self) -> bool {
-        let told = self.deleted.get().into_iter().flatten();
-        told.into_iter().any(|told| told.load(Ordering::Acquire))
+        self.told().deleted.iter().any(|told| told.load(Ordering::Acquire))
     }
 }
 
@@ -199,9 +206,10 @@ impl Own {
     }
 
     /// The next thing that this watch of it tells, on a client its end alone: whether it is lost can be
-    /// seen then. `None` if there is nothing more to wait for.
+    /// seen then. `None` if the watch is over.
     pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
-        self.fate.end.get().unwrap_or(watch).next().await
+        let end = self.fate.told().end.clone();
+        end.as_deref().unwrap_or(watch).next().await
     }
 
     /// Replaces its data.

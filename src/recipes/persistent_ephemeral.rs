@@ -271,8 +271,8 @@ impl PersistentEphemeral {
     ///
     /// # Errors
     /// [`Error::Stopped`] when the node has; what `sessions` fails with; [`Error::NoNode`] if it is not
-    /// to be created again, or of `/` if the root of its sessions is not there; and what no waiting helps against, as [`Error::NoAuth`] and
-    /// [`Error::QuotaExceeded`]. The znode is not left behind.
+    /// to be created again, or of `/` if the root of its sessions is not there; and what no waiting
+    /// helps against, as [`Error::NoAuth`] and [`Error::QuotaExceeded`]. The znode is not left behind.
     pub fn run(self) -> Result<()> {
         let clock = self.handle.clock.clone();
         // Without a deadline there is always a result.
@@ -353,19 +353,19 @@ impl PersistentEphemeral {
     /// it.
     async fn keep(&self, own: &Arc<Own>) -> Result<()> {
         let handle = &self.handle;
-        let watch = match own.watch().await {
-            Err(Error::NoNode { .. }) => None,
-            other => Some(other?),
-        };
+        let mut watch = follow(own).await?;
         // Its session is known to be alive now.
         handle.change(|_| {});
-        while let (Some(watch), None) = (&watch, own.how_lost()) {
+        while let (Some(following), None) = (&watch, own.how_lost()) {
             let (data, wanted, written) = {
                 let state = handle.state();
                 (Arc::clone(&state.data), state.wanted, state.written)
             };
             if wanted == written {
-                self.changed(own, watch, written).await?;
+                if !self.changed(own, following, written).await {
+                    // The application has removed the session's watches of the path.
+                    watch = follow(own).await?;
+                }
                 continue;
             }
             match own.set(&data).await {
@@ -394,20 +394,20 @@ impl PersistentEphemeral {
         Ok(())
     }
 
-    /// Until something has happened to the znode, or other data is wanted than was written.
-    async fn changed(&self, own: &Own, watch: &Watch, written: u64) -> Result<()> {
+    /// Until something has happened to the znode, or other data is wanted than was written. False if
+    /// the watch is over.
+    async fn changed(&self, own: &Own, watch: &Watch, written: u64) -> bool {
         let mut event = pin!(own.next(watch));
         poll_fn(|context| {
             let mut state = self.handle.state();
             if state.wanted != written {
-                return Poll::Ready(());
+                return Poll::Ready(true);
             }
             wait(&mut state.waiting, context);
             drop(state);
-            event.as_mut().poll(context).map(drop)
+            event.as_mut().poll(context).map(|event| event.is_some())
         })
-        .await;
-        Ok(())
+        .await
     }
 
     /// Until what is in its place has gone, or has changed at least.
@@ -423,6 +423,14 @@ impl PersistentEphemeral {
 impl Drop for PersistentEphemeral {
     fn drop(&mut self) {
         self.handle.end();
+    }
+}
+
+/// Watches it; `None` if it is gone already.
+async fn follow(own: &Own) -> Result<Option<Watch>> {
+    match own.watch().await {
+        Err(Error::NoNode { .. }) => Ok(None),
+        other => other.map(Some),
     }
 }
 

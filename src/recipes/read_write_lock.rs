@@ -143,6 +143,11 @@ impl ReadWriteLock {
         self.line.contenders_now()
     }
 
+    /// As [`ReadWriteLock::contenders`], without blocking the thread; that blocks on a client alone.
+    pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
+        self.line.contenders_soon().await
+    }
+
     /// Asks all holders to let go, and returns how many were asked: see
     /// [`Lock::revoke`](super::Lock::revoke).
     ///

@@ -359,6 +359,11 @@ impl Semaphore {
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
         self.line.contenders_now()
     }
+
+    /// As [`Semaphore::contenders`], without blocking the thread; that blocks on a client alone.
+    pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
+        self.line.contenders_soon().await
+    }
 }
 
 fn check(permits: u32) -> Result<()> {

@@ -245,8 +245,7 @@ impl TwoPhaseCommit {
 
     /// As `phase`, without blocking the thread.
     pub async fn phase_async(&self) -> Result<Phase> {
-        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-        Ok(self.header(&snapshot)?.value.phase)
+        Ok(self.header(&self.session.snapshot_soon(&self.path).await?)?.value.phase)
     }
 
     /// Blocks until it is decided, and decides it as soon as the votes allow. Any number may do so at

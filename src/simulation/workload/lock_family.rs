@@ -184,23 +184,13 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// The znode of a lock's holder: the one with the smallest number.
-async fn first_in_line(handle: &Handle, path: &str) -> Result<Option<String>> {
-    let number = |name: &String| name.rsplit('-').next().map(str::to_owned);
-    let first = handle.children_seen(path).await?.into_iter().min_by_key(number);
-    Ok(first.map(|name| format!("{path}/{name}")))
-}
-
 /// Some delete the znode of a living holder, which must then not be able to write.
 async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (session, kernel) = (handle.session(), &client.kernel);
     let lock = session.lock("/fenced")?;
     match client.random.below(4) {
         0 => {
-            let holder = match session.has_replica() {
-                true => lock.contenders()?.into_iter().next(),
-                false => first_in_line(handle, "/fenced").await?,
-            };
-            if let Some(holder) = holder {
+            if let Some(holder) = lock.contenders_async().await?.into_iter().next() {
                 session.nonblocking().delete(&holder).await?;
             }
             return Ok(());

@@ -104,10 +104,10 @@ impl Builder {
     /// what reads of a replica return at once, it asks its member for. For large fleets, of which a
     /// few instances hold the state; see `docs/clients.md` for what is different.
     ///
-    /// It listens nowhere, and is served over the connections that it makes. So [`Builder::listen`] and
-    /// [`Builder::advertise`] would promise what it does not do: with either, [`Builder::join`] fails
-    /// with [`Error::InvalidSetting`]. [`Builder::data_dir`] and what members decide by may be set, and
-    /// are of no meaning for it.
+    /// It listens nowhere, and is served over the connections that it makes. So [`Builder::listen`]
+    /// and [`Builder::advertise`] would promise what it does not do: with either, [`Builder::join`]
+    /// fails with [`Error::InvalidSetting`]. [`Builder::data_dir`] and what members decide by may
+    /// be set, and are of no meaning for it.
     ///
     /// It keeps to the cluster that first serves it for as long as it runs. Members of another, which
     /// may be found at the addresses of the list later, refuse it.

@@ -261,8 +261,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or authority,
-    /// or one of the two is too old for the other; otherwise [`Error::Timeout`] says what it was waiting for: which peers do not
-    /// answer, and why.
+    /// or one of the two is too old for the other; otherwise [`Error::Timeout`] says what it was
+    /// waiting for: which peers do not answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let mut synced = self.session().nonblocking().sync();
         match synced.wait_timeout(timeout) {
@@ -275,8 +275,9 @@ impl Coordinator {
         }
     }
 
-    /// The address that the peers know this instance by. For a client, to which nobody connects, that of
-    /// its host towards the members, without a port; empty if no way to them was known when it joined.
+    /// The address that the peers know this instance by. For a client, to which nobody connects,
+    /// that of its host towards the members, without a port; empty if no way to them was known when
+    /// it joined.
     pub fn address(&self) -> String {
         self.shared().own_address()
     }

@@ -34,7 +34,8 @@
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
 //!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
 //!   others.
-//! - [`recovery`] is for what is left of a cluster: backups, data directories, a new cluster from them.
+//! - [`recovery`] is for what is left of a cluster: backups, data directories, a new cluster from
+//!   them.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //!
 //! # Guarantees

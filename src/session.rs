@@ -435,8 +435,8 @@ impl Session {
 
     /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
     /// is done as one [`Multi`] if nothing that it read has changed; otherwise it is run again, on
-    /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that writes nothing
-    /// sends nothing.
+    /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX)
+    /// times. A `body` that writes nothing sends nothing.
     ///
     /// The first run reads this replica as it is: after [`Session::sync`] it is up to date. An error
     /// that `body` returns ends the transaction. Blocks as [`Session::create`] for each attempt.
@@ -511,9 +511,10 @@ impl Session {
 
     /// As [`Session::watch`], with events that bring the znode as the write has left it, so that
     /// nobody has to read it who only wants to know what is there: see
-    /// [`WatchEvent::data`](crate::WatchEvent::data) and [`WatchEvent::stat`](crate::WatchEvent::stat).
-    /// Of an [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) it is the parent. After
-    /// a snapshot it is the znode as that has it. While there is such a watch, this node applies
+    /// [`WatchEvent::data`](crate::WatchEvent::data) and
+    /// [`WatchEvent::stat`](crate::WatchEvent::stat). Of an
+    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) it is the parent. After a
+    /// snapshot it is the znode as that has it. While there is such a watch, this node applies
     /// writes one by one.
     ///
     /// ```

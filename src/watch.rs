@@ -96,7 +96,8 @@ pub enum WatcherType {
     PersistentRecursive,
 }
 
-/// A watch of a session of this instance, as [`Coordinator::watches`](crate::Coordinator::watches) tells it.
+/// A watch of a session of this instance, as [`Coordinator::watches`](crate::Coordinator::watches)
+/// tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchInfo {

@@ -170,7 +170,8 @@ pub struct Stat {
     pub mzxid: Zxid,
     /// The write that last created or deleted one of its children; its own creation at first.
     pub pzxid: Zxid,
-    /// When it was created: milliseconds since the Unix epoch, by the leader's clock, never going back.
+    /// When it was created: milliseconds since the Unix epoch, by the leader's clock, never going
+    /// back.
     pub ctime: u64,
     /// When its data last changed, as `ctime`.
     pub mtime: u64,

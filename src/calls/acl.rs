@@ -70,8 +70,9 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::AuthFailed`] for an unknown scheme and for credentials that it does not take. The
-    /// session is then closed, and its state is [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is
-    /// done with fewer rights than was meant. (A wrong password for `digest` or `argon2` is no
+    /// session is then closed, and its state is
+    /// [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done with
+    /// fewer rights than was meant. (A wrong password for `digest` or `argon2` is no
     /// failure but somebody else.) Otherwise as [`Session::create`].
     ///
     /// Source: ZooKeeper, `addAuthInfo`.

@@ -16,8 +16,10 @@ impl Session {
     /// data is there afterwards. The mode counts for a create only; a sequential one always creates.
     /// Gives the path and the stat as they are then.
     ///
-    /// Blocks and fails as [`Session::create`], but for [`Error::NodeExists`](crate::Error::NodeExists); and with
-    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are older than version 2.
+    /// Blocks and fails as [`Session::create`], but for
+    /// [`Error::NodeExists`](crate::Error::NodeExists); and with
+    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are
+    /// older than version 2.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -44,8 +46,10 @@ impl Session {
     /// missing, its watches hear of both, and its `czxid` is new. For an instance that starts again
     /// before its former session has expired, and knows that session's id.
     ///
-    /// Blocks and fails as [`Session::create`], with [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's;
-    /// and with [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are older than version 2.
+    /// Blocks and fails as [`Session::create`], with
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's; and with
+    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are
+    /// older than version 2.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};

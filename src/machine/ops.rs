@@ -14,8 +14,9 @@
 //! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
-//! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read
-//! `/zookeeper/config`, for the znodes that tell what a quota's path uses, and `BadArguments` for the deletion of what always exists.
+//! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read `/zookeeper/config`, for
+//! the znodes that tell what a quota's path uses, and `BadArguments` for the deletion of what
+//! always exists.
 //!
 //! The path comes first as it does with ZooKeeper's client, which checks it
 //! before it sends anything.

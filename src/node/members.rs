@@ -12,8 +12,8 @@
 //! 4. Too many voters: one less.
 //! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
 //! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
-//! 7. Voters that are spread badly over the zones: a vote goes from a zone to one that has fewer by two
-//!    or more.
+//! 7. Voters that are spread badly over the zones: a vote goes from a zone to one that has fewer by
+//!    two or more.
 //! 8. A learner that was silent for ten times as long is not a member any more.
 //!
 //! What is never done: a change after which the voters that are alive are not a majority of those

@@ -193,9 +193,9 @@ impl Node {
         }
     }
 
-    /// Something came from one who is not a member by this node's log, and may not know. Every member
-    /// tells it, since it may reach nobody else: by the entry that it tells, one that was made a member
-    /// later knows better.
+    /// Something came from one who is not a member by this node's log, and may not know. Every
+    /// member tells it, since it may reach nobody else: by the entry that it tells, one that was
+    /// made a member later knows better.
     pub(super) fn tell_gone(&mut self, to: NodeId) {
         let now = self.now.mono;
         let gone = &mut self.membership.told_gone;

@@ -316,8 +316,9 @@ impl WatchTable {
         }
     }
 
-    /// Removes the watches of one type that a session has at a path, here or as a client's, and tells
-    /// them so; `false` if there are none. They have been told of all that was applied, up to this zxid.
+    /// Removes the watches of one type that a session has at a path, here or as a client's, and
+    /// tells them so; `false` if there are none. They have been told of all that was applied, up to
+    /// this zxid.
     pub(crate) fn remove_watches(
         &mut self,
         session: SessionId,

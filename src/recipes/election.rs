@@ -314,11 +314,11 @@ impl LeaderChanges {
         before.is_none_or(|told| told != token && !strikes(Bug::LeaderChangeMissed, 3))
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
-    /// from it, and once at first, take what [`LeaderChanges::try_recv`] gives until that is nothing; nothing
-    /// is lost with what is taken from the channel. It closes when the session is over, which
-    /// `try_recv` then tells. Other candidates that come and go
-    /// give a message, too, and are nothing to be told of. Blocks as [`Session::watch`].
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a
+    /// message from it, and once at first, take what [`LeaderChanges::try_recv`] gives until that
+    /// is nothing; nothing is lost with what is taken from the channel. It closes when the session
+    /// is over, which `try_recv` then tells. Other candidates that come and go give a message, too,
+    /// and are nothing to be told of. Blocks as [`Session::watch`].
     ///
     /// ```
     /// use crossbeam_channel::{never, select};

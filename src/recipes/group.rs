@@ -331,10 +331,10 @@ impl MemberChanges {
         Ok(news(self.group.members()?, &mut self.told))
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
-    /// from it, and once at first, take what [`MemberChanges::try_recv`] gives until that is nothing; nothing
-    /// is lost with what is taken from the channel. It closes when the session is over, which
-    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    /// A watch whose channel says when to look: for `select!` beside other channels. After a
+    /// message from it, and once at first, take what [`MemberChanges::try_recv`] gives until that
+    /// is nothing; nothing is lost with what is taken from the channel. It closes when the session
+    /// is over, which `try_recv` then tells. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].

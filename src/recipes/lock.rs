@@ -314,9 +314,9 @@ impl LockGuard {
     /// before the write is sent or on its way, it has no effect once the lock is lost. What is to be
     /// protected must be in the tree; for what is elsewhere there is [`LockGuard::fencing_token`].
     ///
-    /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index says that the lock was lost, and
-    /// nothing was written. An error of the session says the same. The results, too, begin with the
-    /// check's.
+    /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index says that
+    /// the lock was lost, and nothing was written. An error of the session says the same. The
+    /// results, too, begin with the check's.
     ///
     /// ```
     /// use quorate::{CreateMode, Error, testing::Cluster};
@@ -396,8 +396,8 @@ impl LockGuard {
     /// Releases the lock and waits until that is done.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); a lock that was lost already is no error.
-    /// After [`Error::Timeout`](crate::Error::Timeout) the release goes on.
+    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); a lock that was lost
+    /// already is no error. After [`Error::Timeout`](crate::Error::Timeout) the release goes on.
     pub fn release(self) -> Result<()> {
         self.held.release()
     }

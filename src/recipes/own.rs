@@ -205,8 +205,8 @@ impl Own {
         Ok(())
     }
 
-    /// The next thing that this watch of it tells, on a client its end alone: whether it is lost can be
-    /// seen then. `None` if the watch is over.
+    /// The next thing that this watch of it tells, on a client its end alone: whether it is lost
+    /// can be seen then. `None` if the watch is over.
     pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
         let end = self.fate.told().end.clone();
         end.as_deref().unwrap_or(watch).next().await

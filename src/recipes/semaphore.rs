@@ -4,10 +4,10 @@
 //! The number is the data of the semaphore's znode. How many permits a contender wants is in its name,
 //! so that whoever lists the line knows who holds.
 //!
-//! Whom a release lets in cannot be seen in one predecessor, since any of the holders may be the one
-//! that goes. So the first who waits watches the whole line, and each of the others only the one before
-//! it. A waiter that is let in says so to the one behind it, by the data of its own znode, and that
-//! one then watches the line in its place.
+//! Whom a release lets in cannot be seen in one predecessor, since any of the holders may be the
+//! one that goes. So the first who waits watches the whole line, and each of the others only the
+//! one before it. A waiter that is let in says so to the one behind it, by the data of its own
+//! znode, and that one then watches the line in its place.
 //!
 //! Sources: Curator, `InterProcessSemaphoreV2`, where a lock does what the line does here.
 

@@ -51,8 +51,8 @@ fn is_spread(roster: &Roster, is_there: impl Fn(NodeId) -> bool) -> bool {
 }
 
 impl World {
-    /// The list that an instance is given at its start. One that is alone on it is given the others too
-    /// as soon as there are others: from a blank disk it would found a cluster of its own else.
+    /// The list that an instance is given at its start. One that is alone on it is given the others
+    /// too as soon as there are others: from a blank disk it would found a cluster of its own else.
     pub(super) fn list_for(&self, place: usize) -> Vec<String> {
         let founded = self.kernel.checks.borrow().membership.is_founded();
         if founded && self.list == [address(place)] {

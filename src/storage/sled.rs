@@ -539,7 +539,8 @@ impl LogStore for SledStore {
             let old = store.live()?;
             let bounds = old.bounds.after_checkpoint(meta, log, target.is_some())?;
             let (hard_state, from) = match log {
-                // Records may still hold entries that an earlier checkpoint dropped: they stay dropped.
+                // Records may still hold entries that an earlier checkpoint dropped: they stay
+                // dropped.
                 LogAfter::From(from) => (old.hard_state, from.max(old.bounds.first)),
                 LogAfter::Reset(hard_state) => (hard_state, meta.index + 1),
             };

@@ -20,10 +20,10 @@
 //! Codes are only ever appended.
 //!
 //! From version 3 on both ends say where they are reached (`address`, `host:port`) and which run of
-//! their process they are (`boot`, drawn at each start). A client is reached nowhere, and its address
-//! is empty: what is for it comes over the connection that it has made. The cluster may be 0: a node that has none
-//! yet talks to those of any, and they to it. A client has none until a member serves it, and keeps to
-//! that one's. And a hello may be for whoever is at the address
+//! their process they are (`boot`, drawn at each start). A client is reached nowhere, and its
+//! address is empty: what is for it comes over the connection that it has made. The cluster may be
+//! 0: a node that has none yet talks to those of any, and they to it. A client has none until a
+//! member serves it, and keeps to that one's. And a hello may be for whoever is at the address
 //! (`to` is 0), who says in the welcome who that is.
 //!
 //! The version of an answer is the highest that the node that answers can do, and that of a hello

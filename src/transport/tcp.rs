@@ -41,9 +41,9 @@
 //! Invariants:
 //! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
 //!   handed over and not yet encoded by the same number, for all peers
-//!   together, and by half of it for those that are no voters; what a connection has sent by 32 KiB before it is welcomed
-//!   (4 KiB and one read, without keys) and one message and one read after; the
-//!   connections that are not welcomed by `strangers_max`, and for each address
+//!   together, and by half of it for those that are no voters; what a connection
+//!   has sent by 32 KiB before it is welcomed (4 KiB and one read, without keys)
+//!   and one message and one read after; the connections that are not welcomed by `strangers_max`, and for each address
 //!   by `strangers_per_address_max`; the guests by `guests_max`.
 //! - A peer that connects is read from at most `received_per_second_max`, in bytes,
 //!   with 512 for each message on top. More than that it has to keep to itself.
@@ -178,8 +178,8 @@ pub(crate) struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Listens on `listener`, if there is one, connects to `peers`, and looks for others at the addresses of
-    /// `seeds`.
+    /// Listens on `listener`, if there is one, connects to `peers`, and looks for others at the
+    /// addresses of `seeds`.
     ///
     /// `events` is called on the network thread. It may block to slow the peers down, but never for
     /// the sake of a thread that is in [`TcpTransport::close`]. By `false` it says that the

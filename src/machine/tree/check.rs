@@ -9,7 +9,8 @@ use crate::path;
 use crate::quota::{self, Usage};
 
 impl Tree {
-    /// Checks the invariants, that of quotas if they are kept, the hashes included, and gives the number of ephemerals.
+    /// Checks the invariants, that of quotas if they are kept, the hashes included, and gives the
+    /// number of ephemerals.
     pub(in crate::machine) fn check(&self, counts: bool) -> Result<usize, String> {
         if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
             return Err(format!("no znode {missing}"));

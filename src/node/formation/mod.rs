@@ -28,10 +28,10 @@
 //! two while it does not reach its former fellows. This is the risk of that option; nobody who sees
 //! none but blank disks can know better.
 //!
-//! So the veto is what makes a founding safe that is not of the whole list, and it is remembered for as
-//! long as the process runs, even if the peer is never reached again ([`Formation::remembered`]). With
-//! the whole list it would not be needed: it is forgotten then if a blank disk is where it came from,
-//! which says that the one that told it is gone.
+//! So the veto is what makes a founding safe that is not of the whole list, and it is remembered
+//! for as long as the process runs, even if the peer is never reached again
+//! ([`Formation::remembered`]). With the whole list it would not be needed: it is forgotten then if
+//! a blank disk is where it came from, which says that the one that told it is gone.
 //!
 //! # Invariants
 //!

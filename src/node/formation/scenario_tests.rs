@@ -82,8 +82,8 @@ fn a_wiped_one_and_one_that_is_down_found_nothing_new() {
     }
 }
 
-/// Scenario 2, with the option: one of the two that founded is wiped, and meets the third, who knows of
-/// no cluster, while it reaches the other.
+/// Scenario 2, with the option: one of the two that founded is wiped, and meets the third, who
+/// knows of no cluster, while it reaches the other.
 #[test]
 fn a_majority_that_reaches_one_with_a_cluster_joins_it() {
     let mut world = World::new(3, true);
@@ -117,8 +117,8 @@ fn two_blank_ones_join_an_old_one() {
     }
 }
 
-/// A blank one hears of a cluster by a peer's last word before that is killed. Then all disks are lost,
-/// and what was heard is of nobody who could come back.
+/// A blank one hears of a cluster by a peer's last word before that is killed. Then all disks are
+/// lost, and what was heard is of nobody who could come back.
 #[test]
 fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
     let mut world = World::new(3, false);

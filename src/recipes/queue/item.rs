@@ -58,8 +58,9 @@ impl Drop for Claiming {
     }
 }
 
-/// An item of a [`Queue`](super::Queue) that this consumer has, until it is [`Item::done`], dropped, or
-/// the session is over. In the latter cases the item is in its old place again, for anybody.
+/// An item of a [`Queue`](super::Queue) that this consumer has, until it is [`Item::done`],
+/// dropped, or the session is over. In the latter cases the item is in its old place again, for
+/// anybody.
 ///
 /// ```
 /// use quorate::recipes::Queue;

@@ -149,9 +149,9 @@ impl Membership {
         })
     }
 
-    /// I25: when a leader proposes a change, a majority of those that would vote is alive. (The end of a
-    /// change, which has no steps, lets the former voters go, and asks for nobody who need not answer
-    /// already.)
+    /// I25: when a leader proposes a change, a majority of those that would vote is alive. (The end
+    /// of a change, which has no steps, lets the former voters go, and asks for nobody who need not
+    /// answer already.)
     pub(crate) fn proposing(
         &mut self,
         op: &DiskOp,

@@ -1,5 +1,6 @@
 //! What is held together is never more than there is (I23 for readers and writers, permits, whose
-//! number changes, and sets of locks); fenced writes keep the order of the holders; nobody holds before a lock-delay is over.
+//! number changes, and sets of locks); fenced writes keep the order of the holders; nobody holds
+//! before a lock-delay is over.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -392,8 +392,9 @@ impl Record {
         Ok(events)
     }
 
-    /// Only an instance without a replica has gaps here, once it has come to a member: for a watch that
-    /// brings data, which is not known of former writes, or if that member does not know them at all.
+    /// Only an instance without a replica has gaps here, once it has come to a member: for a watch
+    /// that brings data, which is not known of former writes, or if that member does not know them
+    /// at all.
     fn check_gap(
         &mut self,
         oracle: &Oracle,

@@ -44,7 +44,8 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         // Who comes and goes in its service.
         watches.push(handle.watch(&service, WatchMode::PersistentRecursive).await?);
     }
-    // What recipes write is not counted with what a handle is asked for: they have sessions of their own.
+    // What recipes write is not counted with what a handle is asked for: they have sessions of
+    // their own.
     let contender = match client.random.percent(40) {
         true => Some(client.open(None)?.0),
         false => None,

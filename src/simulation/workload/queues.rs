@@ -53,8 +53,8 @@ fn is_expected(done: &Result<()>) -> Result<(), Violation> {
     require(expected, "recipes fail as writes do", || format!("one came to {done:?}"))
 }
 
-/// How long a client waits: not for ever, since nobody need ever come, nor for longer than the end of a
-/// run waits for the last answers.
+/// How long a client waits: not for ever, since nobody need ever come, nor for longer than the end
+/// of a run waits for the last answers.
 fn patience(client: &Client) -> Nanos {
     let think = client.kernel.plan.think;
     client.random.around(think * 10).min(think * 20)

@@ -345,7 +345,8 @@ impl LockGuard {
     /// was called. Blocks until the session's earlier calls have their answers.
     ///
     /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over; [`Error::Timeout`](crate::Error::Timeout).
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over;
+    /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
         let session = self.held.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())

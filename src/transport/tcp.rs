@@ -43,8 +43,9 @@
 //!   handed over and not yet encoded by the same number, for all peers
 //!   together, and by half of it for those that are no voters; what a connection
 //!   has sent by 32 KiB before it is welcomed (4 KiB and one read, without keys)
-//!   and one message and one read after; the connections that are not welcomed by `strangers_max`, and for each address
-//!   by `strangers_per_address_max`; the guests by `guests_max`.
+//!   and one message and one read after; the connections that are not welcomed by
+//!   `strangers_max`, and for each address by `strangers_per_address_max`; the
+//!   guests by `guests_max`.
 //! - A peer that connects is read from at most `received_per_second_max`, in bytes,
 //!   with 512 for each message on top. More than that it has to keep to itself.
 //! - Nothing from the network panics, and nothing that one connection does

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::node::REMOVED;
 use crate::recovery::{self, Backup};
 use crate::runtime::engine::Engine;
-use crate::runtime::host::Shared;
+use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::testing;
 use crate::watch::WatchInfo;

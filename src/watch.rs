@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::node::io::{ClientRequest, WatchId};
 use crate::root::Root;
-use crate::runtime::host::Shared;
+use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
 use crate::znode::{SessionId, Stat, Zxid};

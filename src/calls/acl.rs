@@ -11,7 +11,7 @@ use crate::node::io::{ClientRequest, Read, RequestId, Write};
 use crate::nonblocking::{NonBlocking, check_create, check_data};
 use crate::pending::Pending;
 use crate::runtime::expect;
-use crate::runtime::host::Asker;
+use crate::runtime::shared::Asker;
 use crate::session::Session;
 use crate::znode::{CreateMode, Created, Stat};
 

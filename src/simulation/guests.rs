@@ -26,7 +26,8 @@ use crate::node::guests::wire::Ask;
 use crate::node::io::{Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, Simulated};
-use crate::runtime::host::{Call, Host, Limits};
+use crate::runtime::host::Host;
+use crate::runtime::shared::{Call, Limits};
 use crate::version::{MEMBERS_SINCE, VERSION};
 use crate::znode::Zxid;
 

@@ -14,7 +14,8 @@ use crate::membership::Member;
 use crate::node::io::{DiskOp, Input};
 use crate::planted::{Bug, planted};
 use crate::runtime::disk::perform_now;
-use crate::runtime::host::{Call, Host};
+use crate::runtime::host::Host;
+use crate::runtime::shared::Call;
 use crate::storage::{HardState, LogWrite};
 
 /// A place for a node.

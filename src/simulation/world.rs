@@ -33,7 +33,8 @@ use crate::node::message::{PeerMessage, RaftBody};
 use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
-use crate::runtime::host::{Host, Limits};
+use crate::runtime::host::Host;
+use crate::runtime::shared::Limits;
 use crate::storage::{Identity, LogStore, StorageError};
 use crate::version::{FIRST, VERSION};
 

@@ -17,7 +17,7 @@ use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::error::Result;
 use crate::runtime::clock::Clock;
-use crate::runtime::host::Shared;
+use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::version::{FIRST, VERSION};
 use crate::znode::SessionId;

@@ -22,7 +22,8 @@ use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::engine::Engine;
-use crate::runtime::host::{Call, Host, Limits, Shared};
+use crate::runtime::host::Host;
+use crate::runtime::shared::{Call, Limits, Shared};
 use crate::runtime::{boot, entropy};
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore, StorageError};
 
@@ -396,8 +397,8 @@ mod tests {
     use crate::pending::Pending;
     use crate::root::Root;
     use crate::runtime::expect;
-    use crate::runtime::host::Asker;
     use crate::runtime::session::SessionShared;
+    use crate::runtime::shared::Asker;
     use crate::session::SessionState;
     use crate::watch::{Watch, WatchMode, watch};
     use crate::znode::SessionId;

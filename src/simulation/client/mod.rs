@@ -2,6 +2,7 @@
 //! whose every answer is compared with the oracle's.
 
 mod reads;
+mod watches;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,16 +10,13 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::checks::order::{self, is_definite};
-use super::checks::watches::{Kind, Watched};
-use super::checks::{Checks, Violation, require, versions};
+use super::checks::{Violation, require, versions};
 use super::clock::MILLI;
 use super::kernel::Kernel;
-use super::oracle::Known;
 use super::random::Random;
-use crate::acl::{Acl, Id, Permissions};
+use crate::acl::{Acl, Id};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::machine::command::Reply;
@@ -27,8 +25,9 @@ use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::session::Session;
-use crate::watch::{Watch, WatchMode, WatcherType};
 use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+
+pub(crate) use watches::Watching;
 
 /// An answer that is checked when it comes.
 pub(crate) type Answering<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -467,176 +466,6 @@ impl Handle {
             result
         })
     }
-
-    /// Sets a watch, which is checked from then on until [`Watching`] is dropped.
-    async fn watching<T: Debug>(
-        self: &Rc<Self>,
-        what: &'static str,
-        (path, kind): (&str, Kind),
-        pending: Pending<T>,
-        begins: Begins,
-        split: impl FnOnce(T) -> (Option<Seen>, Watch),
-    ) -> Result<Watching> {
-        let waits = self.kernel.wait(what, self.place);
-        let number = self.ask(false);
-        let result = pending.await;
-        drop(waits);
-        self.answered(number, what, &result);
-        self.note(what, path, &result);
-        let (seen, watch) = split(result?);
-        let watched = Watched {
-            place: self.place,
-            path: path.to_owned(),
-            root: self.root_of(path).unwrap_or_default().to_owned(),
-            kind,
-            data: what == "watch with data",
-            ids: self.ids.borrow().clone(),
-            events: watch.events().clone(),
-            handle: Rc::downgrade(self),
-        };
-        let ids = self.ids.borrow().clone();
-        let readable = |known: &Known| known.permits(&ids, Permissions::READ);
-        let fits = |known: Option<&Known>| {
-            let fits = |seen: &Seen| known.is_none_or(readable) && seen.fits(known);
-            seen.as_ref().is_none_or(fits)
-        };
-        let mut checks = self.kernel.checks.borrow_mut();
-        let checks = &mut *checks;
-        let set = match begins {
-            Begins::Since(from) => {
-                let range = (from.max(self.floor.get()), self.shown());
-                checks.watches.set(&checks.oracle, watched, range, fits)
-            }
-            Begins::After(zxid) => {
-                checks.watches.set_from(&checks.oracle, watched, (zxid, self.shown()))
-            }
-        };
-        let id = match set {
-            Ok(id) => Some(id),
-            Err(violation) => {
-                self.kernel.fail(violation);
-                None
-            }
-        };
-        Ok(Watching { kernel: Rc::clone(&self.kernel), id, _watch: watch })
-    }
-
-    pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
-        let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().get_and_watch(below));
-        let split = |(data, stat, watch)| (Some(Seen::Data(data, stat)), watch);
-        self.watching("get and watch", (path, Kind::Data), pending, from, split).await
-    }
-
-    pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
-        let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().exists_and_watch(below));
-        let split = |(stat, watch)| (Some(Seen::Exists(stat)), watch);
-        self.watching("exists and watch", (path, Kind::Data), pending, from, split).await
-    }
-
-    pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
-        let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().children_and_watch(below));
-        let split = |(children, watch)| (Some(Seen::Children(children)), watch);
-        self.watching("children and watch", (path, Kind::Children), pending, from, split).await
-    }
-
-    pub(crate) async fn watch(self: &Rc<Self>, path: &str, mode: WatchMode) -> Result<Watching> {
-        let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().watch(below, mode));
-        self.watching("watch", (path, kind(mode)), pending, from, |watch| (None, watch)).await
-    }
-
-    pub(crate) async fn watch_with_data(
-        self: &Rc<Self>,
-        path: &str,
-        mode: WatchMode,
-    ) -> Result<Watching> {
-        let (session, below) = self.at(path);
-        let (from, pending) = (self.now(), session.nonblocking().watch_with_data(below, mode));
-        let what = "watch with data";
-        self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
-    }
-
-    fn now(&self) -> Begins {
-        Begins::Since(self.shown())
-    }
-
-    /// W6: it tells of all after the zxid, or the replica cannot know that any more.
-    pub(crate) async fn watch_from(
-        self: &Rc<Self>,
-        path: &str,
-        mode: WatchMode,
-        zxid: Zxid,
-    ) -> Result<Watching> {
-        let written = self.kernel.checks.borrow().oracle.zxid();
-        let (session, below) = self.at(path);
-        let pending = session.nonblocking().watch_from(below, mode, zxid);
-        let (what, begins) = ((path, kind(mode)), Begins::After(zxid));
-        let result =
-            self.watching("watch from", what, pending, begins, |watch| (None, watch)).await;
-        match result {
-            Err(Error::TooOld { oldest, .. }) => {
-                self.kernel.count("watch from, too old");
-                let forgotten = self.forgotten();
-                let is_so = zxid < oldest && oldest <= forgotten;
-                self.kernel.check(require(is_so, "W6 only what is forgotten is too old", || {
-                    format!("zxid {zxid}, said to be before {oldest}; forgotten: {forgotten}")
-                }));
-            }
-            Err(Error::FutureZxid { last, .. }) => {
-                self.kernel.count("watch from, future");
-                let is_so = zxid > last && last >= written;
-                self.kernel.check(require(is_so, "W6 only what nobody has is future", || {
-                    format!("zxid {zxid}, said to be after {last}; written: {written}")
-                }));
-            }
-            _ => {}
-        }
-        result
-    }
-
-    /// The last zxid whose changes this replica need not know.
-    fn forgotten(&self) -> Zxid {
-        if !self.session.has_replica() {
-            // Any of the members may have said so, and each has seen the log up to now at most.
-            let known_from = self.kernel.known_from.borrow().iter().copied().max();
-            let now = self.kernel.checks.borrow().oracle.zxid();
-            return self.kernel.forgotten(known_from.unwrap_or(0), now);
-        }
-        self.kernel.forgotten(self.kernel.known_from.borrow()[self.place], self.shown())
-    }
-
-    /// Removes watches; each of this handle's is over by then.
-    pub(crate) fn remove_watches(
-        self: &Rc<Self>,
-        path: &str,
-        which: WatcherType,
-    ) -> Answering<Result<()>> {
-        self.kernel.checks.borrow_mut().watches.removing(self, path, which);
-        let waits = self.kernel.wait("remove watches", self.place);
-        let pending = self.session.nonblocking().remove_watches(path, which);
-        let (number, handle, path) = (self.ask(false), Rc::clone(self), path.to_owned());
-        Box::pin(async move {
-            let _waits = waits;
-            let result = pending.await;
-            handle.answered(number, "remove watches", &result);
-            handle.note("remove watches", &path, &result);
-            let mut checks = handle.kernel.checks.borrow_mut();
-            let Checks { watches, oracle, .. } = &mut *checks;
-            let checked = if matches!(result, Ok(()) | Err(Error::NoWatch { .. })) {
-                let (shown, some) = (handle.shown(), result.is_ok());
-                watches.removed(oracle, &handle, (&path, which), some, shown)
-            } else {
-                watches.stay(&handle);
-                Ok(())
-            };
-            drop(checks);
-            handle.kernel.check(checked);
-            result
-        })
-    }
 }
 
 /// An answer in words, with paths as they are seen from a root.
@@ -645,68 +474,9 @@ fn seen_from(root: &str, answer: &str) -> String {
     below.replace(&format!("\"{root}\""), "\"/\"")
 }
 
-fn kind(mode: WatchMode) -> Kind {
-    match mode {
-        WatchMode::Persistent => Kind::Persistent,
-        WatchMode::PersistentRecursive => Kind::Recursive,
-    }
-}
-
-/// Where a watch begins.
-enum Begins {
-    /// At some moment since this zxid was shown.
-    Since(Zxid),
-    /// Right after this zxid.
-    After(Zxid),
-}
-
 fn created_or_set(path: &str, answer: Answer) -> Result<Created> {
     match answer {
         Answer::Reply(Reply::Set(stat)) => Ok(Created { path: path.to_owned(), stat }),
         answer => expect::created(answer),
-    }
-}
-
-/// What the read that came with a watch showed.
-enum Seen {
-    Data(Arc<[u8]>, Stat),
-    Exists(Option<Stat>),
-    Children(Vec<String>),
-}
-
-impl Seen {
-    fn fits(&self, known: Option<&Known>) -> bool {
-        match (self, known) {
-            (Seen::Exists(stat), known) => *stat == known.map(|known| known.stat),
-            (_, None) => false,
-            (Seen::Data(data, stat), Some(known)) => *data == known.data && *stat == known.stat,
-            (Seen::Children(children), Some(known)) => *children == known.children,
-        }
-    }
-}
-
-/// A watch that is being checked.
-#[derive(Debug)]
-pub(crate) struct Watching {
-    kernel: Rc<Kernel>,
-    id: Option<u64>,
-    _watch: Watch,
-}
-
-impl Watching {
-    /// Whether it has told of something, if it fires once.
-    pub(crate) fn has_fired(&self) -> bool {
-        self.id.is_none_or(|id| self.kernel.checks.borrow().watches.has_fired(id))
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        if let Some(id) = self.id
-            // It may be dropped by whoever looks at the checks: then the process is gone anyway.
-            && let Ok(mut checks) = self.kernel.checks.try_borrow_mut()
-        {
-            checks.watches.forget(id);
-        }
     }
 }

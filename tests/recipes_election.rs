@@ -560,6 +560,30 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
     assert_eq!(handle.close(), Ok(()), "twice is no error");
 }
 
+/// A request that is refused because too many are under way is made again: it ended with that.
+#[test]
+fn a_busy_node_does_not_end_it() {
+    let cluster = Cluster::builder().pending_requests_max(3).start(1);
+    let (znode, session) = (up(&cluster, 0), cluster.node(0).session());
+    let handle = znode.handle();
+    let mut running = Box::pin(znode.run_async());
+    let mut context = Context::from_waker(Waker::noop());
+    let mut deleted = 0;
+    for turn in 0.. {
+        let calls = session.nonblocking();
+        // Two times out of three, what it asks for now may be one too many.
+        let _reads: Vec<_> = (0..turn % 3 * 2).map(|_| calls.exists("/")).collect();
+        assert!(running.as_mut().poll(&mut context).is_pending(), "turn {turn}");
+        cluster.advance(10 * MOMENT);
+        if handle.is_present() && session.delete(UP).is_ok() {
+            deleted += 1;
+        }
+        if deleted == 20 {
+            break;
+        }
+    }
+}
+
 /// It waited for a watch that was over: on a member without end and without a pause, on a client it was
 /// never told of the deletion.
 #[test]

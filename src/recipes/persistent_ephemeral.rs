@@ -317,14 +317,17 @@ impl PersistentEphemeral {
 
     async fn live_in(&self, session: &Session) -> Result<std::convert::Infallible> {
         loop {
-            match self.create(session).await {
-                Ok(own) => self.keep(&own).await?,
-                Err(Error::NodeExists { .. }) => self.until_free(session).await?,
+            let lived = match self.create(session).await {
+                Ok(own) => self.keep(&own).await,
+                Err(Error::NodeExists { .. }) => self.until_free(session).await,
                 Err(Error::NoNode { .. }) => match path::parent(&self.handle.path) {
-                    Some(parent) => create_containers(session, parent).await?,
+                    Some(parent) => create_containers(session, parent).await,
                     None => return Err(Error::NoNode { path: self.handle.path.to_string() }),
                 },
-                Err(error) => recover(session, error).await?,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = lived {
+                recover(session, error).await?;
             }
         }
     }
@@ -379,10 +382,8 @@ impl PersistentEphemeral {
         }
         // The tree shows what the end of a session has deleted before its handles are told of that
         // end. Whatever they ask for is answered after it.
-        if let Err(error) = own.session().nonblocking().exists(&handle.path).await
-            && error.is_session_lost()
-        {
-            return Err(error);
+        while let Err(error) = own.session().nonblocking().exists(&handle.path).await {
+            recover(own.session(), error).await?;
         }
         handle.put(Znode::Missing);
         if !self.again {
@@ -428,9 +429,12 @@ impl Drop for PersistentEphemeral {
 
 /// Watches it; `None` if it is gone already.
 async fn follow(own: &Own) -> Result<Option<Watch>> {
-    match own.watch().await {
-        Err(Error::NoNode { .. }) => Ok(None),
-        other => other.map(Some),
+    loop {
+        match own.watch().await {
+            Ok(watch) => return Ok(Some(watch)),
+            Err(Error::NoNode { .. }) => return Ok(None),
+            Err(error) => recover(own.session(), error).await?,
+        }
     }
 }
 
@@ -581,14 +585,15 @@ impl EphemeralHandle {
             Znode::There(own) => own.session(),
         };
         // The deletion has been asked for, and this sees what it did.
-        match session.nonblocking().exists(&self.path).await {
-            Err(error) if !error.is_session_lost() => Err(error),
-            _ => {
-                let former = std::mem::replace(&mut self.state().znode, Znode::Missing);
-                // Not under the lock: it may be the last of its session.
-                drop(former);
-                Ok(())
+        while let Err(error) = session.nonblocking().exists(&self.path).await {
+            if error.is_session_lost() {
+                break;
             }
+            recover(session, error).await?;
         }
+        let former = std::mem::replace(&mut self.state().znode, Znode::Missing);
+        // Not under the lock: it may be the last of its session.
+        drop(former);
+        Ok(())
     }
 }

@@ -57,7 +57,8 @@ impl Client {
                     return self.lose_member(from, Time::ZERO);
                 }
                 attached.heard = number + 1;
-                attached.asked_at = None;
+                // One that does not serve yet still owes that word: the next it says may be lost.
+                attached.asked_at = (!attached.serves).then_some(self.now.mono);
                 let bytes: usize = news.iter().map(News::size).sum();
                 attached.unsaid_bytes += bytes;
                 attached.news_bytes += bytes;
@@ -326,6 +327,7 @@ impl Client {
                 News::Attached => {
                     if let Some(attached) = &mut self.attached {
                         attached.serves = true;
+                        attached.asked_at = None;
                         #[cfg(any(test, feature = "simulator"))]
                         {
                             self.served = Some((attached.member, attached.id));

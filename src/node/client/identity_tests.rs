@@ -41,6 +41,12 @@ impl Seat {
         self.step(Input::Peer { from, message })
     }
 
+    /// Time passes, in which nobody says anything.
+    fn wait(&mut self, beats: u32) -> Effects {
+        self.now.mono += HEARTBEAT * beats;
+        self.client.step(self.now, [])
+    }
+
     /// Its member is not reached any more.
     fn lose(&mut self, peer: NodeId) -> Effects {
         let problem = crate::node::io::Problem { reason: "gone".to_owned(), refused: false };
@@ -100,4 +106,19 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     assert_eq!(begun(&effects), Some((1, 3, Some(77))));
     seat.told(1, 3, vec![News::Cluster { cluster: 77 }, News::Attached], 6);
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
+}
+
+/// Its word that it cannot serve was lost, and the client waited for it for ever.
+#[test]
+fn a_member_that_has_told_something_and_then_nothing_is_left() {
+    let mut seat = Seat::new();
+    assert_eq!(begun(&seat.reach(1)), Some((1, 1, None)));
+    seat.reach(2);
+    seat.wait(5);
+    seat.told(1, 1, vec![], 0);
+    assert_eq!(begun(&seat.wait(29)), None, "it may be about to serve");
+    assert_eq!(begun(&seat.wait(1)), Some((2, 2, None)));
+    // One that serves is asked now and then, and owes nothing meanwhile.
+    seat.told(2, 2, vec![News::Attached], 0);
+    assert_eq!(seat.client.member(), Some(2));
 }

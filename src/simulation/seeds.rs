@@ -33,6 +33,10 @@ pub const FOUND: &[(u64, &str)] = &[
     ),
     (300543, "a check that asked too much: the end of a change, by which only former voters go"),
     (83, "a member's word that it could not serve was lost, and its client waited for it for ever"),
+    (
+        322856,
+        "a check that asked too much: whose messages were late for seconds was taken for gone",
+    ),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
     (91015, "a learner that was removed believed in its former leader for ever, and asked nobody"),
     (

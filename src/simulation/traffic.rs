@@ -62,6 +62,10 @@ impl World {
             } else {
                 at = self.network.in_order(from, to, at);
             }
+            if spike >= self.heartbeats(5) {
+                // All that comes behind it waits too, and who said it looks silent.
+                self.troubled_until = self.troubled_until.max(at);
+            }
             let bytes = bytes.clone();
             let places = (from, to);
             self.schedule(at, Event::Deliver(Delivery { places, nodes, cluster, epoch, bytes }));

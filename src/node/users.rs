@@ -184,7 +184,9 @@ impl Node {
                 }
                 // It ended in what the snapshot stands for, and whether its last writes came before
                 // that is not recorded any more.
-                Some(_) if open => self.end_unknown(session, SessionState::Moved),
+                Some(record) if open || record.was_held_by(holder) => {
+                    self.end_unknown(session, SessionState::Moved);
+                }
                 None if open || ended => self.end_unknown(session, SessionState::Expired),
                 // Its open is not in the log yet, or will be answered when it is; or it was there and
                 // has ended, which the answer to the next one does not tell apart.

@@ -65,7 +65,7 @@ impl History {
     pub(crate) fn after(
         &self,
         zxid: Zxid,
-    ) -> Result<impl DoubleEndedIterator<Item = &Change>, Zxid> {
+    ) -> Result<impl DoubleEndedIterator<Item = &Change> + ExactSizeIterator, Zxid> {
         if zxid < self.oldest {
             return Err(self.oldest);
         }

@@ -308,11 +308,14 @@ impl Client {
         {
             return;
         }
-        // What a member has told was told, whatever it has not got yet.
-        if !planted(Bug::GuestSeesOlder) {
-            self.seen = self.seen.max(told.zxid);
-        } else {
+        // What a member has told was told, whatever it has not got yet. One that has not begun tells no
+        // events: what it has seen meanwhile is for the next one to tell, if it never begins.
+        let serves = self.attached.as_ref().is_some_and(|attached| attached.serves)
+            || news.iter().any(|news| matches!(news, News::Attached));
+        if planted(Bug::GuestSeesOlder) {
             self.seen = told.zxid;
+        } else if serves {
+            self.seen = self.seen.max(told.zxid);
         }
         (self.version, self.leader) = (self.version.max(told.version), told.leader);
         if let Some(attached) = &mut self.attached {

@@ -108,6 +108,19 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
 }
 
+/// Its watches were to be set again from there, and what lay between was never told.
+#[test]
+fn what_a_member_tells_before_it_serves_is_not_seen() {
+    let mut seat = Seat::new();
+    seat.reach(1);
+    seat.told(1, 1, vec![], 7);
+    assert_eq!(seat.client.seen(), 0);
+    seat.lose(1);
+    seat.reach(2);
+    seat.told(2, 2, vec![News::Attached], 9);
+    assert_eq!(seat.client.seen(), 9);
+}
+
 /// Its word that it cannot serve was lost, and the client waited for it for ever.
 #[test]
 fn a_member_that_has_told_something_and_then_nothing_is_left() {

@@ -19,6 +19,8 @@
 mod attach;
 mod calls;
 #[cfg(test)]
+mod guest_tests;
+#[cfg(test)]
 mod identity_tests;
 #[cfg(test)]
 mod storm_tests;

@@ -46,6 +46,11 @@ const SESSIONS_MAX: usize = 1 << 16;
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
 /// So much, and it is let go.
 const UNHEARD_BYTES_MAX: usize = 16 << 20;
+/// So much of the past a guest is told when it begins, about, beside what each of its watches takes in
+/// any case: less than what it would be let go for.
+const PAST_BYTES_MAX: usize = 2 << 20;
+/// And so many changes are looked at for it: a tenth of a second's work.
+const PAST_CHANGES_MAX: usize = 1 << 24;
 /// What all guests together may ask for at a time, be told without having heard it, and tell when they
 /// begin: so much of each.
 const BUDGET_BYTES: usize = 256 << 20;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::wire::{self, Ask, Call, Claim, EventOf, HeldWatch, News, Told};
 use super::{
-    BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, TELL_BYTES, Waiting, keeps_place, may_write,
-    silence,
+    BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, PAST_BYTES_MAX, PAST_CHANGES_MAX, TELL_BYTES,
+    Waiting, keeps_place, may_write, silence,
 };
 use crate::acl::{self, AccessList, Permissions};
 use crate::error::Error;
@@ -20,6 +20,22 @@ use crate::path;
 use crate::planted::{Bug, planted};
 use crate::version::MEMBERS_SINCE;
 use crate::znode::SessionId;
+
+/// What one guest was told of the past when it began.
+#[derive(Default)]
+struct Past {
+    bytes: usize,
+    changes: usize,
+}
+
+impl Past {
+    /// Whether so many changes are looked at for one more watch. After too much of it the others are
+    /// told as if nothing were known: of what is different by now, or of a gap.
+    fn looks_at(&mut self, changes: usize) -> bool {
+        self.changes += changes;
+        self.bytes <= PAST_BYTES_MAX && self.changes <= PAST_CHANGES_MAX
+    }
+}
 
 impl Node {
     pub(in crate::node) fn take_asks(
@@ -36,6 +52,11 @@ impl Node {
             let Some(Ask::Begin { seen }) = asks.next() else {
                 return self.let_go(from, attachment, "it did not begin");
             };
+            let served = self.guests.guests.get(&from);
+            if served.is_some_and(|guest| guest.attachment >= attachment) {
+                // Late, or come twice: what was told since would not be told again.
+                return;
+            }
             self.drop_guest(from);
             if self.machine.version() < MEMBERS_SINCE {
                 return self.let_go(from, attachment, "the cluster's version has no clients yet");
@@ -62,6 +83,8 @@ impl Node {
             };
             guest.next += 1;
             guest.heard_at = now;
+            // A long beginning shows that it is heard.
+            guest.greeted |= guest.beginning.is_some();
             while let Some((said, bytes)) = guest.unheard.front().copied()
                 && said < heard
             {
@@ -232,10 +255,11 @@ impl Node {
         if let Some(guest) = self.guests.guests.get_mut(&from) {
             guest.tell(News::Cluster { cluster });
         }
+        let mut past = Past::default();
         for claim in beginning.claims {
             match claim {
                 Ask::Claim(claim) => self.take_claim(from, claim),
-                Ask::Watch(held) => self.watch_again(from, held),
+                Ask::Watch(held) => self.watch_again(from, held, &mut past),
                 _ => {}
             }
         }
@@ -265,7 +289,7 @@ impl Node {
                     }
                 }
             }
-            Some(_) if opened => news.push(ends(true)),
+            Some(record) if opened || record.was_held_by(holder) => news.push(ends(true)),
             None if opened || ended => news.push(ends(false)),
             Some(_) | None => {
                 self.guests.hold(from, session, holder);
@@ -277,7 +301,7 @@ impl Node {
         }
     }
 
-    fn watch_again(&mut self, from: NodeId, held: HeldWatch) {
+    fn watch_again(&mut self, from: NodeId, held: HeldWatch, past: &mut Past) {
         let HeldWatch { watch, session, holder, path, kind, existed, from: told, data } = held;
         let Some(of) = self.guests.sessions.get(&(session, holder)) else {
             return;
@@ -287,10 +311,12 @@ impl Node {
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
         let told = if keeps_place() { told } else { self.machine.zxid() };
         let (tree, known) = (self.machine.tree(), self.history.after(told).ok());
+        let known = known.filter(|changes| past.looks_at(changes.len()));
         let missed = Missed { tree: &tree, from: told, existed };
         let mut fired = Fired::default();
         let new = (id, path.into(), kind);
         self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
+        past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
         self.effects.events.append(&mut fired.events);
         self.effects.ended.append(&mut fired.ended);
     }
@@ -560,6 +586,7 @@ impl Node {
             let mut send = |news: Vec<News>, bytes: usize, told: Option<Told>| {
                 let number = guest.said;
                 guest.said += 1;
+                let bytes = bytes + 64;
                 guest.unheard.push_back((number, bytes));
                 guest.unheard_bytes += bytes;
                 let message = PeerMessage::Tell { attachment, number, news, told };

@@ -2,6 +2,7 @@
 //! lock-delay.
 
 use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -92,6 +93,17 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
         let kernel = &client.kernel;
         let in_turn = Shares::read_in_turn(&kernel.checks.borrow().oracle, name, guard.path());
         kernel.check(in_turn);
+        if guard.fencing_token().is_multiple_of(4) {
+            // A writer comes while this one reads, and a reader behind it, who waits as well.
+            let (writes, reads) = (pin!(lock.write_async()), pin!(lock.read_async()));
+            let come = first(first(writes, reads), client.think()).await;
+            if let Ok(Err(Ok(early))) = come {
+                let checks = kernel.checks.borrow();
+                let in_turn = Shares::read_in_turn(&checks.oracle, name, early.path());
+                drop(checks);
+                kernel.check(in_turn);
+            }
+        }
         hold(client, handle, name, (1, READERS_MAX), guard).await;
         return Ok(());
     }

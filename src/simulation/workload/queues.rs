@@ -83,7 +83,9 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), LEASED)?;
     let (from, began) = (handle.shown(), kernel.now());
-    let mut calm = kernel.phase.get() == Phase::Calm;
+    // A session that is not open yet, as on a node that has just started, waits for that.
+    let is_well = || kernel.phase.get() == Phase::Calm && handle.session().is_alive();
+    let mut calm = is_well();
     let patience = patience(client);
     let prompt = PROMPT + 100 * (kernel.plan.latency + kernel.plan.sync + kernel.plan.step_delay);
     let waits = kernel.wait("take", client.place);
@@ -93,7 +95,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             Ok(item) => break Rc::new(item?),
             Err(()) if kernel.now() >= began + patience => return Ok(()),
             Err(()) => {
-                calm &= kernel.phase.get() == Phase::Calm;
+                calm &= is_well();
                 let since = kernel.now().saturating_sub(prompt);
                 if calm && began < since {
                     kernel.count_event("long waits for an item");

@@ -38,6 +38,7 @@ pub const FOUND: &[(u64, &str)] = &[
         "a check that asked too much: whose messages were late for seconds was taken for gone",
     ),
     (325083, "a check that asked too much: who waits for an item on a node that has just started"),
+    (400016, "a check that asked too much: a watch whose past was more than its channel holds"),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
     (91015, "a learner that was removed believed in its former leader for ever, and asked nobody"),
     (

@@ -17,7 +17,7 @@ use crate::machine::command::{Change, ChangeKind};
 use crate::path;
 use crate::simulation::client::Handle;
 use crate::simulation::oracle::{Known, Oracle, gives};
-use crate::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
+use crate::watch::{EVENT_DATA_MAX, EventKind, WATCH_CAPACITY, WatchEvent, WatcherType};
 use crate::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,7 +309,7 @@ impl Record {
                 continue;
             }
             if event.kind == EventKind::Gap {
-                self.check_gap(oracle, moved, &event)?;
+                self.check_gap(oracle, moved, &event, events > WATCH_CAPACITY as u64)?;
                 continue;
             }
             self.fired = true;
@@ -392,14 +392,15 @@ impl Record {
         Ok(events)
     }
 
-    /// Only an instance without a replica has gaps here, once it has come to a member: for a watch
-    /// that brings data, which is not known of former writes, or if that member does not know them
-    /// at all.
+    /// A gap comes behind as many events as a channel holds. Otherwise only an instance without a
+    /// replica has gaps here, once it has come to a member: for a watch that brings data, which is
+    /// not known of former writes, or if that member does not know them at all.
     fn check_gap(
         &mut self,
         oracle: &Oracle,
         moved: Moved,
         event: &WatchEvent,
+        is_full: bool,
     ) -> Result<(), Violation> {
         let Watched { kind, path, data, .. } = &self.watched;
         let from = self.candidates.iter().copied().min().unwrap_or(0);
@@ -408,7 +409,7 @@ impl Record {
         let of_missed =
             missed.any(|change| change.zxid == event.zxid && told(*kind, path, change).is_some());
         let known = moved.attached.is_some() && *data && of_missed;
-        let is_due = moved.is_forgotten() || known;
+        let is_due = moved.is_forgotten() || known || is_full;
         let range = event.zxid <= moved.to && event.path == *path;
         require(is_due && range && !kind.fires_once(), "W6 gaps", || {
             format!("a {kind:?} watch of {path} got {event:?}, at {moved:?}")

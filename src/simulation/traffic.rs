@@ -64,7 +64,8 @@ impl World {
             }
             if spike >= self.heartbeats(5) {
                 // All that comes behind it waits too, and who said it looks silent.
-                self.troubled_until = self.troubled_until.max(at);
+                let until = self.late_until.entry(nodes.0).or_default();
+                *until = at.max(*until);
             }
             let bytes = bytes.clone();
             let places = (from, to);

@@ -129,6 +129,8 @@ pub(crate) struct World {
     pub(super) leavers: BTreeSet<NodeId>,
     /// Until when a node may not be heard of though it runs.
     pub(super) troubled_until: Nanos,
+    /// Until when what a node says comes late.
+    pub(super) late_until: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
     due: BinaryHeap<Reverse<Due>>,
@@ -154,6 +156,7 @@ impl World {
             down_since: BTreeMap::new(),
             leavers: BTreeSet::new(),
             troubled_until: 0,
+            late_until: BTreeMap::new(),
             lost_at: 0,
             due: BinaryHeap::new(),
             sequence: 0,

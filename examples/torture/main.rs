@@ -301,12 +301,13 @@ impl Torment {
     /// Waits until clients have finished and all replicas are equal.
     fn settle(&mut self) -> Outcome<()> {
         let until = Instant::now() + PATIENCE;
-        for process in &mut self.processes {
-            process.order("finish")?;
-        }
         loop {
             let missing: Vec<usize> =
                 (0..NODES).filter(|place| !self.record.has_finished(*place)).collect();
+            for place in &missing {
+                // Again and again: one that had no room left on its disk may have been started anew.
+                self.processes[*place].order("finish")?;
+            }
             if missing.is_empty() && self.record.replicas_agree() {
                 return Ok(());
             }

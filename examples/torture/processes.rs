@@ -1,7 +1,7 @@
 //! The instances, as processes.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -127,7 +127,11 @@ impl Process {
     pub(crate) fn order(&mut self, order: &str) -> Outcome<()> {
         if let Some(stdin) = self.running.as_mut().and_then(|running| running.child.stdin.as_mut())
         {
-            writeln!(stdin, "{order}")?;
+            match writeln!(stdin, "{order}") {
+                // It has ended by itself just now, which `ended` tells.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+                written => written?,
+            }
         }
         Ok(())
     }

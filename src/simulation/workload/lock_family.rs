@@ -195,7 +195,6 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     Ok(())
 }
 
-/// The znode of a lock's holder: the one with the smallest number.
 /// Some delete the znode of a living holder, which must then not be able to write.
 async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (session, kernel) = (handle.session(), &client.kernel);

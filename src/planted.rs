@@ -132,12 +132,13 @@ pub enum Bug {
     ClientKeepsToItsList,
     GuestWriteAnew,
     GuestReadEarly,
+    ReadyBeforePlace,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 116] = [
+    pub const ALL: [Bug; 117] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -253,6 +254,7 @@ impl Bug {
         Bug::GuestLeaseFromAnswer,
         Bug::GuestWriteAnew,
         Bug::GuestReadEarly,
+        Bug::ReadyBeforePlace,
         Bug::TellingsLost,
     ];
 
@@ -431,6 +433,9 @@ impl Bug {
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
             Bug::GuestWriteAnew => "what a client sends again to the next member gets a new number",
             Bug::GuestReadEarly => "a client's read is answered before its writes are done",
+            Bug::ReadyBeforePlace => {
+                "an instance is ready before it has the vote that it is to take"
+            }
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

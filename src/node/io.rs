@@ -283,6 +283,9 @@ pub(crate) struct NodeStatus {
     /// The highest that other members can do, as far as they have told.
     pub(crate) versions: Vec<(NodeId, u16)>,
     pub(crate) availability: Availability,
+    /// It has been a voter or a settled learner since it started: it is not about to take a voter's
+    /// place.
+    pub(crate) is_placed: bool,
     /// Why there is no cluster yet.
     pub(crate) forming: Option<String>,
 }

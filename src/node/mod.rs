@@ -55,6 +55,8 @@ mod net_changes;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
 mod path_filter;
+#[cfg(test)]
+mod place_tests;
 mod raft_log;
 mod ready;
 mod reap;
@@ -399,6 +401,7 @@ impl Node {
             version: self.machine.version(),
             own_version: self.versions.own(),
             availability: self.availability(),
+            is_placed: self.membership.is_placed(),
             forming: self.formation.as_ref().and_then(Formation::problem),
             versions: self
                 .unreachable
@@ -636,6 +639,7 @@ impl Node {
         let applied = self.raw.store().applied();
         let fresh = self.fresh_soon.extract_if(.., |(index, _)| *index <= applied.index);
         self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);
+        self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;
         self.local.forget_settled();

@@ -56,6 +56,19 @@ pub(crate) struct Plan {
     pub(crate) guest_tasks: usize,
     /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
     pub(crate) fleet: bool,
+    /// Whether an operator stops and starts the instances, and how.
+    pub(crate) rolls: Option<Rolls>,
+}
+
+/// What an operator does with one instance after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rolls {
+    /// It starts again from an empty disk.
+    pub(crate) wipes: bool,
+    /// Of a hundred stops, so many are kills. The others are closes.
+    pub(crate) kills: u64,
+    /// Nothing else goes wrong.
+    pub(crate) quiet: bool,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -114,6 +127,7 @@ impl Plan {
             guests: 0,
             guest_tasks: 1,
             fleet: false,
+            rolls: None,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -175,8 +189,33 @@ impl Plan {
             guests: 980,
             guest_tasks: 1,
             fleet: true,
+            rolls: None,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
         }
+    }
+
+    /// A world in which an operator stops and starts all instances. No other fault takes a disk, or a
+    /// member for good: those are what a cluster that is rolled with empty disks cannot bear besides.
+    pub(crate) fn rolled(random: &Random, length: Nanos) -> Plan {
+        let mut plan = Plan::draw(&random.fork(200), length);
+        let random = random.fork(201);
+        plan.nodes = *random.pick(&[3, 3, 3, 4, 5, 5, 7]);
+        plan.places = plan.nodes + random.index(2);
+        (plan.founded, plan.mixed, plan.majority_after) = (false, false, None);
+        plan.zones = (0..plan.places).map(|_| *random.pick(&["", "", "east", "west"])).collect();
+        let rolls = Rolls {
+            wipes: random.percent(70),
+            kills: *random.pick(&[0, 50, 100]),
+            quiet: random.percent(50),
+        };
+        if rolls.quiet {
+            plan.rates = Rates::none();
+        } else {
+            let taken = [Fault::Wipe, Fault::BitRot, Fault::LostWrites, Fault::Leave, Fault::Close];
+            plan.rates = plan.rates.without(&taken);
+        }
+        plan.rolls = Some(rolls);
+        plan
     }
 
     fn draw_members(&mut self, random: &Random) {

@@ -354,7 +354,7 @@ fn weight(message: &PeerMessage) -> usize {
             PeerMessage::Join { member } | PeerMessage::Present { member } => {
                 member.address.len() + member.zone.len()
             }
-            PeerMessage::Health { silent } => 8 * silent.len(),
+            PeerMessage::Health { silent, placed } => 8 * (silent.len() + placed.len()),
             // A word is bounded, and one is told a second.
             PeerMessage::Meet { word } => 64 * (1 + word.list.len()),
             PeerMessage::RoundConfirmed { .. }

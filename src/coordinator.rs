@@ -135,11 +135,17 @@ impl Coordinator {
     /// an instance that is not on the list must do. `docs/membership.md` says how a cluster is
     /// founded, and how instances come and go afterwards.
     ///
-    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Only
-    /// a disk may keep it waiting: one that has not opened the data directory within a minute, and a
-    /// second more for each MiB of it, makes this fail with [`Error::DataDirUnusable`]. If the disk
-    /// hangs on, the directory stays in use by this process: a new try fails with
-    /// [`Error::DataDirInUse`] until the disk has let go of it or the process has ended.
+    /// A name of the list must stand for one host: `docs/membership.md` says what happens otherwise.
+    ///
+    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Names
+    /// are looked up in the background. Two things may keep it waiting:
+    /// - **A name that it has to know**: if neither the list nor [`Builder::listen`] has an IP address
+    ///   to listen on, it waits for that name, 10 seconds at most. For the other names it waits a
+    ///   quarter of a second, so that what is wrong with them can be said at once.
+    /// - **A disk** that has not opened the data directory within a minute, and a second more for each
+    ///   MiB of it, makes this fail with [`Error::DataDirUnusable`]. If the disk hangs on, the directory
+    ///   stays in use by this process: a new try fails with [`Error::DataDirInUse`] until the disk has
+    ///   let go of it or the process has ended.
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],

@@ -71,6 +71,7 @@ mod membership;
 mod metrics;
 mod multi;
 mod multi_read;
+mod names;
 mod node;
 mod nonblocking;
 mod path;

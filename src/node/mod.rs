@@ -522,6 +522,11 @@ impl Node {
             }
             Input::Resign => self.resign(),
             Input::Leave => self.leave()?,
+            Input::Hindered(hindrance) => {
+                if let Some(formation) = &mut self.formation {
+                    formation.hinder(hindrance);
+                }
+            }
         }
         Ok(())
     }

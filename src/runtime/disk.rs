@@ -3,10 +3,18 @@
 //! It takes all the writes that have gathered and makes them durable as one
 //! (group commit), and writes a checkpoint chunk by chunk in between, so that
 //! no write waits for more than one chunk.
+//!
+//! What fails without having changed anything ([`StorageError::Again`]) is tried
+//! again, for one when the process has no file to open for a moment: a checkpoint
+//! for as long as it takes, while writes go on; what the node waits for, for half
+//! a minute. Any other error ends the thread, and stops the node.
 
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
+use crossbeam_channel::{
+    Receiver, RecvTimeoutError, Sender, TryRecvError, after, bounded, never, select, unbounded,
+};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Dirty, State};
@@ -19,11 +27,19 @@ use crate::storage::{
 /// A write is not joined with more beyond this, and is cut into parts when it is larger itself.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
+/// The pause before an operation is tried again, and how often it is.
+const AGAIN_PAUSE: Duration = Duration::from_millis(500);
+const AGAIN_MAX: usize = 60;
+/// The pause before a checkpoint is.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(2);
+
 /// The node's end of the disk's thread. Dropping it ends the thread once all is written.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// Node -> disk. Not bounded here: what is in it is bounded by what Raft lets be uncommitted.
     ops: Option<Sender<DiskOp>>,
+    /// Never a message: dropped when the thread is to end.
+    open: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Its calls of the store, each of which writes a few megabytes at most.
     steps: Steps,
@@ -33,12 +49,15 @@ impl Disk {
     /// Starts the thread; what it has done arrives in `done` as inputs for the node.
     pub(crate) fn start(store: Box<dyn LogStore>, done: Sender<Input>) -> std::io::Result<Disk> {
         let (ops, queue) = unbounded();
+        let (open, closing) = bounded(0);
         let steps = Steps::default();
-        let mut writer = Writer { store, queue, done, stepper: steps.stepper(), checkpoint: None };
+        let stepper = steps.stepper();
+        let (checkpoint, retry) = (None, never());
+        let mut writer = Writer { store, queue, closing, done, stepper, checkpoint, retry };
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
             .spawn(move || writer.run())?;
-        Ok(Disk { ops: Some(ops), thread: Some(thread), steps })
+        Ok(Disk { ops: Some(ops), open: Some(open), thread: Some(thread), steps })
     }
 
     pub(crate) fn submit(&self, op: DiskOp) {
@@ -56,7 +75,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        drop(self.ops.take());
+        drop((self.ops.take(), self.open.take()));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -66,16 +85,30 @@ impl Drop for Disk {
 struct Writer {
     store: Box<dyn LogStore>,
     queue: Receiver<DiskOp>,
+    /// Closed when the thread is to end.
+    closing: Receiver<()>,
     done: Sender<Input>,
     stepper: Stepper,
     checkpoint: Option<Checkpoint>,
+    /// When a checkpoint that has failed is begun again.
+    retry: Receiver<Instant>,
 }
 
 /// A checkpoint that is being written.
 struct Checkpoint {
-    chunks: ChunkWriter,
+    state: State,
+    dirty: Dirty,
     meta: SnapshotMeta,
     keep_from: u64,
+    progress: Progress,
+}
+
+enum Progress {
+    /// It is to be begun.
+    Due,
+    /// It has failed, and is begun again after a while.
+    Paused,
+    Begun(ChunkWriter),
 }
 
 impl Writer {
@@ -90,14 +123,24 @@ impl Writer {
     /// Ends well when the node is gone and all is written.
     fn work(&mut self) -> Result<(), StorageError> {
         loop {
-            let op = if self.checkpoint.is_some() {
+            let goes_on = |one: &Checkpoint| !matches!(one.progress, Progress::Paused);
+            let op = if self.checkpoint.as_ref().is_some_and(goes_on) {
                 // A chunk between any two writes: neither waits long for the other.
                 self.stepper.begin();
-                self.checkpoint_chunk()?;
+                self.go_on_with_checkpoint()?;
                 self.queue.try_recv()
             } else {
                 self.stepper.rest();
-                self.queue.recv().map_err(|_| TryRecvError::Disconnected)
+                select! {
+                    recv(self.queue) -> op => op.map_err(|_| TryRecvError::Disconnected),
+                    recv(self.retry) -> _ => {
+                        self.retry = never();
+                        if let Some(checkpoint) = &mut self.checkpoint {
+                            checkpoint.progress = Progress::Due;
+                        }
+                        Err(TryRecvError::Empty)
+                    }
+                }
             };
             match op {
                 Ok(op) => self.perform(op)?,
@@ -115,33 +158,54 @@ impl Writer {
                 DiskOp::Install { number, hard_state, meta, state } => {
                     // It replaces everything, a checkpoint under way included.
                     self.checkpoint = None;
-                    let store = &mut *self.store;
-                    install(store, hard_state, &meta, state, || self.stepper.begin())?;
+                    self.insist(|store, stepper| {
+                        install(store, hard_state, &meta, state.clone(), || stepper.begin())
+                    })?;
                     self.tell(Input::Written { number });
                 }
                 DiskOp::Identify { number, identity } => {
-                    self.stepper.begin();
-                    self.store.set_identity(&identity)?;
+                    self.insist(|store, _| store.set_identity(&identity))?;
                     self.tell(Input::Written { number });
                 }
                 DiskOp::Promise { number, promise } => {
-                    self.stepper.begin();
-                    self.store.keep_promise(&promise)?;
+                    self.insist(|store, _| store.keep_promise(&promise))?;
                     self.tell(Input::Written { number });
                 }
                 DiskOp::Removed { number } => {
-                    self.stepper.begin();
-                    self.store.mark_removed()?;
+                    self.insist(|store, _| store.mark_removed())?;
                     self.tell(Input::Written { number });
                 }
                 DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
-                    self.stepper.begin();
-                    let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
-                    self.checkpoint = Some(Checkpoint { chunks, meta, keep_from });
+                    let progress = Progress::Due;
+                    self.checkpoint = Some(Checkpoint { state, dirty, meta, keep_from, progress });
                 }
             }
         }
         Ok(())
+    }
+
+    /// Makes a call, and again after a while if that may help.
+    fn insist(
+        &mut self,
+        mut call: impl FnMut(&mut dyn LogStore, &mut Stepper) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let mut tries = 0;
+        loop {
+            self.stepper.begin();
+            let error = match call(&mut *self.store, &mut self.stepper) {
+                Err(error @ StorageError::Again { .. }) => error,
+                other => return other,
+            };
+            self.stepper.rest();
+            tries += 1;
+            if tries == 1 {
+                tracing::warn!(%error, "cannot write to the data directory; trying again");
+            }
+            let paused = self.closing.recv_timeout(AGAIN_PAUSE);
+            if tries > AGAIN_MAX || paused != Err(RecvTimeoutError::Timeout) {
+                return Err(error);
+            }
+        }
     }
 
     /// Writes this and all the writes that have gathered behind it; gives back what came next.
@@ -170,24 +234,49 @@ impl Writer {
         Ok(next)
     }
 
-    fn checkpoint_chunk(&mut self) -> Result<(), StorageError> {
+    /// Takes a step with the checkpoint. If that fails without harm, it is begun again later.
+    fn go_on_with_checkpoint(&mut self) -> Result<(), StorageError> {
         let Some(checkpoint) = &mut self.checkpoint else {
             return Ok(());
         };
-        if let Some(chunk) = checkpoint.chunks.next() {
-            return self.store.put_chunk(&chunk);
+        match checkpoint.step(&mut *self.store) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let index = checkpoint.meta.index;
+                self.checkpoint = None;
+                self.tell(Input::CheckpointDone { index });
+                Ok(())
+            }
+            Err(error @ StorageError::Again { .. }) => {
+                tracing::warn!(%error, "cannot write a checkpoint; trying again");
+                checkpoint.progress = Progress::Paused;
+                self.retry = after(CHECKPOINT_PAUSE);
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
-        let (meta, keep_from) = (&checkpoint.meta, checkpoint.keep_from);
-        self.store.commit_checkpoint(meta, LogAfter::From(keep_from))?;
-        let index = meta.index;
-        self.checkpoint = None;
-        self.tell(Input::CheckpointDone { index });
-        Ok(())
     }
 
     fn tell(&self, input: Input) {
         // The node may be gone already; then nobody waits for this.
         let _ = self.done.send(input);
+    }
+}
+
+impl Checkpoint {
+    /// Begins, writes a chunk, or commits; whether it counts now.
+    fn step(&mut self, store: &mut dyn LogStore) -> Result<bool, StorageError> {
+        let Progress::Begun(chunks) = &mut self.progress else {
+            let chunks = begin_checkpoint(store, self.state.clone(), self.dirty.clone())?;
+            self.progress = Progress::Begun(chunks);
+            return Ok(false);
+        };
+        if let Some(chunk) = chunks.next() {
+            store.put_chunk(&chunk)?;
+            return Ok(false);
+        }
+        store.commit_checkpoint(&self.meta, LogAfter::From(self.keep_from))?;
+        Ok(true)
     }
 }
 
@@ -336,6 +425,142 @@ mod tests {
         };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         (disk, store)
+    }
+
+    /// A store some of whose calls fail without harm before they succeed, as often as is said.
+    struct Reluctant {
+        store: MemoryStore,
+        begins: usize,
+        chunks: usize,
+        commits: usize,
+        promises: usize,
+    }
+
+    impl Reluctant {
+        fn refuses(left: &mut usize) -> Result<(), StorageError> {
+            if *left == 0 {
+                return Ok(());
+            }
+            *left -= 1;
+            let (what, reason) = ("opening".to_owned(), "too many open files".to_owned());
+            Err(StorageError::Again { what, reason })
+        }
+    }
+
+    impl LogStore for Reluctant {
+        fn identity(&self) -> Option<&Identity> {
+            self.store.identity()
+        }
+
+        fn promise(&self) -> &Promise {
+            self.store.promise()
+        }
+
+        fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+            self.store.set_identity(identity)
+        }
+
+        fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+            Reluctant::refuses(&mut self.promises)?;
+            self.store.keep_promise(promise)
+        }
+
+        fn mark_removed(&mut self) -> Result<(), StorageError> {
+            self.store.mark_removed()
+        }
+
+        fn found(
+            &mut self,
+            identity: &Identity,
+            hard_state: HardState,
+            meta: &SnapshotMeta,
+            chunks: &mut dyn Iterator<Item = Vec<u8>>,
+        ) -> Result<(), StorageError> {
+            self.store.found(identity, hard_state, meta, chunks)
+        }
+
+        fn load(
+            &mut self,
+            sink: &mut crate::storage::ChunkSink<'_>,
+        ) -> Result<crate::storage::Boot, StorageError> {
+            self.store.load(sink)
+        }
+
+        fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+            self.store.append(write)
+        }
+
+        fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+            Reluctant::refuses(&mut self.begins)?;
+            self.store.begin_checkpoint(full)
+        }
+
+        fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+            Reluctant::refuses(&mut self.chunks)?;
+            self.store.put_chunk(chunk)
+        }
+
+        fn commit_checkpoint(
+            &mut self,
+            meta: &SnapshotMeta,
+            log: LogAfter,
+        ) -> Result<(), StorageError> {
+            Reluctant::refuses(&mut self.commits)?;
+            self.store.commit_checkpoint(meta, log)
+        }
+    }
+
+    /// A moment in which the process had no file to open ended the disk's thread, and stopped the node
+    /// for good.
+    #[test]
+    fn what_has_changed_nothing_is_tried_again() {
+        let (disk, store) = founded();
+        let store = Reluctant { store, begins: 1, chunks: 1, commits: 1, promises: 2 };
+        let (done, written) = unbounded();
+        let thread = Disk::start(Box::new(store), done).unwrap();
+        let machine = Machine::new();
+        let meta = SnapshotMeta {
+            index: 3,
+            term: 1,
+            zxid: machine.zxid(),
+            hash: machine.hash(),
+            voting: crate::node::message::Voting { voters: vec![1], ..Default::default() },
+        };
+        let hard_state = HardState { term: 1, vote: 0, commit: 3 };
+        let append = LogWrite { hard_state: Some(hard_state), ..write(1, 2..=4) };
+        thread.submit(DiskOp::Write { number: 1, write: append });
+        let (state, dirty) = (machine.state(), Dirty::default());
+        thread.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 4 });
+        // The checkpoint fails three times; writes do not wait for it.
+        thread.submit(DiskOp::Write { number: 2, write: write(1, 5..=5) });
+        let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
+        thread.submit(DiskOp::Promise { number: 3, promise: promise.clone() });
+        let told: Vec<Input> = (0..4).map(|_| written.recv().unwrap()).collect();
+        let numbers = told.iter().filter_map(|input| match input {
+            Input::Written { number } => Some(*number),
+            Input::CheckpointDone { index: 3 } => None,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(matches!(told[3], Input::CheckpointDone { .. }), "{told:?}");
+        drop(thread);
+        let mut store = disk.open();
+        assert_eq!(store.promise(), &promise);
+        let boot = store.load(&mut |_| Ok(())).unwrap();
+        assert_eq!((boot.checkpoint.index, boot.entries.last().unwrap().index), (3, 5));
+    }
+
+    /// Whoever closes a node does not wait until it has files to open again.
+    #[test]
+    fn a_call_that_is_tried_again_does_not_keep_the_thread() {
+        let (_, store) = founded();
+        let store = Reluctant { store, begins: 0, chunks: 0, commits: 0, promises: usize::MAX };
+        let (done, written) = unbounded();
+        let thread = Disk::start(Box::new(store), done).unwrap();
+        let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
+        thread.submit(DiskOp::Promise { number: 1, promise });
+        drop(thread);
+        assert!(written.iter().all(|input| matches!(input, Input::Failed { .. })));
     }
 
     fn large() -> LogWrite {

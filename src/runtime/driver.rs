@@ -22,6 +22,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
+use crate::runtime::naming::Naming;
 use crate::runtime::shared::{Call, Limits};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
@@ -49,6 +50,8 @@ pub(crate) struct Start {
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
     pub(crate) seeds: Vec<String>,
+    /// For a member that has no cluster yet.
+    pub(crate) naming: Option<Naming>,
     pub(crate) clock: Clock,
     pub(crate) members: Vec<Member>,
     pub(crate) settings: Builder,
@@ -57,12 +60,13 @@ pub(crate) struct Start {
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let Start { engine, store, listener, address, local, .. } = start;
-    let Start { remote, seeds, clock, members, settings, .. } = start;
+    let Start { remote, seeds, naming, clock, members, settings, .. } = start;
     let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
-    let options = TransportOptions { security: settings.security, ..TransportOptions::default() };
+    let Builder { security, resolver, .. } = settings;
+    let options = TransportOptions { security, resolver, ..TransportOptions::default() };
     let transport = TcpTransport::start(listener, local, remote, seeds, options, move |event| {
         events.send(event).is_ok()
     })
@@ -88,6 +92,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         written,
         transport,
         disk,
+        naming,
         clock,
         watchdog: Watchdog::default(),
         resigned: false,
@@ -106,6 +111,7 @@ struct Driver {
     written: Receiver<Input>,
     transport: TcpTransport,
     disk: Option<Disk>,
+    naming: Option<Naming>,
     clock: Clock,
     watchdog: Watchdog,
     resigned: bool,
@@ -128,6 +134,13 @@ impl Driver {
         if self.watchdog.is_on() {
             wait = wait.min(GAP_MAX);
         }
+        let names = match &self.naming {
+            Some(naming) => {
+                wait = wait.min(naming.wake_at().saturating_sub(self.clock.now()));
+                naming.answers().clone()
+            }
+            None => never(),
+        };
         let open = if wait.is_zero() {
             true
         } else {
@@ -148,6 +161,12 @@ impl Driver {
                     }
                     true
                 }
+                recv(names) -> answer => {
+                    if let Some(naming) = &mut self.naming {
+                        naming.take(answer, self.clock.now());
+                    }
+                    true
+                }
                 default(wait) => true,
             }
         };
@@ -155,6 +174,7 @@ impl Driver {
             return None;
         }
         self.watch_disk();
+        self.watch_names();
         let work = self.host.step();
         // Its last words too: with them it may hand over.
         if let Some(cluster) = work.cluster {
@@ -245,6 +265,16 @@ impl Driver {
                 return;
             }
         });
+    }
+
+    /// What the names stand for counts as long as a cluster may be founded by them.
+    fn watch_names(&mut self) {
+        let Some(naming) = &mut self.naming else { return };
+        if self.host.member().is_none_or(|node| node.cluster() != 0) {
+            self.naming = None;
+        } else if let Some(input) = naming.go_on(self.clock.now()) {
+            self.host.input(input);
+        }
     }
 
     /// A disk that hangs reports nothing, so somebody else has to look.
@@ -345,9 +375,18 @@ mod tests {
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
         let calls = host.calls();
         let (clock, watchdog) = (clock.clone(), Watchdog::default());
-        let resigned = false;
-        let driver =
-            Driver { host, calls, network, written, transport, disk, clock, watchdog, resigned };
+        let driver = Driver {
+            host,
+            calls,
+            network,
+            written,
+            transport,
+            disk,
+            naming: None,
+            clock,
+            watchdog,
+            resigned: false,
+        };
         (driver, shared)
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
+pub(crate) mod naming;
 pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod timers;

@@ -12,8 +12,10 @@
 //!   opens as it was before the call or as it would have been after it.
 //! - What is read is what was written. Anything else is
 //!   [`StorageError::Corrupt`], never data and never an empty store.
-//! - After any error the store is poisoned and refuses every further write:
-//!   a failed sync is never tried again on the same data.
+//! - After an error the store is poisoned and refuses every further write: a
+//!   failed sync is never tried again on the same data. The exception is
+//!   [`StorageError::Again`], after which the store is as it was before the
+//!   call. If that was one of a checkpoint's, the checkpoint is forgotten.
 //! - One thread calls it.
 
 mod anew;
@@ -172,6 +174,10 @@ pub(crate) enum StorageError {
     Io { what: String, reason: String },
     #[error("no space left on the disk: {what}")]
     NoSpace { what: String },
+    /// Nothing that counts was changed, and the call may be made again: there was no file to open, or
+    /// a checkpoint could not be written beside what there is.
+    #[error("{what}: {reason}")]
+    Again { what: String, reason: String },
     #[error("this member was removed from its cluster: {reason}")]
     Removed { reason: String },
     #[error("damaged: {what}")]

@@ -152,7 +152,8 @@ impl SledStore {
         }
     }
 
-    /// Runs one call, unless the store has failed before; if this one fails, no other will run.
+    /// Runs one call, unless the store has failed before; if this one fails, no other will run, but
+    /// after [`StorageError::Again`].
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut SledStore) -> Result<T, StorageError>,
@@ -169,6 +170,10 @@ impl SledStore {
             }),
         };
         result.map_err(|error| {
+            if matches!(error, StorageError::Again { .. }) {
+                self.remove_forgotten();
+                return error;
+            }
             self.failed = Some(error.to_string());
             self.directory.quarantine_if_corrupt(error)
         })
@@ -179,6 +184,14 @@ impl SledStore {
             State::Live(live) => Ok(live),
             State::Opened(..) => refuse("the store is not loaded".to_owned()),
             State::Blank => refuse("the store is blank".to_owned()),
+        }
+    }
+
+    /// Gives back the space that a checkpoint took which has failed, and so is none any longer.
+    fn remove_forgotten(&self) {
+        if let (State::Live(live), None) = (&self.state, &self.pending) {
+            // Best effort, as when the store is opened.
+            let _ = self.directory.remove_leftovers(Some(live.generation.number()));
         }
     }
 
@@ -354,6 +367,18 @@ impl Pending {
     }
 }
 
+/// The error of a generation that does not count yet: the one that does is as it was. (If it is the
+/// other one that could not be read, the next append fails too.)
+fn uncounted(error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => StorageError::Again { what, reason },
+        StorageError::NoSpace { what } => {
+            StorageError::Again { what, reason: "no space left on the disk".to_owned() }
+        }
+        other => other,
+    }
+}
+
 /// The checkpoint that a generation begins with.
 const FIRST_CHECKPOINT: u64 = 1;
 
@@ -503,7 +528,7 @@ impl LogStore for SledStore {
             }
             let number = live.generation.number() + 1;
             let first_chain = first_chain(store.directory.origin()?, number);
-            let target = Some(store.create_generation(number)?);
+            let target = Some(store.create_generation(number).map_err(uncounted)?);
             store.pending = Some(Pending::new(target, FIRST_CHECKPOINT, first_chain));
             Ok(CheckpointKind::Full)
         })
@@ -516,7 +541,7 @@ impl LogStore for SledStore {
             };
             match pending.target.take() {
                 Some(mut target) => {
-                    pending.put(&mut target, chunk)?;
+                    pending.put(&mut target, chunk).map_err(uncounted)?;
                     pending.target = Some(target);
                 }
                 None => pending.put(&mut store.live()?.generation, chunk)?,
@@ -550,14 +575,15 @@ impl LogStore for SledStore {
             };
             let number = target.number();
             let first_chain = first_chain(store.directory.origin()?, number);
-            let mut live = pending.start(target, first_chain, meta, hard_state, from)?;
+            let started = pending.start(target, first_chain, meta, hard_state, from);
+            let mut live = started.map_err(uncounted)?;
             let old = store.live()?;
             if matches!(log, LogAfter::From(_)) {
-                live.copy_log(old, from)?;
+                live.copy_log(old, from).map_err(uncounted)?;
             }
             live.bounds = bounds;
             let testimony = live.testimony();
-            live.generation.commit(&testimony)?;
+            live.generation.commit(&testimony).map_err(uncounted)?;
             store.directory.switch(number)?;
             let old = std::mem::replace(&mut store.state, State::Live(Box::new(live)));
             if let State::Live(old) = old {

@@ -320,7 +320,8 @@ impl Client {
             Input::Written { .. }
             | Input::CheckpointDone { .. }
             | Input::Expire { .. }
-            | Input::Resign => {}
+            | Input::Resign
+            | Input::Hindered(_) => {}
             Input::Leave => self.stop("it has left".to_owned()),
         }
     }

@@ -1,5 +1,9 @@
 //! What watches promise, through the public handles.
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use quorate::testing::Cluster;
@@ -152,10 +156,56 @@ fn a_slow_reader_gets_a_gap_and_then_goes_on() {
     let last = sets.into_iter().last().unwrap().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
     assert_eq!(seen.len(), WATCH_CAPACITY + 1);
-    assert_eq!(seen.last().unwrap().kind, EventKind::Gap);
+    let (gap, before) = seen.split_last().unwrap();
+    assert_eq!(gap.kind, EventKind::Gap);
+    assert_eq!(gap.zxid, before.last().unwrap().zxid + 1, "the first write that was left out");
     assert_eq!(session.get("/a").unwrap().1, last);
     session.set("/a", b"y").unwrap();
     assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
+}
+
+/// A waker that looks at once, on the thread that wakes it: at the tree and then into a channel, as
+/// `docs/watches.md` says.
+struct Looking {
+    session: quorate::Session,
+    events: crossbeam_channel::Receiver<quorate::WatchEvent>,
+    seen: Mutex<Option<(quorate::Zxid, Vec<quorate::WatchEvent>)>>,
+}
+
+impl Wake for Looking {
+    fn wake(self: Arc<Self>) {
+        let upto = self.session.snapshot().unwrap().zxid();
+        *self.seen.lock().unwrap() = Some((upto, self.events.try_iter().collect()));
+    }
+}
+
+/// A full channel left an event out, and had its gap only after the change could be read. Who asked
+/// for the tree's zxid in between, and then emptied the channel, found neither, stored that zxid and
+/// resumed behind it: the event was lost for ever.
+#[test]
+fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let bell = session.watch("/a", WatchMode::Persistent).unwrap();
+    let full = session.watch("/a", WatchMode::Persistent).unwrap();
+    for _ in 0..WATCH_CAPACITY {
+        session.set("/a", b"x").unwrap();
+    }
+    bell.events().try_iter().for_each(drop);
+    let looking = Arc::new(Looking {
+        session: session.clone(),
+        events: full.events().clone(),
+        seen: Mutex::new(None),
+    });
+    let waker = Waker::from(Arc::clone(&looking));
+    let mut next = pin!(bell.next());
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let set = session.set("/a", b"y").unwrap().mzxid;
+    let (upto, events) = looking.seen.lock().unwrap().take().expect("it was woken");
+    assert_eq!(upto, set);
+    let last = events.last().unwrap();
+    assert_eq!((events.len(), last.kind, last.zxid), (WATCH_CAPACITY + 1, EventKind::Gap, set));
 }
 
 #[test]

@@ -62,10 +62,7 @@ impl History {
 
     /// All changes after a zxid, oldest first; or if they are not all known any more, the oldest
     /// zxid after which they are.
-    pub(crate) fn after(
-        &self,
-        zxid: Zxid,
-    ) -> Result<impl DoubleEndedIterator<Item = &Change> + ExactSizeIterator, Zxid> {
+    pub(crate) fn after(&self, zxid: Zxid) -> Result<impl ExactSizeIterator<Item = &Change>, Zxid> {
         if zxid < self.oldest {
             return Err(self.oldest);
         }

@@ -181,7 +181,7 @@ impl WatchTable {
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
-        past: impl DoubleEndedIterator<Item = &'a Change>,
+        past: impl Iterator<Item = &'a Change>,
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
@@ -189,8 +189,8 @@ impl WatchTable {
         let mut told = told.filter(|news| may_read(news.acl));
         let events = told.by_ref().take(WATCH_CAPACITY).map(|news| (id, news.event()));
         fired.events.extend(events);
-        if let Some(last) = told.next_back() {
-            let gap = News { kind: EventKind::Gap, path: &path, zxid: last.zxid, acl: None };
+        if let Some(left_out) = told.next() {
+            let gap = News { kind: EventKind::Gap, path: &path, zxid: left_out.zxid, acl: None };
             fired.events.push((id, gap.event()));
         }
         self.add(id, path, kind, session);
@@ -202,7 +202,7 @@ impl WatchTable {
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
-        known: Option<impl DoubleEndedIterator<Item = &'a Change>>,
+        known: Option<impl Iterator<Item = &'a Change>>,
         (missed, brings): (Missed<'_>, bool),
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
@@ -219,11 +219,11 @@ impl WatchTable {
                 }
                 fired.ended.push(id);
             }
-            Some(past) if brings => {
+            Some(mut past) if brings => {
                 // What each of them has left is not known, but for the last.
-                let last = past.rev().find_map(|change| told(kind, &watched, change));
-                if let Some(last) = last {
-                    fired.events.push((id, gap(last.zxid).event()));
+                let first = past.find_map(|change| told(kind, &watched, change));
+                if let Some(first) = first {
+                    fired.events.push((id, gap(first.zxid).event()));
                 }
                 self.add(id, path, kind, session);
                 self.bring_data(id);
@@ -240,7 +240,9 @@ impl WatchTable {
                 fired.ended.push(id);
             }
             None => {
-                fired.events.push((id, gap(missed.tree.zxid()).event()));
+                // It has told of everything up to there; of what came since, nothing is known.
+                let first = missed.tree.zxid().min(missed.from + 1);
+                fired.events.push((id, gap(first).event()));
                 self.add(id, path, kind, session);
                 if brings {
                     self.bring_data(id);
@@ -633,7 +635,7 @@ mod tests {
             let (told, after) = fired.events.split_at(WATCH_CAPACITY);
             assert!(told.iter().zip(1..).all(|((_, event), zxid)| event.zxid == zxid));
             let after: Vec<_> = after.iter().map(|(_, event)| (event.kind, event.zxid)).collect();
-            let expected = gap.then_some((EventKind::Gap, count as Zxid));
+            let expected = gap.then_some((EventKind::Gap, WATCH_CAPACITY as Zxid + 1));
             assert_eq!(after, expected.into_iter().collect::<Vec<_>>());
         }
     }

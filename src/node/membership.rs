@@ -251,7 +251,7 @@ impl Node {
         self.look_at_members();
         self.tell_health();
         // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
-        let settled = self.leads_since.0 + self.patience() + self.config.heartbeat * 2;
+        let settled = self.leads_since + self.patience() + self.config.heartbeat * 2;
         if self.now.mono < settled || !self.may_change() {
             return;
         }
@@ -401,7 +401,7 @@ impl Node {
     /// Tells the members who of them is not heard of, now and then.
     fn tell_health(&mut self) {
         let now = self.now.mono;
-        if now < self.leads_since.0 + self.patience() {
+        if now < self.leads_since + self.patience() {
             // It does not know yet.
             return;
         }

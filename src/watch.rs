@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::node::io::{ClientRequest, WatchId};
+#[cfg(any(test, feature = "simulator"))]
+use crate::planted::{Bug, planted};
 use crate::root::Root;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
@@ -133,6 +135,15 @@ pub struct WatchEvent {
     /// events of all earlier writes have been delivered. For a watch that was removed, the last write
     /// whose events it has delivered.
     pub zxid: Zxid,
+    /// Its place among the events of its write. The events of all watches of an instance, put into
+    /// the order of `(zxid, position)`, are in the order in which the changes happened; those of one
+    /// channel are already. Events of different watches that agree in both tell of the same change.
+    ///
+    /// It counts what the write has changed, and so has holes. A [`EventKind::Gap`] has the place of the
+    /// first event left out, the last event of a watch that was removed is behind all others, and
+    /// among the net changes of one write deletions come first and changes of children last: more is
+    /// not known of these.
+    pub position: u32,
     /// Whether this is a net change, found by comparing the trees after this replica was brought
     /// up to date by a snapshot: several changes of the znode may have become one.
     pub net: bool,
@@ -356,6 +367,9 @@ pub(crate) struct WatchSender {
     path: Arc<str>,
     root: Root,
     events: EventSender<WatchEvent>,
+    /// A gap that is held back.
+    #[cfg(any(test, feature = "simulator"))]
+    late: Option<Box<WatchEvent>>,
     deletion: Option<Arc<AtomicBool>>,
 }
 
@@ -366,10 +380,17 @@ pub(crate) fn watch(
     root: &Root,
     shared: &Arc<Shared>,
 ) -> (WatchSender, Watch) {
-    let (sender, events) = channel(WATCH_CAPACITY);
+    let (sender, events) = channel(shared.limits.watch_capacity);
     let deletion = (!shared.has_replica).then(Arc::default);
     let told = deletion.clone();
-    let sender = WatchSender { path, root: root.clone(), events: sender, deletion: told };
+    let sender = WatchSender {
+        path,
+        root: root.clone(),
+        events: sender,
+        #[cfg(any(test, feature = "simulator"))]
+        late: None,
+        deletion: told,
+    };
     (sender, Watch { id, events, deletion, shared: Arc::clone(shared) })
 }
 
@@ -393,17 +414,27 @@ impl WatchSender {
             return self.events.deliver_last(event);
         }
         let (path, root) = (&self.path, &self.root);
-        self.events.deliver(event, |event| WatchEvent {
+        let gap = |event| WatchEvent {
             kind: EventKind::Gap,
             path: root.relative((**path).to_owned()),
             net: false,
             znode: None,
             ..event
-        })
+        };
+        #[cfg(any(test, feature = "simulator"))]
+        if planted(Bug::GapLate) && (self.late.is_some() || self.events.is_full()) {
+            self.late = Some(Box::new(gap(event)));
+            return self.events.touch();
+        }
+        self.events.deliver(event, gap)
     }
 
     /// Wakes the task that waits for events, after the tree has been published.
     pub(crate) fn wake(&mut self) {
+        #[cfg(any(test, feature = "simulator"))]
+        if let Some(gap) = self.late.take() {
+            self.events.leave_out(*gap);
+        }
         self.events.wake();
     }
 }

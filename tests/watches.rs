@@ -164,6 +164,62 @@ fn a_slow_reader_gets_a_gap_and_then_goes_on() {
     assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
 }
 
+/// The events of one multi in several channels could not be put into their order.
+#[test]
+fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
+    let cluster = Cluster::new(1);
+    let client = cluster.node(cluster.add_client()).session();
+    let session = cluster.node(0).session();
+    let before = session.create("/c", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    client.sync().unwrap();
+    let watches = |of: &quorate::Session, from: Option<quorate::Zxid>| {
+        let watch = |path, mode| match from {
+            Some(from) => of.watch_from(path, mode, from).unwrap(),
+            None => of.watch(path, mode).unwrap(),
+        };
+        let mut all: Vec<_> = ["/c", "/a", "/b"]
+            .into_iter()
+            .map(|path| watch(path, WatchMode::PersistentRecursive))
+            .collect();
+        all.push(watch("/", WatchMode::Persistent));
+        all
+    };
+    let (here, there) = (watches(&session, None), watches(&client, None));
+    session.set("/c", b"first").unwrap();
+    let multi = session.multi().create("/b", b"", CreateMode::Persistent);
+    let multi = multi.create("/a", b"", CreateMode::Persistent).set("/b", b"x").delete("/c");
+    let multi = multi.set("/a", b"y").create("/a/1", b"", CreateMode::Persistent);
+    multi.delete("/b").commit().unwrap();
+    let past = watches(&session, Some(before));
+    client.sync().unwrap();
+    use EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
+    let expected = [
+        (DataChanged, "/c"),
+        (Created, "/b"),
+        (ChildrenChanged, "/"),
+        (Created, "/a"),
+        (ChildrenChanged, "/"),
+        (DataChanged, "/b"),
+        (Deleted, "/c"),
+        (ChildrenChanged, "/"),
+        (DataChanged, "/a"),
+        (Created, "/a/1"),
+        (Deleted, "/b"),
+        (ChildrenChanged, "/"),
+    ];
+    for of in [here, past, there] {
+        let mut events = Vec::new();
+        for watch in &of {
+            let told: Vec<_> = watch.events().try_iter().collect();
+            assert!(told.is_sorted_by_key(|event| (event.zxid, event.position)));
+            events.extend(told);
+        }
+        events.sort_by_key(|event| (event.zxid, event.position));
+        let order: Vec<_> = events.iter().map(|event| (event.kind, &*event.path)).collect();
+        assert_eq!(order, expected);
+    }
+}
+
 /// A waker that looks at once, on the thread that wakes it: at the tree and then into a channel, as
 /// `docs/watches.md` says.
 struct Looking {

@@ -79,7 +79,7 @@ mod tests {
 
     fn change(zxid: Zxid) -> Change {
         let (kind, path) = (ChangeKind::Created, format!("/{zxid}"));
-        Change { zxid, kind, path, acl: None, parent_acl: None }
+        Change { zxid, kind, path, position: 0, acl: None, parent_acl: None }
     }
 
     fn after(history: &History, zxid: Zxid) -> Result<Vec<Zxid>, Zxid> {

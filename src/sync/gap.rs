@@ -80,8 +80,7 @@ impl<E> EventSender<E> {
 
     /// Sends an event, or if there is no place for it, the gap that stands for it.
     pub(crate) fn deliver(&mut self, event: E, gap: impl FnOnce(E) -> E) -> bool {
-        let capacity = self.capacity;
-        if self.sender().len() >= capacity {
+        if self.is_full() {
             return self.leave_out(gap(event));
         }
         // Nobody may read any more, which is not the sender's concern.
@@ -106,7 +105,13 @@ impl<E> EventSender<E> {
         self.touch()
     }
 
-    fn touch(&mut self) -> bool {
+    /// Whether an event finds no place.
+    pub(crate) fn is_full(&mut self) -> bool {
+        let capacity = self.capacity;
+        self.sender().len() >= capacity
+    }
+
+    pub(crate) fn touch(&mut self) -> bool {
         !std::mem::replace(&mut self.touched, true)
     }
 

@@ -138,6 +138,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/one-write.md")]
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]
+#[doc = include_str!("../docs/watches.md")]
 #[doc = include_str!("../docs/recipes/README.md")]
 #[doc = include_str!("../docs/recipes/locks.md")]
 #[doc = include_str!("../docs/recipes/barrier.md")]

@@ -49,6 +49,7 @@ pub enum Bug {
     ContainerWithChildReaped,
     TtlIgnoresTouch,
     NothingReaped,
+    LogTimeStands,
     ContainersStay,
     DueForgottenAtSnapshot,
     SecretIgnored,
@@ -63,6 +64,8 @@ pub enum Bug {
     EventsLostAtSnapshot,
     EventsOutOfOrder,
     EventDataLate,
+    PositionForgotten,
+    GapLate,
     HistoryMissesBatch,
     HistoryKeptAtSnapshot,
     SeamTwice,
@@ -138,7 +141,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 117] = [
+    pub const ALL: [Bug; 120] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -176,6 +179,7 @@ impl Bug {
         Bug::ContainerWithChildReaped,
         Bug::TtlIgnoresTouch,
         Bug::NothingReaped,
+        Bug::LogTimeStands,
         Bug::ContainersStay,
         Bug::DueForgottenAtSnapshot,
         Bug::SecretIgnored,
@@ -190,6 +194,8 @@ impl Bug {
         Bug::EventsLostAtSnapshot,
         Bug::EventsOutOfOrder,
         Bug::EventDataLate,
+        Bug::PositionForgotten,
+        Bug::GapLate,
         Bug::HistoryMissesBatch,
         Bug::HistoryKeptAtSnapshot,
         Bug::SeamTwice,
@@ -345,6 +351,11 @@ impl Bug {
                 "a watch from a zxid is set before its replica has come to that"
             }
             Bug::RemovedWatchStays => "a watch that was removed still fires",
+            Bug::PositionForgotten => "an event does not say which change of its write it tells of",
+            Bug::GapLate => "a gap is sent after the change that it stands for can be read",
+            Bug::LogTimeStands => {
+                "the log's time stands still for as long as the leader's clock was once ahead"
+            }
             Bug::EventDataLate => "an event brings its znode as a later write has left it",
             Bug::LockEarly => "the second in the queue takes the lock too",
             Bug::TokenFixed => "every holder of a lock has the same fencing token",

@@ -96,7 +96,8 @@ pub enum CreateMode {
     /// ```
     Container,
     /// Stays until it has no children and its data was not set for so long: the leader then deletes
-    /// it, within seconds, by its own clock. From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
+    /// it, within seconds. The time counts within a tenth of real time, whatever wall clocks do while
+    /// one node leads (`docs/time.md`). From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
     /// count. A set counts though it changes nothing; reads do not, nor do children that come and go.
     ///
     /// ```
@@ -170,8 +171,8 @@ pub struct Stat {
     pub mzxid: Zxid,
     /// The write that last created or deleted one of its children; its own creation at first.
     pub pzxid: Zxid,
-    /// When it was created: milliseconds since the Unix epoch, by the leader's clock, never going
-    /// back.
+    /// When it was created: milliseconds since the Unix epoch, in the log's time, which follows the
+    /// leader's clock and never goes back.
     pub ctime: u64,
     /// When its data last changed, as `ctime`.
     pub mtime: u64,
@@ -196,7 +197,7 @@ pub struct Stat {
 
 impl Stat {
     /// When a znode with a time to live may be deleted if it is left alone: milliseconds since the
-    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now. What remains of
+    /// Unix epoch, in the log's time. `None` if it has none, or has children now. What remains of
     /// the time is this less the present time; a moment after it, the znode may still be there.
     pub fn expires_at(&self) -> Option<u64> {
         let ttl = u64::try_from(self.ttl?.as_millis()).unwrap_or(u64::MAX);

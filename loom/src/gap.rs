@@ -18,19 +18,23 @@ enum Event {
 /// One step of the host, in which the value changes so often.
 fn change(
     published: &Published<u64>,
-    sender: &mut EventSender<Event, u64>,
+    sender: &mut EventSender<Event>,
     numbers: std::ops::RangeInclusive<u64>,
 ) {
     let last = *numbers.end();
-    let mut unsettled = false;
+    let mut wakes = false;
     published.announce();
     for number in numbers {
-        unsettled |= sender.deliver(Event::Changed(number), number);
+        wakes |= deliver(sender, number);
     }
     published.publish(Some(last));
-    if unsettled {
-        sender.settle(Event::Gap);
+    if wakes {
+        sender.wake();
     }
+}
+
+fn deliver(sender: &mut EventSender<Event>, number: u64) -> bool {
+    sender.deliver(Event::Changed(number), |_| Event::Gap(number))
 }
 
 /// What a reader knows: the last event's number, or at a gap what it then reads.
@@ -51,6 +55,7 @@ impl Reader {
             }
             Event::Gap(number) => {
                 assert!(read >= number, "read {read} after a gap of {number}");
+                assert!(number <= self.known + 1, "{} then a gap of {number}", self.known);
                 self.known = read;
             }
         }
@@ -65,7 +70,7 @@ impl Reader {
 
 fn start(
     capacity: usize,
-) -> (Arc<Published<u64>>, EventSender<Event, u64>, EventReceiver<Event>, Reader) {
+) -> (Arc<Published<u64>>, EventSender<Event>, EventReceiver<Event>, Reader) {
     let published = Arc::new(Published::new(0));
     let (sender, events) = channel(capacity);
     let reader = Reader { published: Arc::clone(&published), known: 0 };
@@ -91,6 +96,26 @@ fn nothing_is_left_out_in_silence() {
         reader.drain(&events);
         assert_eq!(reader.known, 4, "the reader has the last value in the end");
         drop(sender);
+    });
+}
+
+/// What `docs/watches.md` tells a consumer to do: the value first, and then all events in the channel.
+#[test]
+fn who_reads_the_value_and_then_the_channel_misses_nothing_up_to_it() {
+    every_schedule(|| {
+        let (published, mut sender, events, mut reader) = start(1);
+        let node = thread::spawn(move || {
+            for numbers in [1..=1, 2..=2, 3..=4] {
+                change(&published, &mut sender, numbers);
+            }
+            sender
+        });
+        for _ in 0..2 {
+            let upto = **reader.published.read();
+            reader.drain(&events);
+            assert!(reader.known >= upto, "{} of {upto}, and no gap", reader.known);
+        }
+        drop(node.join().unwrap());
     });
 }
 
@@ -175,9 +200,8 @@ fn a_last_event_has_a_place_behind_the_gap() {
         for number in 1..=2 {
             change(&published, &mut sender, number..=number);
         }
-        sender.deliver(Event::Changed(3), 3);
+        deliver(&mut sender, 3);
         sender.deliver_last(Event::Changed(4));
-        sender.settle(Event::Gap);
         drop(sender);
         let mut seen = Vec::new();
         while let Ok(event) = events.events().try_recv() {
@@ -187,10 +211,9 @@ fn a_last_event_has_a_place_behind_the_gap() {
     });
     every_schedule(|| {
         let (_, mut sender, events, _) = start(1);
-        sender.deliver(Event::Changed(1), 1);
-        sender.deliver(Event::Changed(2), 2);
+        deliver(&mut sender, 1);
+        deliver(&mut sender, 2);
         sender.deliver_last(Event::Changed(3));
-        sender.settle(Event::Gap);
         let seen = std::iter::from_fn(|| events.events().try_recv().ok());
         assert_eq!(seen.collect::<Vec<_>>(), [Event::Changed(1), Event::Gap(2), Event::Changed(3)]);
     });

@@ -461,6 +461,8 @@ pub(crate) struct Change {
     pub(crate) zxid: Zxid,
     pub(crate) kind: ChangeKind,
     pub(crate) path: String,
+    /// Its place among the changes of its write.
+    pub(crate) position: u32,
     /// Who may hear of it: the znode's access list, and its parent's for the change of its children.
     pub(crate) acl: Option<Arc<AccessList>>,
     pub(crate) parent_acl: Option<Arc<AccessList>>,

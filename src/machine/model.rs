@@ -115,7 +115,9 @@ impl Model {
         };
         let parent_acl = path::parent(path).and_then(acl);
         let (acl, path) = (acl(path), path.to_owned());
-        self.changes.push(Change { zxid, kind, path, acl, parent_acl });
+        let of_write = self.changes.iter().rev().take_while(|change| change.zxid == zxid);
+        let position = of_write.count() as u32;
+        self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
     /// Gives the change that created a znode the list that it has got.

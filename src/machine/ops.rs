@@ -440,7 +440,9 @@ impl Write {
             _ if tree.is_open() => (None, None),
             parent => (acl(path), parent.and_then(acl)),
         };
-        self.changes.push(Change { zxid: self.zxid, kind, path: path.to_owned(), acl, parent_acl });
+        let (zxid, path) = (self.zxid, path.to_owned());
+        let position = u32::try_from(self.changes.len()).unwrap_or(u32::MAX);
+        self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
     /// The operation that goes over the limit fails, and tells the size of the whole request.

@@ -273,7 +273,7 @@ impl Node {
         }
         self.look_at_members();
         // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
-        let settled = self.leads_since.0 + self.patience() + self.config.heartbeat * 2;
+        let settled = self.leads_since + self.patience() + self.config.heartbeat * 2;
         if self.now.mono < settled || !self.may_change() {
             return self.report_health(BTreeSet::new());
         }
@@ -426,7 +426,7 @@ impl Node {
     /// voters or fewer are silent, or another learner has its place.
     fn report_health(&mut self, placed: BTreeSet<NodeId>) {
         let now = self.now.mono;
-        if now < self.leads_since.0 + self.patience() {
+        if now < self.leads_since + self.patience() {
             // It does not know yet.
             return;
         }

@@ -564,6 +564,7 @@ mod tests {
             kind: EventKind::DataChanged,
             path: "/a".to_owned(),
             zxid: 350,
+            position: 3,
             net: true,
             znode: Some(Box::new(EventZnode {
                 data: Some(b"data"[..].into()),

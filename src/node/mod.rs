@@ -44,6 +44,7 @@ mod lead;
 mod learners_tests;
 mod local;
 mod log;
+mod log_clock;
 mod members;
 mod membership;
 #[cfg(test)]
@@ -100,6 +101,7 @@ use history::History;
 use io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
+use log_clock::LogClock;
 pub(crate) use members::Keeping;
 use membership::Membership;
 pub(crate) use membership::REMOVED;
@@ -249,8 +251,10 @@ pub(crate) struct Node {
     // As the leader.
     /// It has applied an entry of its own term, and so all before it.
     serving: bool,
-    /// When it began to serve, and the log's time then.
-    leads_since: (Time, u64),
+    /// When it began to serve.
+    leads_since: Time,
+    /// Goes on while this node serves as the leader.
+    log_clock: LogClock,
     admission: Admission,
     early: VecDeque<(NodeId, Request)>,
     early_bytes: usize,
@@ -423,6 +427,7 @@ impl Node {
             // is still to be read: their silence proves nothing.
             self.renew_all();
         }
+        self.log_clock.advance(now);
         for input in inputs {
             self.take(input)?;
         }
@@ -625,7 +630,8 @@ impl Node {
         }
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
-            self.leads_since = (self.now.mono, self.machine.time());
+            self.leads_since = self.now.mono;
+            self.log_clock = LogClock::begin(self.now, self.machine.time());
             self.guests.again();
             self.reaper.lead(self.now.mono);
             self.renew_all();

@@ -8,8 +8,8 @@
 //!
 //! The first to find it turns it into `delay`, a znode with the delay as its time to live. While that
 //! is there nobody holds, and so the cluster counts the time, whoever waits and dies meanwhile. Times
-//! to live go by wall clocks. Should one have jumped, the delay is over all the same when whoever is
-//! first in line has seen it for so long by its own monotonic clock.
+//! to live count in the log's time, which may pass by a tenth more slowly than real time. The delay is
+//! over at the latest when whoever is first in line has seen it for so long by its own monotonic clock.
 //!
 //! Sources: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4; Consul,
 //! sessions, `LockDelay`.

@@ -69,7 +69,8 @@ impl Lock {
     /// The delay is the holder's, and kept in the cluster while it holds: those who come after wait
     /// for it whatever their own handle says. It counts from when somebody who wants the lock is first
     /// in line and sees that the holder is lost (at once, if somebody waits), and ends up to some
-    /// seconds late. It goes by the leader's wall clock, and ends early if that is set forward.
+    /// seconds late. It counts in the log's time (`docs/time.md`), which passes within a tenth of real
+    /// time; it ends early if a node begins to lead whose wall clock is ahead.
     /// Acquisitions through this handle cost one write more.
     ///
     /// Closing the session of a holder without a release is a loss, too.

@@ -72,8 +72,8 @@ impl Revocations {
         if let Some((sender, _)) = &earlier {
             let (kind, path) = (EventKind::DataChanged, path.to_owned());
             // There is room for it.
-            let (zxid, net, znode) = (stat.mzxid, false, None);
-            let _ = sender.try_send(WatchEvent { kind, path, zxid, net, znode });
+            let (zxid, position, net, znode) = (stat.mzxid, 0, false, None);
+            let _ = sender.try_send(WatchEvent { kind, path, zxid, position, net, znode });
         }
         Ok(Revocations { watch, earlier })
     }

@@ -79,6 +79,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         request_timeout: settings.request_timeout,
         session_timeout: settings.session_timeout,
         tick: settings.tick,
+        watch_capacity: crate::WATCH_CAPACITY,
     };
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
@@ -370,6 +371,7 @@ mod tests {
             request_timeout: builder.request_timeout,
             session_timeout: builder.session_timeout,
             tick: builder.tick,
+            watch_capacity: crate::WATCH_CAPACITY,
         };
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());

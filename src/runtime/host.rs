@@ -262,7 +262,7 @@ impl Host {
             }
         }
         let effects = self.engine.step(now, self.inputs.drain(..));
-        let mut unsettled = Vec::new();
+        let mut to_wake = Vec::new();
         if !effects.events.is_empty() {
             self.shared.tree.announce();
         }
@@ -270,13 +270,13 @@ impl Host {
             if let Some(watch) = self.watches.get_mut(&id)
                 && watch.deliver(event)
             {
-                unsettled.push(id);
+                to_wake.push(id);
             }
         }
         self.shared.tree.publish(effects.tree);
-        for id in unsettled {
+        for id in to_wake {
             if let Some(watch) = self.watches.get_mut(&id) {
-                watch.settle();
+                watch.wake();
             }
         }
         if let Some(reason) = &effects.stopped {

@@ -7,6 +7,7 @@ use super::clock::{MICRO, MILLI, Nanos, SECOND};
 use super::faults::{Fault, Rates};
 use super::random::Random;
 use crate::node::{Keeping, LogLimits};
+use crate::watch::WATCH_CAPACITY;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -58,6 +59,10 @@ pub(crate) struct Plan {
     pub(crate) fleet: bool,
     /// Whether an operator stops and starts the instances, and how.
     pub(crate) rolls: Option<Rolls>,
+    /// How many events wait in a watch's channel.
+    pub(crate) watch_capacity: usize,
+    /// Whether each process has a consumer of watches that resumes, and is slow now and then.
+    pub(crate) consumers: bool,
 }
 
 /// What an operator does with one instance after the other.
@@ -128,6 +133,8 @@ impl Plan {
             guest_tasks: 1,
             fleet: false,
             rolls: None,
+            watch_capacity: WATCH_CAPACITY,
+            consumers: false,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -137,7 +144,16 @@ impl Plan {
         plan.draw_members(&random.fork(8));
         plan.draw_guests(&random.fork(9));
         plan.draw_zones(&random.fork(10));
+        plan.draw_consumers(&random.fork(260));
         plan
+    }
+
+    fn draw_consumers(&mut self, random: &Random) {
+        if random.percent(30) {
+            self.consumers = true;
+            // So few that channels are often full.
+            self.watch_capacity = *random.pick(&[1, 2, 3, 5, 20, WATCH_CAPACITY]);
+        }
     }
 
     fn draw_guests(&mut self, random: &Random) {
@@ -190,6 +206,8 @@ impl Plan {
             guest_tasks: 1,
             fleet: true,
             rolls: None,
+            watch_capacity: WATCH_CAPACITY,
+            consumers: false,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
         }
     }

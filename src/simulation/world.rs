@@ -417,6 +417,7 @@ impl World {
             request_timeout: Duration::from_secs(30),
             session_timeout: plan.session_timeout,
             tick: plan.tick,
+            watch_capacity: plan.watch_capacity,
         };
         self.kernel.count_event("starts");
         self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();

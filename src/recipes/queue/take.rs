@@ -23,7 +23,8 @@ use crate::znode::{Condition, CreateMode, OpResult, Zxid};
 /// The kind of those who wait for an item.
 pub(super) const TAKER: &str = "take";
 
-/// The longest time between two looks at the cluster's clock when it seems to stand.
+/// The longest time between two looks at the cluster's clock when it seems to stand, as without a
+/// leader.
 const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// What there is to take.
@@ -265,8 +266,8 @@ impl Queue {
                     match either(self.changed(watch), slept).await {
                         Either::One(true) => {}
                         Either::One(false) => return Ok(None),
-                        // The cluster's clock may go more slowly than this one, or stand for a
-                        // while after a new leader's was behind.
+                        // The cluster's clock may go more slowly than this one, and stands while there
+                        // is no leader.
                         Either::Other(slept) => {
                             slept?;
                             clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);

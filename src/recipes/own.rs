@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::machine::command::Reply;
-use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::recipes::LockLost;
+use crate::recipes::ephemeral::discard_when_made;
 use crate::session::Session;
 use crate::watch::{Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
@@ -44,12 +43,7 @@ impl Creating {
 impl Drop for Creating {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            let discard = self.session.discarding_exactly();
-            pending.then(move |answer| {
-                if let Ok(Answer::Reply(Reply::Created(created))) = answer {
-                    discard(created.path, created.stat.czxid);
-                }
-            });
+            discard_when_made(&self.session, pending);
         }
     }
 }
@@ -250,7 +244,7 @@ impl Own {
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::Relaxed) {
             let path = self.session.root.full(&self.path).into_owned();
-            self.session.discarding_exactly()(path, self.czxid);
+            self.session.discarding()(path, self.czxid);
         }
     }
 }

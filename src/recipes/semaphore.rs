@@ -224,7 +224,7 @@ impl Semaphore {
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
-            self.line.session().nonblocking().set(contender.path(), HOLDS).await?;
+            contender.set(HOLDS).await?;
         }
         Ok(Permits { held: contender.hold().await?, permits })
     }

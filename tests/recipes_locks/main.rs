@@ -7,6 +7,7 @@ mod multi_lock;
 mod read_write_lock;
 mod reentrant_lock;
 mod semaphore;
+mod taken;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -6,9 +6,8 @@ use crossbeam_channel::Receiver;
 
 use super::take::Found;
 use crate::error::{Error, Result};
-use crate::machine::command::Reply;
-use crate::node::io::Answer;
 use crate::pending::Pending;
+use crate::recipes::ephemeral::discard_when_made;
 use crate::recipes::own::Own;
 use crate::recipes::{LockLost, blocking};
 use crate::session::Session;
@@ -42,18 +41,7 @@ impl Claiming {
 impl Drop for Claiming {
     fn drop(&mut self) {
         if let Some(claiming) = self.claiming.take() {
-            let discard = self.session.discarding_exactly();
-            claiming.then(move |answer| {
-                if let Ok(Answer::Reply(Reply::Multi(results))) = answer {
-                    let created = results.into_iter().find_map(|result| match result {
-                        OpResult::Created(created) => Some(created),
-                        _ => None,
-                    });
-                    if let Some(claim) = created {
-                        discard(claim.path, claim.stat.czxid);
-                    }
-                }
-            });
+            discard_when_made(&self.session, claiming);
         }
     }
 }

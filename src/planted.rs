@@ -117,6 +117,7 @@ pub enum Bug {
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
+    UsageUnchecked,
     ChrootIgnored,
     ChrootShown,
     PageSkips,
@@ -137,7 +138,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 116] = [
+    pub const ALL: [Bug; 117] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -231,6 +232,7 @@ impl Bug {
         Bug::LostHoldingShared,
         Bug::CloneInLine,
         Bug::PermitsOfOld,
+        Bug::UsageUnchecked,
         Bug::LearnerPromotedBehind,
         Bug::VoterRemovedBelowQuorum,
         Bug::JoinsAsVoter,
@@ -431,6 +433,9 @@ impl Bug {
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
             Bug::GuestWriteAnew => "what a client sends again to the next member gets a new number",
             Bug::GuestReadEarly => "a client's read is answered before its writes are done",
+            Bug::UsageUnchecked => {
+                "a transaction is committed though the use of a quota that it has read has changed"
+            }
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

@@ -22,7 +22,7 @@ use crate::root::Root;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, Shared};
 use crate::runtime::{entropy, expect};
-use crate::transaction::{self, Transaction};
+use crate::transaction::{self, Committed, Transaction};
 use crate::watch::{Watch, WatchMode};
 use crate::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
 
@@ -425,7 +425,8 @@ impl Session {
     /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
     /// is done as one [`Multi`] if nothing that it read has changed; otherwise it is run again, on
     /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX)
-    /// times. A `body` that writes nothing sends nothing.
+    /// times. A `body` that only reads sends nothing. Gives what `body` returned, and the results of
+    /// its writes: see [`Committed`].
     ///
     /// The first run reads this replica as it is: after [`Session::sync`] it is up to date. An error
     /// that `body` returns ends the transaction. Blocks as [`Session::create`] for each attempt.
@@ -436,12 +437,14 @@ impl Session {
     pub fn transact<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
             let mut transaction = Transaction::begin(self)?;
             let value = body(&mut transaction)?;
-            let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
+            let Some((multi, reads)) = transaction.commit() else {
+                return Ok(Committed::unwritten(value));
+            };
             if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
                 return outcome;
             }
@@ -453,7 +456,7 @@ impl Session {
     pub async fn transact_async<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
             let snapshot = match self.has_replica() {
@@ -463,7 +466,9 @@ impl Session {
             let (pending, value, reads) = {
                 let mut transaction = Transaction::on(self, snapshot);
                 let value = body(&mut transaction)?;
-                let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
+                let Some((multi, reads)) = transaction.commit() else {
+                    return Ok(Committed::unwritten(value));
+                };
                 (multi.submit(), value, reads)
             };
             if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {

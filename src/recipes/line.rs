@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::multi::Multi;
+use crate::multi::{Fence, Multi};
 use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
@@ -528,13 +528,9 @@ impl Held {
         (ours != Some(self.czxid)).then_some(LockLost::Deleted)
     }
 
-    /// Puts the check that it is still held before other operations.
-    pub(super) fn fence<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
-        if planted(Bug::FenceUnchecked) {
-            return multi;
-        }
-        let path = self.session.root.full(&self.path).into_owned();
-        multi.behind(path, Condition::Czxid(self.czxid))
+    /// That it is still held.
+    pub(super) fn fence(&self) -> Fence {
+        Fence::of(&self.session, &self.path, self.czxid)
     }
 
     /// Gives its place to a contender of another kind, in one write, so that nobody comes between.

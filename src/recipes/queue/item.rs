@@ -6,6 +6,7 @@ use crossbeam_channel::Receiver;
 
 use super::take::Found;
 use crate::error::{Error, Result};
+use crate::multi::Fence;
 use crate::pending::Pending;
 use crate::recipes::ephemeral::discard_when_made;
 use crate::recipes::own::Own;
@@ -117,6 +118,11 @@ impl Item {
     /// consumers that do not know yet that they have lost it.
     pub fn fencing_token(&self) -> u64 {
         self.claim.czxid()
+    }
+
+    /// That this consumer has the item, as a condition of what it writes.
+    pub fn fence(&self) -> Fence {
+        Fence::of(self.claim.session(), self.claim.path(), self.claim.czxid())
     }
 
     /// Whether this consumer surely has the item at this moment: the session is alive, and this

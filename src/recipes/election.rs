@@ -456,7 +456,7 @@ impl Leadership {
         self.held.wait_lost()
     }
 
-    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
         self.held.lost_async().await
     }

@@ -30,11 +30,11 @@ use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::{Making, discard_when_made, inner};
-use crate::recipes::{LockContender, LockLost};
+use crate::recipes::{LockContender, LockLost, blocking, own};
 use crate::runtime::entropy;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::watch::{EventKind, Watch, WatchEvent};
+use crate::watch::{Watch, WatchEvent};
 use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// The contenders of one path.
@@ -485,34 +485,13 @@ impl Held {
 
     /// Blocks until it is lost.
     pub(super) fn wait_lost(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.how_lost() {
-                return lost;
-            }
-            // The event is here before the tree shows it.
-            match self.watch.recv().map(|event| event.kind) {
-                Some(EventKind::Deleted) => return LockLost::Deleted,
-                Some(_) => {}
-                None => return self.how_lost().unwrap_or(LockLost::SessionOver),
-            }
-        }
+        blocking::until_lost(&self.session, self.lost_async())
     }
 
     /// Waits until it is lost: until [`Held::is_held`] is false, at the latest when this is polled
-    /// again after that. For one task at a time.
+    /// again after that.
     pub(super) async fn lost_async(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.how_lost() {
-                return lost;
-            }
-            // Its time is over, and the node has not come to say so.
-            if !self.session.is_alive() {
-                return LockLost::SessionOver;
-            }
-            if self.watch.next().await.is_none() {
-                return self.how_lost().unwrap_or(LockLost::SessionOver);
-            }
-        }
+        own::until_lost(&self.session, &self.watch, || self.how_lost()).await
     }
 
     pub(super) fn how_lost(&self) -> Option<LockLost> {

@@ -206,6 +206,11 @@ impl Own {
         end.as_deref().unwrap_or(watch).next().await
     }
 
+    /// Waits until it is lost, by a watch that [`Own::watch_by`] was given.
+    pub(super) async fn lost_async(&self, watch: &Watch) -> LockLost {
+        until_lost(&self.session, watch, || self.how_lost()).await
+    }
+
     /// Replaces its data.
     ///
     /// # Errors
@@ -247,6 +252,22 @@ impl Own {
             self.session.discarding()(path, self.czxid);
         }
     }
+}
+
+/// Waits until something is lost, by a watch that fires when its znode is deleted. It takes no event,
+/// so that any number of tasks may wait, and whoever reads the watch's channel beside them.
+pub(super) async fn until_lost(
+    session: &Session,
+    watch: &Watch,
+    how_lost: impl Fn() -> Option<LockLost>,
+) -> LockLost {
+    watch
+        .until(|is_over| {
+            // Or its time is over, and the node has not come to say so.
+            let is_over = is_over || !session.is_alive();
+            how_lost().or_else(|| is_over.then_some(LockLost::SessionOver))
+        })
+        .await
 }
 
 impl Drop for Own {

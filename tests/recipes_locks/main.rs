@@ -2,6 +2,7 @@
 //! locks as one.
 
 mod lock;
+mod lost;
 mod many;
 mod multi_lock;
 mod read_write_lock;

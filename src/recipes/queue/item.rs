@@ -139,25 +139,12 @@ impl Item {
 
     /// Blocks until it is lost: until [`Item::is_held`] is false.
     pub fn wait_lost(&self) -> LockLost {
-        // It is never an error.
-        let lost = async { Ok(self.lost_async().await) };
-        blocking::forever(self.claim.session(), lost).unwrap_or(LockLost::SessionOver)
+        blocking::until_lost(self.claim.session(), self.lost_async())
     }
 
-    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.claim.how_lost() {
-                return lost;
-            }
-            // Its time is over, and the node has not come to say so.
-            if !self.claim.session().is_alive() {
-                return LockLost::SessionOver;
-            }
-            if self.watch.next().await.is_none() {
-                return self.claim.how_lost().unwrap_or(LockLost::SessionOver);
-            }
-        }
+        self.claim.lost_async(&self.watch).await
     }
 
     /// The item is done with, and leaves the queue; waits until that is so.

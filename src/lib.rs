@@ -109,7 +109,7 @@ pub use builder::Builder;
 pub use coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
 pub use error::{Error, Result};
 pub use metrics::Metrics;
-pub use multi::Multi;
+pub use multi::{Fence, Multi};
 pub use multi_read::{ReadOp, ReadResult};
 pub use nonblocking::NonBlocking;
 pub use pending::Pending;
@@ -120,7 +120,7 @@ pub use security::Tls;
 pub use security::{Secret, Security};
 pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
-pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
+pub use transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{
     EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, Watch, WatchEvent,
     WatchMode, WatcherType,

@@ -120,6 +120,7 @@ pub enum Bug {
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
+    UsageUnchecked,
     ChrootIgnored,
     ChrootShown,
     PageSkips,
@@ -141,7 +142,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 120] = [
+    pub const ALL: [Bug; 121] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -238,6 +239,7 @@ impl Bug {
         Bug::LostHoldingShared,
         Bug::CloneInLine,
         Bug::PermitsOfOld,
+        Bug::UsageUnchecked,
         Bug::LearnerPromotedBehind,
         Bug::VoterRemovedBelowQuorum,
         Bug::JoinsAsVoter,
@@ -446,6 +448,9 @@ impl Bug {
             Bug::GuestReadEarly => "a client's read is answered before its writes are done",
             Bug::ReadyBeforePlace => {
                 "an instance is ready before it has the vote that it is to take"
+            }
+            Bug::UsageUnchecked => {
+                "a transaction is committed though the use of a quota that it has read has changed"
             }
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"

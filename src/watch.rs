@@ -1,6 +1,5 @@
 //! Watches as their users hold them, and how events reach them.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -273,10 +272,16 @@ impl Watch {
         self.events().recv().ok()
     }
 
-    /// Waits for the next event without blocking the thread; `None` when the watch is over. For one
-    /// task at a time.
+    /// Waits for the next event without blocking the thread; `None` when the watch is over. Several
+    /// tasks may wait: one of them gets the event, and all learn of the end.
     pub async fn next(&self) -> Option<WatchEvent> {
-        poll_fn(|context| self.events.poll(context.waker())).await
+        self.events.next().await
+    }
+
+    /// Waits until `done` gives something, and leaves the events to others: see
+    /// [`EventReceiver::until`].
+    pub(crate) async fn until<T>(&self, done: impl FnMut(bool) -> Option<T>) -> T {
+        self.events.until(done).await
     }
 }
 

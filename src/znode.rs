@@ -289,6 +289,15 @@ pub enum Condition {
     Cversion(u64),
     /// Its ACL has this version.
     Aversion(u64),
+    /// It is the znode of [`Quota::stats_path`](crate::Quota::stats_path), and shows this
+    /// [`Usage`](crate::Usage). (That znode's mzxid and version stay while its data follows each
+    /// write.)
+    Usage {
+        /// How many znodes.
+        znodes: u64,
+        /// How many bytes of data.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for Condition {
@@ -302,6 +311,9 @@ impl fmt::Display for Condition {
             Condition::Pzxid(zxid) => write!(f, "children last changed by write {zxid}"),
             Condition::Cversion(cversion) => write!(f, "cversion {cversion}"),
             Condition::Aversion(aversion) => write!(f, "aversion {aversion}"),
+            Condition::Usage { znodes, bytes } => {
+                write!(f, "a use of {znodes} znodes and {bytes} bytes")
+            }
         }
     }
 }

@@ -26,7 +26,9 @@ fn write(session: &Session, rounds: usize) {
     for _ in 0..rounds {
         let set = |number| session.nonblocking().set(&format!("/n{number}"), &vec![7; BYTES]);
         let pending: Vec<_> = (0..ZNODES).map(set).collect();
-        pending.into_iter().for_each(|one| drop(one.wait().unwrap()));
+        for one in pending {
+            one.wait().unwrap();
+        }
     }
 }
 

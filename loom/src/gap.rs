@@ -1,4 +1,3 @@
-use std::future::poll_fn;
 use std::sync::Arc;
 
 use loom::future::block_on;
@@ -144,7 +143,7 @@ fn a_task_that_waits_is_woken_for_all_and_for_the_end() {
                 change(&published, &mut sender, number..=number);
             }
         });
-        while let Some(event) = block_on(poll_fn(|context| events.poll(context.waker()))) {
+        while let Some(event) = block_on(events.next()) {
             reader.take(event);
         }
         assert_eq!(reader.known, 2);
@@ -164,7 +163,7 @@ fn a_task_that_waits_is_woken_for_a_gap() {
             sender
         });
         while reader.known < 3 {
-            let event = block_on(poll_fn(|context| events.poll(context.waker())));
+            let event = block_on(events.next());
             reader.take(event.unwrap());
         }
         drop(node.join().unwrap());
@@ -216,5 +215,45 @@ fn a_last_event_has_a_place_behind_the_gap() {
         sender.deliver_last(Event::Changed(3));
         let seen = std::iter::from_fn(|| events.events().try_recv().ok());
         assert_eq!(seen.collect::<Vec<_>>(), [Event::Changed(1), Event::Gap(2), Event::Changed(3)]);
+    });
+}
+
+/// Each takes an event or none, and both see the end.
+#[test]
+fn all_tasks_that_wait_are_woken_by_the_end() {
+    every_schedule(|| {
+        let (published, mut sender, events, _) = start(1);
+        let events = Arc::new(events);
+        let other = {
+            let events = Arc::clone(&events);
+            thread::spawn(move || {
+                let read = block_on(events.until(|is_over| is_over.then_some(())));
+                (read, block_on(events.next()).is_some())
+            })
+        };
+        change(&published, &mut sender, 1..=1);
+        drop(sender);
+        let first = block_on(events.next()).is_some();
+        let ((), second) = other.join().unwrap();
+        assert!(first != second, "one of them has the event");
+    });
+}
+
+/// Both wait for the same value, and neither takes the event that says that it is there.
+#[test]
+fn all_tasks_that_wait_for_a_value_are_woken_when_it_is_there() {
+    every_schedule(|| {
+        let (published, mut sender, events, _) = start(1);
+        let events = Arc::new(events);
+        let until = |events: Arc<EventReceiver<Event>>, published: Arc<Published<u64>>| {
+            block_on(events.until(|_| (**published.read() == 1).then_some(())));
+        };
+        let other = {
+            let (events, published) = (Arc::clone(&events), Arc::clone(&published));
+            thread::spawn(move || until(events, published))
+        };
+        change(&published, &mut sender, 1..=1);
+        until(events, published);
+        other.join().unwrap();
     });
 }

@@ -49,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
+    /// Whether there are transactions that look at the use of a quota.
+    pub(crate) usage: bool,
     /// The zone of each place; empty: it names none.
     pub(crate) zones: Vec<&'static str>,
     /// Places for instances without a replica, behind those of the members.
@@ -128,6 +130,7 @@ impl Plan {
             },
             mixed: random.fork(5).percent(50),
             queues: false,
+            usage: false,
             zones: Vec::new(),
             guests: 0,
             guest_tasks: 1,
@@ -145,6 +148,7 @@ impl Plan {
         plan.draw_guests(&random.fork(9));
         plan.draw_zones(&random.fork(10));
         plan.draw_consumers(&random.fork(260));
+        plan.usage = random.fork(280).percent(20);
         plan
     }
 
@@ -202,6 +206,7 @@ impl Plan {
             pending_requests_max: 10_000,
             mixed: false,
             queues: false,
+            usage: false,
             guests: 980,
             guest_tasks: 1,
             fleet: true,

@@ -10,12 +10,14 @@
 //! A reader that has taken a gap reads a value that shows all that this gap stands for, because
 //! reads wait while a change is being announced.
 //!
-//! A task is woken only after the value has been published: its waker is the user's code, which may
-//! read the value on this very thread.
+//! Tasks are woken only after the value has been published: a waker is the user's code, which may
+//! read the value on this very thread. Any number of tasks may wait. All are woken, since some wait
+//! for an event, which one of them takes, and some for what it stands for, and leave it to others.
 //!
 //! The channel is made when one of its ends first sends or looks. Until then a watch costs a few
 //! words, and there may be a million of them.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -45,8 +47,30 @@ pub(crate) struct EventReceiver<E> {
 #[derive(Debug)]
 struct Between<E> {
     channel: Mutex<Channel<E>>,
-    /// The task that waits for events.
-    waiting: Mutex<Option<Waker>>,
+    waiting: Mutex<Waiting>,
+}
+
+/// The tasks that wait.
+#[derive(Debug)]
+enum Waiting {
+    /// There has been none yet.
+    Nobody,
+    Tasks(Box<Tasks>),
+    /// The sender is gone, and nobody need wait.
+    Over,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    /// Each with the number of its [`Waiter`], in their order.
+    wakers: Vec<(u64, Waker)>,
+    last_number: u64,
+}
+
+/// One that waits. Dropped, it is not woken any more.
+struct Waiter<'a, E> {
+    receiver: &'a EventReceiver<E>,
+    number: Option<u64>,
 }
 
 /// Whoever wants the channel first makes it, and leaves the other end here.
@@ -65,7 +89,8 @@ enum Channel<E> {
 
 /// A channel in which so many events may wait.
 pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) {
-    let between = Between { channel: Mutex::new(Channel::Unmade), waiting: Mutex::new(None) };
+    let waiting = Mutex::new(Waiting::Nobody);
+    let between = Between { channel: Mutex::new(Channel::Unmade), waiting };
     let between = Arc::new(between);
     let receiver = EventReceiver { events: OnceLock::new(), between: Arc::clone(&between) };
     (EventSender { capacity, touched: false, sender: None, between }, receiver)
@@ -118,16 +143,16 @@ impl<E> EventSender<E> {
     /// Wakes the task that waits, after the value has been published.
     pub(crate) fn wake(&mut self) {
         self.touched = false;
-        self.between.wake();
+        self.between.wake(false);
     }
 }
 
 impl<E> Drop for EventSender<E> {
     fn drop(&mut self) {
-        // In this order: the task that is woken must see the channel closed.
+        // In this order: a task that is woken must see the channel closed.
         self.sender = None;
         self.between.close();
-        self.between.wake();
+        self.between.wake(true);
     }
 }
 
@@ -137,15 +162,84 @@ impl<E> EventReceiver<E> {
         self.events.get_or_init(|| self.between.receiver())
     }
 
-    /// The next event, `None` after the last one. For one task at a time.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<E>> {
+    /// Waits for the next event, `None` after the last one. Of several that wait, one gets it.
+    pub(crate) async fn next(&self) -> Option<E> {
+        let mut waiter = self.waiter();
+        poll_fn(|context| waiter.poll(context.waker())).await
+    }
+
+    /// Waits until `done` gives something, and leaves the events to others. It is asked now, and again
+    /// each time that there were events, or there will be no more: which it is told.
+    pub(crate) async fn until<T>(&self, mut done: impl FnMut(bool) -> Option<T>) -> T {
+        let mut waiter = self.waiter();
+        poll_fn(|context| {
+            // Registered before looking, so that what comes in between wakes the task.
+            let is_over = waiter.register(context.waker());
+            done(is_over).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn waiter(&self) -> Waiter<'_, E> {
+        Waiter { receiver: self, number: None }
+    }
+}
+
+impl<E> Waiter<'_, E> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Option<E>> {
         // Registered before looking, so that what comes in between wakes the task.
-        self.between.register(waker);
-        match self.events().try_recv() {
+        self.register(waker);
+        match self.receiver.events().try_recv() {
             Ok(event) => Poll::Ready(Some(event)),
             Err(TryRecvError::Disconnected) => Poll::Ready(None),
             Err(TryRecvError::Empty) => Poll::Pending,
         }
+    }
+
+    /// Asks to be woken, by this waker and no former one. Whether the sender is gone, and nobody will
+    /// be woken.
+    fn register(&mut self, waker: &Waker) -> bool {
+        let mut waiting = self.receiver.between.waiting();
+        if matches!(*waiting, Waiting::Nobody) {
+            *waiting = Waiting::Tasks(Box::default());
+        }
+        let Waiting::Tasks(tasks) = &mut *waiting else { return true };
+        let number = *self.number.get_or_insert_with(|| {
+            tasks.last_number += 1;
+            tasks.last_number
+        });
+        let former = match tasks.at(number) {
+            Ok(at) => Some(std::mem::replace(&mut tasks.wakers[at].1, waker.clone())),
+            Err(at) => {
+                tasks.wakers.insert(at, (number, waker.clone()));
+                None
+            }
+        };
+        drop(waiting);
+        // Not under the lock: it is the user's code.
+        drop(former);
+        false
+    }
+}
+
+impl Tasks {
+    /// Where a waiter's waker is, or would be.
+    fn at(&self, number: u64) -> Result<usize, usize> {
+        self.wakers.binary_search_by_key(&number, |(number, _)| *number)
+    }
+}
+
+impl<E> Drop for Waiter<'_, E> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut waiting = self.receiver.between.waiting();
+        let removed = match &mut *waiting {
+            Waiting::Tasks(tasks) => tasks.at(number).ok().map(|at| tasks.wakers.remove(at)),
+            Waiting::Nobody | Waiting::Over => None,
+        };
+        drop(waiting);
+        // Not under the lock: it is the user's code.
+        drop(removed);
     }
 }
 
@@ -190,14 +284,21 @@ impl<E> Between<E> {
         }
     }
 
-    fn register(&self, waker: &Waker) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) {
-        let waker = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
+    /// Wakes all who wait. After the last time, they need not ask again.
+    fn wake(&self, is_over: bool) {
+        let mut waiting = self.waiting();
+        let woken = match &mut *waiting {
+            Waiting::Tasks(tasks) => std::mem::take(&mut tasks.wakers),
+            Waiting::Nobody | Waiting::Over => Vec::new(),
+        };
+        if is_over {
+            *waiting = Waiting::Over;
         }
+        drop(waiting);
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }

@@ -83,13 +83,13 @@ impl Way for Lease {
             CreateMode::Ephemeral,
         );
         if let Some(place) = place {
-            multi = multi.delete(place.path());
+            multi = place.leave_in(multi);
         }
         if planted(Bug::QueueItemLost) {
             multi = multi.delete(&item);
         }
         let mut claiming = Claiming::new(&queue.session, multi.submit());
-        match overtaken(claiming.claimed().await, &item, place)? {
+        match overtaken(claiming.claimed().await, place)? {
             Some(results) => {
                 let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
                     return Err(Error::NoNode { path: claim });
@@ -126,29 +126,32 @@ impl Way for Removal<'_> {
             .require(&path::join(&queue.claims, &found.name.name), Condition::Absent)
             .delete(&item);
         if let Some(place) = place {
-            multi = multi.delete(place.path());
+            multi = place.leave_in(multi);
         }
         let removing = multi.submit();
         self.0.store(true, Ordering::Relaxed);
         let removed = removing.await;
         self.0.store(false, Ordering::Relaxed);
-        let removed = overtaken(removed, &item, place)?.is_some();
+        let removed = overtaken(removed, place)?.is_some();
         Ok((removed || planted(Bug::QueueItemTwice)).then(|| found.data.to_vec()))
     }
 }
 
-/// `None` if the multi failed since the item has been taken, or there is nowhere to put a claim.
+/// `None` if the multi failed since the item has been taken, or there is nowhere to put a claim. An
+/// error if the place in the line is gone.
 fn overtaken(
     done: Result<Vec<OpResult>>,
-    item: &str,
     place: Option<&Contender>,
 ) -> Result<Option<Vec<OpResult>>> {
     match done {
         Ok(results) => Ok(Some(results)),
         Err(Error::Multi { error, .. }) => match *error {
-            Error::Unmet { .. } | Error::NodeExists { .. } => Ok(None),
-            Error::NoNode { path } if path == item => Ok(None),
-            Error::NoNode { path } if place.is_none_or(|place| place.path() != path) => Ok(None),
+            Error::NoNode { path } | Error::Unmet { path, .. }
+                if place.is_some_and(|place| place.path() == path) =>
+            {
+                Err(Error::NoNode { path })
+            }
+            Error::NoNode { .. } | Error::Unmet { .. } | Error::NodeExists { .. } => Ok(None),
             error => Err(error),
         },
         Err(error) => Err(error),
@@ -256,7 +259,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(due) => {
-                    let set = self.session.nonblocking().set(place.path(), b"").await?;
+                    let set = place.set(b"").await?;
                     self.learn_time(set.mtime);
                     let Some(left) = due.checked_sub(set.mtime).filter(|left| *left > 0) else {
                         continue;

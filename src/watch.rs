@@ -428,7 +428,7 @@ impl WatchSender {
         };
         #[cfg(any(test, feature = "simulator"))]
         if planted(Bug::GapLate) && (self.late.is_some() || self.events.is_full()) {
-            self.late = Some(Box::new(gap(event)));
+            self.late.get_or_insert_with(|| Box::new(gap(event)));
             return self.events.touch();
         }
         self.events.deliver(event, gap)

@@ -82,8 +82,14 @@ impl Node {
     }
 
     /// The time that this node stamps as the leader.
-    pub(crate) fn log_time(&self) -> u64 {
+    pub(super) fn log_time(&self) -> u64 {
         self.log_clock.time_ms()
+    }
+
+    /// The same, if it serves as the leader.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn stamps(&self) -> Option<u64> {
+        (self.serving && self.stopped.is_none()).then(|| self.log_time())
     }
 
     /// Raises the cluster's version to what all members can do, by an entry of its own: who can do

@@ -4,7 +4,6 @@ use super::checks::agreement::same_state;
 use super::checks::{Violation, require};
 use super::process::Process;
 use super::world::World;
-use crate::runtime::clock::Simulated;
 
 impl World {
     /// Whether all that can run do, and are at the same place in the log.
@@ -57,10 +56,10 @@ impl World {
         }
         checks.oracle.check_state()?;
         checks.linearizable()?;
-        if let Some(leader) = self.leader() {
+        let life = self.leader().and_then(|leader| self.processes[leader].life.as_ref());
+        if let Some(time) = life.and_then(|life| life.host.node().stamps()) {
             // One that is due is looked for every second, or every heartbeat if that is longer.
             let allowed = 5_000 + 4 * self.kernel.plan.heartbeat.as_millis() as u64;
-            let time = self.processes[leader].clock.wall_ms();
             let overdue = checks.oracle.overdue(time, allowed);
             require(overdue.is_none(), "I31 what is due is deleted", || {
                 format!("{overdue:?} should have gone")

@@ -63,8 +63,9 @@ pub(crate) struct Plan {
     pub(crate) rolls: Option<Rolls>,
     /// How many events wait in a watch's channel.
     pub(crate) watch_capacity: usize,
-    /// Whether each process has a consumer of watches that resumes, and is slow now and then.
-    pub(crate) consumers: bool,
+    /// Whether each member has a consumer of watches that resumes, and is slow now and then: then the
+    /// seed of their choices.
+    pub(crate) consumers: Option<u64>,
 }
 
 /// What an operator does with one instance after the other.
@@ -137,7 +138,7 @@ impl Plan {
             fleet: false,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
-            consumers: false,
+            consumers: None,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -154,7 +155,7 @@ impl Plan {
 
     fn draw_consumers(&mut self, random: &Random) {
         if random.percent(30) {
-            self.consumers = true;
+            self.consumers = Some(random.next());
             // So few that channels are often full.
             self.watch_capacity = *random.pick(&[1, 2, 3, 5, 20, WATCH_CAPACITY]);
         }
@@ -212,7 +213,7 @@ impl Plan {
             fleet: true,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
-            consumers: false,
+            consumers: None,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
         }
     }

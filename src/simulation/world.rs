@@ -497,6 +497,9 @@ impl World {
             self.kernel.count_event(how);
             checks.sessions.ended(end, self.kernel.phase.get())?;
         }
+        let (mono, leads) = (self.processes[place].clock.now(), node.leadership().0);
+        let log_time = node.machine().time();
+        checks.log_time.stepped((place, leads), mono, node.stamps(), log_time)?;
         checks.sessions.stay_over()?;
         checks.queues.committed(oracle, self.now())?;
         let (from, to) = (before.zxid, node.machine().zxid());

@@ -6,9 +6,11 @@
 //! field in [`Checks`], and a call where it has something to look at.
 
 pub(crate) mod agreement;
+pub(crate) mod consumers;
 pub(crate) mod durability;
 pub(crate) mod elections;
 pub(crate) mod locks;
+pub(crate) mod log_time;
 pub(crate) mod membership;
 pub(crate) mod order;
 pub(crate) mod queues;
@@ -63,8 +65,10 @@ pub(crate) struct Checks {
     /// What clients saw of the registers.
     pub(crate) history: History,
     moments: u64,
+    pub(crate) consumers: consumers::Consumers,
     pub(crate) elections: elections::Elections,
     pub(crate) locks: locks::Locks,
+    pub(crate) log_time: log_time::LogTime,
     pub(crate) membership: membership::Membership,
     pub(crate) order: order::Order,
     pub(crate) queues: queues::Queues,
@@ -81,15 +85,17 @@ impl Checks {
             agreement: agreement::Agreement::default(),
             history: History::default(),
             moments: 0,
+            consumers: consumers::Consumers::default(),
             elections: elections::Elections::new(plan.clocks_are_fair()),
             locks: locks::Locks::new(plan.clocks_are_fair()),
+            log_time: log_time::LogTime::default(),
             membership: membership::Membership::default(),
             order: order::Order::default(),
             queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),
             state: state::State::default(),
-            watches: watches::Watches::default(),
+            watches: watches::Watches::new(plan.watch_capacity),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::machine::command::{Change, ChangeKind};
 use crate::path;
 use crate::simulation::client::Handle;
 use crate::simulation::oracle::{Known, Oracle, gives};
-use crate::watch::{EVENT_DATA_MAX, EventKind, WATCH_CAPACITY, WatchEvent, WatcherType};
+use crate::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
 use crate::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub(crate) struct Watched {
 #[derive(Debug)]
 struct Record {
     watched: Watched,
+    /// How many events wait in its channel.
+    capacity: usize,
     /// Places in the list of changes from which on the watch may have been set.
     candidates: Vec<usize>,
     fired: bool,
@@ -83,10 +85,12 @@ struct Record {
     removed: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watches {
     records: BTreeMap<u64, Record>,
     next: u64,
+    /// How many events wait in a channel.
+    capacity: usize,
     /// Events that were compared.
     pub(crate) events: u64,
 }
@@ -117,7 +121,11 @@ impl Moved {
 }
 
 /// What a watch tells of a change, if anything.
-fn told<'a>(kind: Kind, watched: &'a str, change: &'a Change) -> Option<(EventKind, &'a str)> {
+pub(super) fn told<'a>(
+    kind: Kind,
+    watched: &'a str,
+    change: &'a Change,
+) -> Option<(EventKind, &'a str)> {
     let own = change.path == watched;
     let child =
         || change.kind != ChangeKind::DataChanged && path::parent(&change.path) == Some(watched);
@@ -139,12 +147,21 @@ fn told<'a>(kind: Kind, watched: &'a str, change: &'a Change) -> Option<(EventKi
 }
 
 /// W7: whether a session of these ids may hear of what it is told of a change.
-fn hears(ids: &[Id], change: &Change, told: EventKind) -> bool {
+pub(super) fn hears(ids: &[Id], change: &Change, told: EventKind) -> bool {
     let acl = if told == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
     acl.as_deref().map(AccessList::entries).is_none_or(|acl| gives(acl, ids, Permissions::READ))
 }
 
+/// W5: where what is told of a change stands among the events of its write.
+pub(super) fn position(change: &Change, told: EventKind) -> u32 {
+    change.position * 2 + u32::from(told == EventKind::ChildrenChanged)
+}
+
 impl Watches {
+    pub(crate) fn new(capacity: usize) -> Watches {
+        Watches { records: BTreeMap::new(), next: 0, capacity, events: 0 }
+    }
+
     /// A watch that was set when its replica was somewhere between two zxids, together with a read
     /// of its path that `fits`.
     pub(crate) fn set(
@@ -194,9 +211,17 @@ impl Watches {
         // So that those of one place are next to each other.
         let id = ((place as u64) << 40) + self.next;
         self.next += 1;
-        let (fired, seen, removing, removed) = (false, 0, false, false);
-        let mut record =
-            Record { watched, candidates, fired, used_up: false, seen, removing, removed };
+        let (capacity, fired, seen, removing, removed) = (self.capacity, false, 0, false, false);
+        let mut record = Record {
+            watched,
+            capacity,
+            candidates,
+            fired,
+            used_up: false,
+            seen,
+            removing,
+            removed,
+        };
         self.events += record.check(oracle, Moved::at(place, to))?;
         self.records.insert(id, record);
         Ok(id)
@@ -309,7 +334,14 @@ impl Record {
                 continue;
             }
             if event.kind == EventKind::Gap {
-                self.check_gap(oracle, moved, &event, events > WATCH_CAPACITY as u64)?;
+                let is_full = events > self.capacity as u64;
+                // What was left out may be a part of the net changes.
+                let of_net = net_is_due || !net.is_empty();
+                if is_full {
+                    net_is_due = false;
+                    net.clear();
+                }
+                self.check_gap(oracle, moved, &event, (is_full, of_net))?;
                 continue;
             }
             self.fired = true;
@@ -329,14 +361,17 @@ impl Record {
                 let next = next_told(oracle, *place, moved.to, &self.watched);
                 let Some((at, told)) = next else { return false };
                 *place = at + 1;
-                let zxid = oracle.changes()[at].zxid;
-                told == (event.kind, event.path.as_str()) && zxid == event.zxid
+                let change = &oracle.changes()[at];
+                told == (event.kind, event.path.as_str())
+                    && change.zxid == event.zxid
+                    && position(change, told.0) == event.position
             });
             require(!self.candidates.is_empty(), "W2 W3 the event that is due", || {
                 let due: Vec<_> = before
                     .iter()
                     .filter_map(|place| next_told(oracle, *place, moved.to, &self.watched))
-                    .map(|(at, told)| (told, oracle.changes()[at].zxid))
+                    .map(|(at, told)| (told, &oracle.changes()[at]))
+                    .map(|(told, change)| (told, change.zxid, position(change, told.0)))
                     .collect();
                 format!("a {kind:?} watch of {path} got {event:?}, and due was {due:?}")
             })?;
@@ -400,21 +435,36 @@ impl Record {
         oracle: &Oracle,
         moved: Moved,
         event: &WatchEvent,
-        is_full: bool,
+        (is_full, of_net): (bool, bool),
     ) -> Result<(), Violation> {
         let Watched { kind, path, data, .. } = &self.watched;
         let from = self.candidates.iter().copied().min().unwrap_or(0);
         let mut missed = oracle.changes()[from..].iter();
         // Who may hear of it does not matter: that something was missed is all that it says.
-        let of_missed =
-            missed.any(|change| change.zxid == event.zxid && told(*kind, path, change).is_some());
-        let known = moved.attached.is_some() && *data && of_missed;
-        let is_due = moved.is_forgotten() || known || is_full;
+        let first_missed = missed
+            .find(|change| told(*kind, path, change).is_some())
+            .is_some_and(|change| change.zxid == event.zxid);
+        let known = moved.attached.is_some() && *data && first_missed;
+        let is_next = |place: &usize| {
+            let next = next_told(oracle, *place, moved.to, &self.watched);
+            next.is_some_and(|(at, (told, _))| {
+                let change = &oracle.changes()[at];
+                (change.zxid, position(change, told)) == (event.zxid, event.position)
+            })
+        };
+        let left_out = is_full && (of_net || self.candidates.iter().any(is_next));
+        let is_due = moved.is_forgotten() || known || left_out;
         let range = event.zxid <= moved.to && event.path == *path;
         require(is_due && range && !kind.fires_once(), "W6 gaps", || {
             format!("a {kind:?} watch of {path} got {event:?}, at {moved:?}")
         })?;
-        self.candidates = vec![oracle.first_after(event.zxid)];
+        let end = oracle.first_after(moved.to);
+        self.candidates = vec![end];
+        if !is_full {
+            // It stands for what its member did not know, and what came after that follows.
+            let begin = oracle.first_after(event.zxid.saturating_sub(1)).max(from);
+            self.candidates.extend(begin..end);
+        }
         Ok(())
     }
 
@@ -535,7 +585,7 @@ impl Record {
             }
         };
         let in_range = net.iter().all(|event| event.zxid > moved.from && event.zxid <= installed);
-        let sorted = net.is_sorted_by_key(|event| event.zxid);
+        let sorted = net.is_sorted_by_key(|event| (event.zxid, event.position));
         require(right && in_range && sorted, "W6 net changes after a snapshot", || {
             format!(
                 "a {kind:?} watch of {path} got {net:?} from zxid {} to {installed}",

@@ -247,7 +247,7 @@ async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     };
     let token = guard.fencing_token();
     let times = (kernel.now(), LOCK_DELAY.as_nanos() as Nanos);
-    // Times to live go by wall clocks.
+    // A new leader takes the log's time forward if its wall clock has jumped ahead.
     let jumped = kernel.fault_counts()[Fault::WallJump as usize] > 0;
     let kept = kernel.checks.borrow_mut().shares.delayed(name, token, times);
     kernel.check(if jumped { Ok(()) } else { kept });

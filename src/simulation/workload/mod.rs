@@ -4,6 +4,7 @@
 //! until [`Kernel::is_stopping`], and an arm in [`start`].
 
 mod accounts;
+mod consumers;
 mod election;
 mod fleet;
 mod lock_family;
@@ -44,6 +45,15 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             11 => kernel.executor.spawn(place, state::run(client)),
             _ => kernel.executor.spawn(place, election::run(client)),
         }
+    }
+    if let Some(seed) = kernel.plan.consumers
+        && !kernel.plan.is_guest(place)
+    {
+        // Choices of its own: the others make theirs as if it were not there.
+        let random = Rc::new(Random::new(seed ^ kernel.now()).fork(place as u64));
+        let (kernel, coordinator) = (Rc::clone(kernel), coordinator.clone());
+        let client = Client { kernel, place, coordinator, random };
+        client.kernel.executor.spawn(place, consumers::run(client.clone()));
     }
     if kernel.plan.queues {
         let client = new_client(kernel, place, coordinator);

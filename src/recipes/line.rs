@@ -20,7 +20,7 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::Receiver;
 
@@ -400,7 +400,7 @@ impl Contender {
             path,
             mark: self.mark.take(),
             watch,
-            released: false,
+            released: AtomicBool::new(false),
         })
     }
 }
@@ -408,7 +408,7 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if let Some((path, czxid)) = self.created.take() {
-            give_up(&self.session, &path, czxid, self.mark.take());
+            give_up(&self.session, &path, czxid, self.mark.as_deref());
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet.
@@ -418,10 +418,10 @@ impl Drop for Contender {
 }
 
 /// Deletes a contender's znode and its mark, without waiting for that.
-fn give_up(session: &Session, path: &str, czxid: Zxid, mark: Option<String>) {
+fn give_up(session: &Session, path: &str, czxid: Zxid, mark: Option<&str>) {
     if let Some(mark) = mark {
         // Only together: the mark of a contender that is lost stays.
-        session.discard_with(path, czxid, &mark);
+        session.discard_with(path, czxid, mark);
     }
     // Also if its mark was deleted by somebody else.
     session.discarding()(session.root.full(path).into_owned(), czxid);
@@ -447,7 +447,7 @@ pub(super) struct Held {
     /// A znode that goes with it when it is let go of.
     mark: Option<String>,
     watch: Watch,
-    released: bool,
+    released: AtomicBool,
 }
 
 impl fmt::Debug for Held {
@@ -475,7 +475,8 @@ impl Held {
 
     /// Whether it is held at this moment, for sure. Once false, it stays so.
     pub(super) fn is_held(&self) -> bool {
-        self.session.is_alive() && self.how_lost().is_none()
+        let released = self.released.load(Ordering::Acquire);
+        !released && self.session.is_alive() && self.how_lost().is_none()
     }
 
     /// Its loss shows here, by a message or the channel's end.
@@ -514,7 +515,7 @@ impl Held {
 
     /// Gives its place to a contender of another kind, in one write, so that nobody comes between.
     /// The token stays. If this fails, or its future is dropped, the place is given up.
-    pub(super) async fn change(mut self, kind: &str) -> Result<Held> {
+    pub(super) async fn change(self, kind: &str) -> Result<Held> {
         let lost = || Error::NoNode { path: self.path.clone() };
         let (line, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
         let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
@@ -528,7 +529,7 @@ impl Held {
         let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
         // Should this end before it is done, both are deleted.
         let own = Making::new(&self.session, changing).made().await.map_err(gone)?;
-        self.released = true;
+        self.released.store(true, Ordering::Release);
         let contender = Contender {
             session: self.session.clone(),
             creating: None,
@@ -542,11 +543,18 @@ impl Held {
         Ok(held)
     }
 
+    /// Lets go of it, without waiting for that.
+    pub(super) fn discard(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            give_up(&self.session, &self.path, self.czxid, self.mark.as_deref());
+        }
+    }
+
     /// Lets go of it and waits until that is done. That it was lost already is no error.
-    pub(super) fn release(mut self) -> Result<()> {
-        self.released = true;
-        if let Some(mark) = self.mark.take() {
-            self.session.discard_with(&self.path, self.czxid, &mark);
+    pub(super) fn release(self) -> Result<()> {
+        self.released.store(true, Ordering::Release);
+        if let Some(mark) = &self.mark {
+            self.session.discard_with(&self.path, self.czxid, mark);
         }
         // Behind the former: when this is answered, both are done.
         match self.session.discard(&self.path, self.czxid) {
@@ -559,8 +567,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.released {
-            give_up(&self.session, &self.path, self.czxid, self.mark.take());
-        }
+        self.discard();
     }
 }

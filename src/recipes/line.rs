@@ -30,6 +30,7 @@ use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::{Making, discard_when_made, inner};
+use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, blocking, own};
 use crate::runtime::entropy;
 use crate::session::Session;
@@ -92,7 +93,9 @@ impl Line {
     /// Joins the line, at its end. The kind may have something of the contender's own behind it,
     /// which its name then tells to all.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
+        let mut parents = Parents::of(&self.session, &self.path);
         loop {
+            parents.make().await?;
             let name = path::join(&self.path, &name(kind, entropy::number()?));
             let mode = CreateMode::EphemeralSequential;
             let mut contender = Contender {
@@ -104,7 +107,7 @@ impl Line {
             };
             match contender.created().await {
                 Ok(()) => return Ok(contender),
-                Err(Error::NoNode { .. }) => create_containers(&self.session, &self.path).await?,
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -256,40 +259,6 @@ async fn until_gone(session: &Session, path: &str) -> Result<bool> {
         Err(Error::NoNode { .. }) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Makes a path's znode and those above it that are missing, as containers. The root itself is not
-/// made: that of a chroot may be missing, and is its owner's to make.
-///
-/// # Errors
-/// [`Error::NoNode`] of the root.
-pub(super) async fn create_containers(session: &Session, path: &str) -> Result<()> {
-    let calls = session.nonblocking();
-    if path == ROOT {
-        return calls.exists(ROOT).await?.map(drop).ok_or_else(no_root);
-    }
-    let ends = path.match_indices('/').skip(1).map(|(end, _)| end);
-    for (depth, end) in ends.chain([path.len()]).enumerate() {
-        match calls.create(&path[..end], b"", CreateMode::Container).await {
-            Ok(_) | Err(Error::NodeExists { .. }) => {}
-            Err(Error::NoNode { .. }) if depth == 0 => return Err(no_root()),
-            // The one before it was not used any more, and has just gone.
-            Err(Error::NoNode { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-const ROOT: &str = "/";
-
-fn no_root() -> Error {
-    Error::NoNode { path: ROOT.to_owned() }
-}
-
-/// Whether it is the root that is missing, so that no new attempt can help.
-pub(super) fn is_no_root(error: &Error) -> bool {
-    matches!(error, Error::NoNode { path } if path == ROOT)
 }
 
 /// A place in the line. Dropped before it is held, it is given up.

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
-use crate::recipes::line::is_no_root;
+use crate::recipes::parents::is_no_root;
 use crate::recipes::{LeaderLatch, Leadership};
 use crate::session::Session;
 

@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 use crate::multi::{Fence, Multi};
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{self, Contender, Held, Line, Place};
+use crate::recipes::line::{Contender, Held, Line, Place};
+use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, blocking};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
@@ -271,6 +272,7 @@ impl Semaphore {
     async fn agree(&self) -> Result<()> {
         let (session, path) = (self.line.session(), self.path());
         let data = self.permits.to_string();
+        let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
             let actual = match session.nonblocking().get(path).await {
                 Ok((data, stat)) if data.is_empty() => Err(Some(stat.version)),
@@ -290,13 +292,15 @@ impl Semaphore {
                 }
                 // Made by somebody who knows nothing of permits.
                 Err(Some(version)) => calls.set_if(path, &data, version).await.map(drop),
-                Err(None) => calls.create(path, &data, CreateMode::Persistent).await.map(drop),
+                Err(None) => {
+                    parents.make().await?;
+                    calls.create(path, &data, CreateMode::Persistent).await.map(drop)
+                }
             };
             match written {
-                Ok(()) | Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
-                Err(Error::NoNode { .. }) => {
-                    line::create_containers(session, path::parent(path).unwrap_or("/")).await?;
-                }
+                // A parent is missing, or somebody else was first: look again.
+                Err(Error::NoNode { .. } | Error::NodeExists { .. } | Error::BadVersion { .. })
+                | Ok(()) => {}
                 Err(error) => return Err(error),
             }
         }

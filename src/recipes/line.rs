@@ -322,6 +322,14 @@ impl Contender {
         }
     }
 
+    /// Sets the data of its znode if it was never set. That it is set already is no error.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is gone.
+    pub(super) async fn set_first(&self, data: &[u8]) -> Result<()> {
+        set_first(&self.session, self.path(), self.czxid(), data).await
+    }
+
     /// Creates a znode that is there for as long as this contender has not let go of its place; it
     /// stays when the contender is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
@@ -383,6 +391,14 @@ impl Drop for Contender {
             // Its number is not known yet.
             discard_when_made(&self.session, creating);
         }
+    }
+}
+
+async fn set_first(session: &Session, path: &str, czxid: Zxid, data: &[u8]) -> Result<()> {
+    let multi = session.multi().require(path, Condition::Czxid(czxid)).set_if(path, data, 0);
+    match inner(multi.submit().await) {
+        Ok(_) | Err(Error::BadVersion { .. }) => Ok(()),
+        Err(error) => Err(gone(error)),
     }
 }
 
@@ -462,6 +478,11 @@ impl Held {
     /// again after that.
     pub(super) async fn lost_async(&self) -> LockLost {
         own::until_lost(&self.session, &self.watch, || self.how_lost()).await
+    }
+
+    /// As [`Contender::set_first`].
+    pub(super) async fn set_first(&self, data: &[u8]) -> Result<()> {
+        set_first(&self.session, &self.path, self.czxid, data).await
     }
 
     pub(super) fn how_lost(&self) -> Option<LockLost> {

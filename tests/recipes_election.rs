@@ -351,19 +351,16 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
         }
     }
 
-    fn spawn<T: Send + 'static>(
-        future: impl Future<Output = T> + Send + 'static,
-    ) -> std::thread::JoinHandle<T> {
-        std::thread::spawn(move || {
-            let mut future = Box::pin(future);
-            let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-            loop {
-                match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    std::task::Poll::Ready(value) => return value,
-                    std::task::Poll::Pending => std::thread::park(),
-                }
+    /// With the bounds of a runtime's `spawn`.
+    fn spawned<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+        let mut future = Box::pin(future);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                std::task::Poll::Ready(value) => return value,
+                std::task::Poll::Pending => std::thread::park(),
             }
-        })
+        }
     }
 
     struct Unpark(std::thread::Thread);
@@ -376,7 +373,7 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
     let cluster = Cluster::new(1);
     let selector = LeaderSelector::new(&cluster.node(0).session(), "/leader", "me").unwrap();
     let app = Arc::new(App { name: "zero".to_owned(), selector, cluster });
-    let led = spawn(async move { app.lead().await }).join().unwrap();
+    let led = spawned(async move { app.lead().await });
     assert_eq!(led.unwrap(), "zero leads here");
 }
 

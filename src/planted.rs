@@ -121,6 +121,7 @@ pub enum Bug {
     CloneInLine,
     PermitsOfOld,
     UsageUnchecked,
+    ReleasedByPath,
     ChrootIgnored,
     ChrootShown,
     PageSkips,
@@ -142,7 +143,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 121] = [
+    pub const ALL: [Bug; 122] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -240,6 +241,7 @@ impl Bug {
         Bug::CloneInLine,
         Bug::PermitsOfOld,
         Bug::UsageUnchecked,
+        Bug::ReleasedByPath,
         Bug::LearnerPromotedBehind,
         Bug::VoterRemovedBelowQuorum,
         Bug::JoinsAsVoter,
@@ -448,6 +450,9 @@ impl Bug {
             Bug::GuestReadEarly => "a client's read is answered before its writes are done",
             Bug::ReadyBeforePlace => {
                 "an instance is ready before it has the vote that it is to take"
+            }
+            Bug::ReleasedByPath => {
+                "who lets go of a lock deletes its znode, though that is another session's by then"
             }
             Bug::UsageUnchecked => {
                 "a transaction is committed though the use of a quota that it has read has changed"

@@ -17,6 +17,7 @@ use crate::node::negotiated;
 use crate::nonblocking::NonBlocking;
 use crate::path;
 use crate::pending::Pending;
+use crate::planted::{Bug, planted};
 use crate::recipes::Lock;
 use crate::root::Root;
 use crate::runtime::session::SessionShared;
@@ -582,7 +583,11 @@ impl Session {
 /// A write that deletes the znode that the write `czxid` created, and with it another one; nothing if
 /// that znode is gone. Paths are those of the whole tree.
 fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
-    let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
+    let own = match planted(Bug::ReleasedByPath) {
+        false => Condition::Czxid(czxid),
+        true => Condition::Exists,
+    };
+    let check = Op::Check { path: path.clone(), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });
     Write::Multi(std::iter::once(check).chain(deletes).collect())

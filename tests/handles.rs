@@ -6,6 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use quorate::recipes::{
+    Barrier, Cache, Config, Counter, Discovery, DoubleBarrier, Group, IdGenerator, Instance,
+    LeaderLatch, LeaderSelector, Lock, MultiLock, NodeList, PersistentEphemeral, Queue,
+    ReadWriteLock, ReentrantLock, Registry, Semaphore, TwoPhaseCommit,
+};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
 
@@ -197,4 +202,96 @@ fn a_waker_that_panics_leaves_nobody_waiting() {
     let set = session.set("/a", b"1");
     assert!(matches!(set, Err(Error::Stopped { .. })), "{set:?}");
     assert!(matches!(session.get("/a"), Err(Error::Stopped { .. })));
+}
+
+/// It compiles: the future of each asynchronous call may be spawned on a runtime of many threads, also
+/// one that is generic or is given a closure.
+#[test]
+fn futures_may_go_from_thread_to_thread() {
+    fn is_send<T>(_: impl Future<Output = T> + Send) {}
+
+    fn of_locks(locks: (&Lock, &ReentrantLock, &ReadWriteLock, &MultiLock, &Semaphore)) {
+        let (lock, reentrant, shared, multi, semaphore) = locks;
+        is_send(lock.try_acquire_async());
+        is_send(lock.acquire_async());
+        is_send(lock.contenders_with_sessions_async());
+        is_send(lock.revoke_async());
+        is_send(reentrant.acquire_async());
+        is_send(async { shared.write_async().await?.downgrade_async().await });
+        is_send(async { shared.read_async().await?.revocations_async().await });
+        is_send(shared.revoke_holder_async(""));
+        is_send(multi.acquire_async());
+        is_send(async { semaphore.acquire_async().await?.revocations_async().await });
+        is_send(semaphore.set_permits_async(1));
+        is_send(semaphore.revoke_holder_async(""));
+    }
+
+    fn of_elections(latch: &LeaderLatch, selector: &LeaderSelector, group: &Group) {
+        is_send(async { Ok::<_, Error>(latch.campaign_async().await?.lost_async().await) });
+        is_send(async { latch.observe().next().await });
+        let name = String::new();
+        is_send(selector.run_async(|leadership| {
+            let name = &name;
+            async move { std::ops::ControlFlow::Break((leadership.token(), name.len())) }
+        }));
+        is_send(async {
+            let membership = group.join_async(&name, b"").await?;
+            membership.update_async(b"").await?;
+            Ok::<_, Error>(membership.lost_async().await)
+        });
+        is_send(async { group.watch().next().await });
+    }
+
+    fn of_queues(queue: &Queue, barrier: &Barrier, double: &DoubleBarrier) {
+        is_send(queue.put_async(""));
+        is_send(queue.put_all_async([""]));
+        is_send(async {
+            let item = queue.take_async().await?;
+            item.lost_async().await;
+            item.done_async().await
+        });
+        is_send(queue.pop_async());
+        is_send(queue.remove_async(""));
+        is_send(barrier.set_async());
+        is_send(barrier.remove_async());
+        is_send(barrier.wait_async());
+        is_send(async { double.enter_async().await?.leave_async().await });
+    }
+
+    fn of_state(counter: &Counter, ids: &IdGenerator, config: &Config<u8>, list: &NodeList) {
+        is_send(counter.add_async(1));
+        is_send(counter.compare_and_set_async(0, 1));
+        is_send(ids.next_id_async());
+        is_send(config.set_async(&1));
+        is_send(config.compare_and_set_async(None, &1));
+        is_send(async { config.watch_async().await?.next().await });
+        is_send(list.push_async(""));
+        is_send(list.items_async());
+    }
+
+    fn of_services(registry: &Registry, discovery: &Discovery, two_phase: &TwoPhaseCommit) {
+        let instance = Instance::new("", "", 0);
+        is_send(registry.register_async("", &instance));
+        is_send(async { discovery.watch_async("").await?.next().await });
+        is_send(two_phase.begin_async(&[], b""));
+        is_send(two_phase.decide_timeout_async(Duration::ZERO));
+        is_send(async { two_phase.join_async("").await?.outcome_async().await });
+        is_send(two_phase.forget_async());
+    }
+
+    fn of_sessions(session: &quorate::Session, watch: &quorate::Watch, own: PersistentEphemeral) {
+        let path = String::new();
+        is_send(session.transact_async(|txn| {
+            txn.set(&path, b"");
+            Ok(path.len())
+        }));
+        is_send(watch.next());
+        is_send(async { Cache::new_async(session, "").await?.next().await });
+        let handle = own.handle();
+        is_send(handle.present_async());
+        is_send(handle.close_async());
+        is_send(own.run_async());
+    }
+
+    let _ = (of_locks, of_elections, of_queues, of_state, of_services, of_sessions);
 }

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -287,21 +287,19 @@ impl Drop for Ends {
 
 #[test]
 fn what_an_async_selector_runs_is_dropped_at_the_loss_and_begun_again() {
-    fn is_send<T: Send>(value: T) -> T {
-        value
-    }
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
     let (begun, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (begins, ends) = (Arc::clone(&begun), Arc::clone(&ended));
-    // It may be spawned on a runtime of many threads.
-    let mut running = is_send(Box::pin(selector.run_async(async move |leadership| {
-        begins.fetch_add(1, Ordering::SeqCst);
-        let _ends = Ends(Arc::clone(&ends));
-        assert!(leadership.is_leading());
-        std::future::pending::<ControlFlow<()>>().await
-    })));
+    let mut running = Box::pin(selector.run_async(|leadership| {
+        let (begun, ended) = (&begun, &ended);
+        async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let _ends = Ends(Arc::clone(ended));
+            assert!(leadership.is_leading());
+            std::future::pending::<ControlFlow<()>>().await
+        }
+    }));
     let mut context = Context::from_waker(Waker::noop());
     for term in 1..4 {
         while begun.load(Ordering::SeqCst) < term {
@@ -324,6 +322,104 @@ fn what_an_async_selector_runs_is_dropped_at_the_loss_and_begun_again() {
         }
     };
     assert!(over.unwrap_err().is_session_lost());
+}
+
+/// It compiles: a future that borrows from its application, and from what is beside it, may be spawned
+/// on a runtime of many threads.
+#[test]
+fn an_async_selector_may_be_spawned_whatever_it_borrows() {
+    struct App {
+        name: String,
+        selector: LeaderSelector,
+        cluster: Cluster,
+    }
+
+    impl App {
+        async fn lead(&self) -> quorate::Result<String> {
+            let place = "here".to_owned();
+            let run = self.selector.run_async(|leadership| {
+                let place = &place;
+                async move {
+                    let session = self.cluster.node(0).session();
+                    // Held over an await.
+                    session.nonblocking().sync().await.unwrap();
+                    assert!(leadership.is_leading());
+                    ControlFlow::Break(format!("{} leads {place}", self.name))
+                }
+            });
+            run.await
+        }
+    }
+
+    /// With the bounds of a runtime's `spawn`.
+    fn spawned<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+        let mut future = Box::pin(future);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                std::task::Poll::Ready(value) => return value,
+                std::task::Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let cluster = Cluster::new(1);
+    let selector = LeaderSelector::new(&cluster.node(0).session(), "/leader", "me").unwrap();
+    let app = Arc::new(App { name: "zero".to_owned(), selector, cluster });
+    let led = spawned(async move { app.lead().await });
+    assert_eq!(led.unwrap(), "zero leads here");
+}
+
+#[test]
+fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
+    let kept = Mutex::new(Vec::new());
+    let keep = |leadership: Arc<_>| {
+        kept.lock().unwrap().push(leadership);
+        std::future::pending::<ControlFlow<()>>()
+    };
+    let mut running = Box::pin(selector.run_async(keep));
+    let mut context = Context::from_waker(Waker::noop());
+    while kept.lock().unwrap().is_empty() {
+        assert!(running.as_mut().poll(&mut context).is_pending());
+        cluster.advance(MOMENT);
+    }
+    let leadership = kept.lock().unwrap().pop().unwrap();
+    assert!(leadership.is_leading());
+    drop(running);
+    assert!(!leadership.is_leading(), "what it was given for is over");
+    session.sync().unwrap();
+    assert_eq!(selector.latch().leader().unwrap(), None);
+    assert_eq!(leadership.wait_lost(), LockLost::Deleted);
+
+    // Nor does one that outlives a term that ended by itself.
+    let terms = Mutex::new(Vec::new());
+    let mut turns = 0;
+    let running = selector.run_async(|leadership| {
+        terms.lock().unwrap().push(leadership);
+        turns += 1;
+        std::future::ready(if turns < 3 {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        })
+    });
+    let mut running = Box::pin(running);
+    while running.as_mut().poll(&mut context).is_pending() {
+        cluster.advance(MOMENT);
+    }
+    drop(running);
+    let terms = terms.into_inner().unwrap();
+    assert!(terms.len() == 3 && terms.iter().all(|leadership| !leadership.is_leading()));
 }
 
 /// Below a root of their own, candidates and their observer see one another and nobody else.

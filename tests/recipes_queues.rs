@@ -620,3 +620,12 @@ fn those_who_wait_to_enter_are_woken_by_the_beginning_alone() {
     assert!(step(&cluster, &mut first).is_some() && step(&cluster, &mut second).is_some());
     drop(last);
 }
+
+#[test]
+fn a_double_barrier_for_nobody_is_refused() {
+    let session = Cluster::new(1).node(0).session();
+    let refused = DoubleBarrier::new(&session, "/round", 0).map(drop);
+    let Err(Error::InvalidSetting { setting, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(setting, "participants");
+    assert!(DoubleBarrier::new(&session, "/round", 1).is_ok());
+}

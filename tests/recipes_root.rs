@@ -60,3 +60,110 @@ fn a_persistent_ephemeral_without_its_root_ends_with_that() {
     let znode = PersistentEphemeral::with_sessions(sessions, "/up", b"").unwrap();
     assert_eq!(znode.run(), Err(Error::NoNode { path: "/".to_owned() }));
 }
+
+/// A use of a recipe: how many writes it is, without those for what is above its own znodes.
+struct Use {
+    recipe: &'static str,
+    /// The first time, and each later time.
+    writes: [u64; 2],
+    /// How many paths it has whose parents are made, each at its time.
+    paths: u64,
+    run: fn(&Session, &str) -> Result<()>,
+}
+
+fn used(recipe: &'static str, writes: [u64; 2], run: fn(&Session, &str) -> Result<()>) -> Use {
+    Use { recipe, writes, paths: 1, run }
+}
+
+/// What is acquired is dropped, which is a write more.
+fn counted_uses() -> Vec<Use> {
+    vec![
+        used("lock", [2, 2], |s, at| s.lock(at)?.acquire().map(drop)),
+        used("reentrant", [2, 2], |s, at| ReentrantLock::new(s, at)?.acquire().map(drop)),
+        used("write", [2, 2], |s, at| ReadWriteLock::new(s, at)?.write().map(drop)),
+        // And once its number.
+        used("semaphore", [3, 2], |s, at| Semaphore::new(s, at, 2)?.acquire().map(drop)),
+        Use {
+            paths: 2,
+            ..used("multi-lock", [4, 4], |s, at| {
+                let paths = [format!("{at}/x"), format!("{at}/y")];
+                MultiLock::new(s, paths)?.acquire().map(drop)
+            })
+        },
+        used("latch", [2, 2], |s, at| LeaderLatch::new(s, at, "")?.campaign().map(drop)),
+        used("selector", [2, 2], |s, at| {
+            LeaderSelector::new(s, at, "")?.run(|_| std::ops::ControlFlow::Break(()))
+        }),
+        used("group", [2, 2], |s, at| Group::new(s, at)?.join("me", b"").map(drop)),
+        // Items, and claims.
+        Use {
+            paths: 2,
+            ..used("queue", [3, 3], |s, at| {
+                Queue::new(s, at)?.put("1")?;
+                Queue::new(s, at)?.take()?.done()
+            })
+        },
+        used("bounded queue", [2, 2], |s, at| {
+            Queue::new(s, at)?.max(1).put("1")?;
+            Queue::new(s, at)?.pop().map(drop)
+        }),
+        used("barrier", [2, 2], |s, at| {
+            Barrier::new(s, at)?.set()?;
+            Barrier::new(s, at)?.remove()
+        }),
+        used("double barrier", [3, 3], |s, at| DoubleBarrier::new(s, at, 1)?.enter().map(drop)),
+        used("counter", [1, 1], |s, at| Counter::new(s, at)?.add(1).map(drop)),
+        used("ids", [1, 1], |s, at| IdGenerator::new(s, at, 1)?.next_id().map(drop)),
+        used("config", [1, 1], |s, at| Config::<u8>::new(s, at)?.set(&1).map(drop)),
+        used("registry", [2, 2], |s, at| {
+            Registry::new(s, at)?.register("s", &Instance::new("one", "host", 1)).map(drop)
+        }),
+        used("list", [1, 1], |s, at| NodeList::new(s, at)?.push("1").map(drop)),
+        used("two-phase", [3, 3], |s, at| {
+            let transaction = TwoPhaseCommit::new(s, at)?;
+            transaction.begin(&["a"], b"")?;
+            transaction.abort()?;
+            transaction.forget().map(drop)
+        }),
+    ]
+}
+
+#[test]
+fn missing_parents_are_made_in_one_write_and_those_that_are_there_in_none() {
+    let cluster = Cluster::new(3);
+    for place in [0, cluster.add_client()] {
+        let session = cluster.node(place).session();
+        for Use { recipe, writes, paths, run } in counted_uses() {
+            let at = format!("/{place}/{recipe}/deep/here");
+            for (turn, expected) in [writes[0] + paths, writes[1]].into_iter().enumerate() {
+                let before = session.sync().unwrap();
+                let refused = cluster.node(0).metrics().requests_refused;
+                assert_eq!(run(&session, &at), Ok(()), "{recipe}");
+                // Behind what a drop has asked for.
+                let after = session.sync().unwrap();
+                assert_eq!(after - before, expected, "{recipe} on {place}, use {turn}");
+                let refused = cluster.node(0).metrics().requests_refused - refused;
+                // A client has no replica to look at before it tries, a set before a create too.
+                let allowed = if place == 0 || turn > 0 { 0 } else { paths + 1 };
+                assert!(refused <= allowed, "{recipe} on {place}, use {turn}: {refused} refused");
+            }
+        }
+    }
+}
+
+/// Several begin at once, and each makes what the others have not made yet.
+#[test]
+fn those_who_begin_at_once_all_find_their_parents() {
+    let cluster = Cluster::new(3);
+    for round in 0..10 {
+        std::thread::scope(|scope| {
+            for worker in 0..6 {
+                let session = cluster.node(worker % 3).session();
+                scope.spawn(move || {
+                    let path = format!("/app/{round}/{}/group", worker % 2);
+                    Group::new(&session, &path).unwrap().join(&format!("{worker}"), b"").unwrap()
+                });
+            }
+        });
+    }
+}

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::line::create_containers;
+use crate::recipes::parents::Parents;
 use crate::session::Session;
 use crate::znode::CreateMode;
 
@@ -80,14 +80,13 @@ impl Barrier {
     /// # Errors
     /// As [`Barrier::set`], but for [`Error::Timeout`].
     pub async fn set_async(&self) -> Result<()> {
+        let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
         loop {
+            parents.make().await?;
             let calls = self.session.nonblocking();
             match calls.create(&self.path, b"", CreateMode::Persistent).await {
                 Ok(_) | Err(Error::NodeExists { .. }) => return Ok(()),
-                Err(Error::NoNode { .. }) => {
-                    let parent = path::parent(&self.path).unwrap_or("/");
-                    create_containers(&self.session, parent).await?;
-                }
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::{inner, is_overtaken};
-use crate::recipes::line::create_containers;
+use crate::recipes::parents::{Parents, is_missing};
 use crate::runtime::entropy;
 use crate::session::Session;
 use crate::transaction::TRANSACTION_ATTEMPTS_MAX;
@@ -96,15 +96,14 @@ impl Cell {
     }
 
     async fn create(&self, data: &[u8]) -> Result<Zxid> {
+        let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
         loop {
+            parents.make().await?;
             let created =
                 self.session.nonblocking().create(&self.path, data, CreateMode::Persistent);
             match created.await {
                 Ok(created) => return Ok(created.stat.mzxid),
-                Err(Error::NoNode { .. }) => match path::parent(&self.path) {
-                    Some(parent) => create_containers(&self.session, parent).await?,
-                    None => return Err(Error::NoNode { path: self.path.clone() }),
-                },
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -112,15 +111,19 @@ impl Cell {
 
     /// Puts something there, whatever there was.
     pub(super) async fn put(&self, data: &[u8]) -> Result<Zxid> {
+        // A replica may know that there is nothing to set.
+        let mut missing = self.session.has_replica() && is_missing(&self.session, &self.path);
         loop {
+            if std::mem::take(&mut missing) {
+                match self.create(data).await {
+                    Err(Error::NodeExists { .. }) => {}
+                    other => return other,
+                }
+            }
             match self.session.nonblocking().set(&self.path, data).await {
                 Ok(stat) => return Ok(stat.mzxid),
-                Err(Error::NoNode { .. }) => {}
+                Err(Error::NoNode { .. }) => missing = true,
                 Err(error) => return Err(error),
-            }
-            match self.create(data).await {
-                Err(Error::NodeExists { .. }) => {}
-                other => return other,
             }
         }
     }

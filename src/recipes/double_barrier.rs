@@ -78,11 +78,15 @@ struct Participant {
 
 impl DoubleBarrier {
     /// The double barrier at this path, for so many participants. It and its parents are made when
-    /// they are missing, as containers. With fewer than two it is always open.
+    /// they are missing, as containers. With one participant it is always open.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for no participants.
     pub fn new(session: &Session, path: &str, participants: usize) -> Result<DoubleBarrier> {
+        if participants == 0 {
+            let reason = "at least one is needed: nobody would open it".to_owned();
+            return Err(Error::InvalidSetting { setting: "participants", reason });
+        }
         Ok(DoubleBarrier { line: Line::new(session, path, &[KIND])?, participants })
     }
 

@@ -475,6 +475,11 @@ impl Leadership {
         self.held.fence()
     }
 
+    /// Resigns without waiting for that.
+    pub(super) fn give_up(&self) {
+        self.held.discard();
+    }
+
     /// Lets go of it and waits until that is done.
     ///
     /// # Errors

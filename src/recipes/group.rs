@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::nonblocking::{check_create, check_data};
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::create_containers;
 use crate::recipes::own::{Creating, Own};
+use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
@@ -226,7 +226,9 @@ impl Group {
             return Err(Error::InvalidPath { path, reason });
         }
         check_create(&path, data, CreateMode::Ephemeral)?;
+        let mut parents = Parents::of(&self.session, &self.path);
         loop {
+            parents.make().await?;
             match Creating::new(&self.session, &path, data).done().await {
                 Ok(own) => {
                     let calls = self.session.nonblocking();
@@ -235,7 +237,7 @@ impl Group {
                     own.watch_by(&watch).await?;
                     return Ok(Membership { own, watch });
                 }
-                Err(Error::NoNode { .. }) => create_containers(&self.session, &self.path).await?,
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

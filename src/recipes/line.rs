@@ -20,7 +20,7 @@
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::Receiver;
 
@@ -30,6 +30,7 @@ use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::{Making, discard_when_made, inner};
+use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, blocking, own};
 use crate::runtime::entropy;
 use crate::session::Session;
@@ -92,7 +93,9 @@ impl Line {
     /// Joins the line, at its end. The kind may have something of the contender's own behind it,
     /// which its name then tells to all.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
+        let mut parents = Parents::of(&self.session, &self.path);
         loop {
+            parents.make().await?;
             let name = path::join(&self.path, &name(kind, entropy::number()?));
             let mode = CreateMode::EphemeralSequential;
             let mut contender = Contender {
@@ -104,7 +107,7 @@ impl Line {
             };
             match contender.created().await {
                 Ok(()) => return Ok(contender),
-                Err(Error::NoNode { .. }) => create_containers(&self.session, &self.path).await?,
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -258,40 +261,6 @@ async fn until_gone(session: &Session, path: &str) -> Result<bool> {
     }
 }
 
-/// Makes a path's znode and those above it that are missing, as containers. The root itself is not
-/// made: that of a chroot may be missing, and is its owner's to make.
-///
-/// # Errors
-/// [`Error::NoNode`] of the root.
-pub(super) async fn create_containers(session: &Session, path: &str) -> Result<()> {
-    let calls = session.nonblocking();
-    if path == ROOT {
-        return calls.exists(ROOT).await?.map(drop).ok_or_else(no_root);
-    }
-    let ends = path.match_indices('/').skip(1).map(|(end, _)| end);
-    for (depth, end) in ends.chain([path.len()]).enumerate() {
-        match calls.create(&path[..end], b"", CreateMode::Container).await {
-            Ok(_) | Err(Error::NodeExists { .. }) => {}
-            Err(Error::NoNode { .. }) if depth == 0 => return Err(no_root()),
-            // The one before it was not used any more, and has just gone.
-            Err(Error::NoNode { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-const ROOT: &str = "/";
-
-fn no_root() -> Error {
-    Error::NoNode { path: ROOT.to_owned() }
-}
-
-/// Whether it is the root that is missing, so that no new attempt can help.
-pub(super) fn is_no_root(error: &Error) -> bool {
-    matches!(error, Error::NoNode { path } if path == ROOT)
-}
-
 /// A place in the line. Dropped before it is held, it is given up.
 pub(super) struct Contender {
     session: Session,
@@ -353,6 +322,14 @@ impl Contender {
         }
     }
 
+    /// Sets the data of its znode if it was never set. That it is set already is no error.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is gone.
+    pub(super) async fn set_first(&self, data: &[u8]) -> Result<()> {
+        set_first(&self.session, self.path(), self.czxid(), data).await
+    }
+
     /// Creates a znode that is there for as long as this contender has not let go of its place; it
     /// stays when the contender is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
@@ -400,7 +377,7 @@ impl Contender {
             path,
             mark: self.mark.take(),
             watch,
-            released: false,
+            released: AtomicBool::new(false),
         })
     }
 }
@@ -408,7 +385,7 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if let Some((path, czxid)) = self.created.take() {
-            give_up(&self.session, &path, czxid, self.mark.take());
+            give_up(&self.session, &path, czxid, self.mark.as_deref());
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet.
@@ -417,11 +394,19 @@ impl Drop for Contender {
     }
 }
 
+async fn set_first(session: &Session, path: &str, czxid: Zxid, data: &[u8]) -> Result<()> {
+    let multi = session.multi().require(path, Condition::Czxid(czxid)).set_if(path, data, 0);
+    match inner(multi.submit().await) {
+        Ok(_) | Err(Error::BadVersion { .. }) => Ok(()),
+        Err(error) => Err(gone(error)),
+    }
+}
+
 /// Deletes a contender's znode and its mark, without waiting for that.
-fn give_up(session: &Session, path: &str, czxid: Zxid, mark: Option<String>) {
+fn give_up(session: &Session, path: &str, czxid: Zxid, mark: Option<&str>) {
     if let Some(mark) = mark {
         // Only together: the mark of a contender that is lost stays.
-        session.discard_with(path, czxid, &mark);
+        session.discard_with(path, czxid, mark);
     }
     // Also if its mark was deleted by somebody else.
     session.discarding()(session.root.full(path).into_owned(), czxid);
@@ -447,7 +432,7 @@ pub(super) struct Held {
     /// A znode that goes with it when it is let go of.
     mark: Option<String>,
     watch: Watch,
-    released: bool,
+    released: AtomicBool,
 }
 
 impl fmt::Debug for Held {
@@ -475,7 +460,8 @@ impl Held {
 
     /// Whether it is held at this moment, for sure. Once false, it stays so.
     pub(super) fn is_held(&self) -> bool {
-        self.session.is_alive() && self.how_lost().is_none()
+        let released = self.released.load(Ordering::Acquire);
+        !released && self.session.is_alive() && self.how_lost().is_none()
     }
 
     /// Its loss shows here, by a message or the channel's end.
@@ -492,6 +478,11 @@ impl Held {
     /// again after that.
     pub(super) async fn lost_async(&self) -> LockLost {
         own::until_lost(&self.session, &self.watch, || self.how_lost()).await
+    }
+
+    /// As [`Contender::set_first`].
+    pub(super) async fn set_first(&self, data: &[u8]) -> Result<()> {
+        set_first(&self.session, &self.path, self.czxid, data).await
     }
 
     pub(super) fn how_lost(&self) -> Option<LockLost> {
@@ -514,7 +505,7 @@ impl Held {
 
     /// Gives its place to a contender of another kind, in one write, so that nobody comes between.
     /// The token stays. If this fails, or its future is dropped, the place is given up.
-    pub(super) async fn change(mut self, kind: &str) -> Result<Held> {
+    pub(super) async fn change(self, kind: &str) -> Result<Held> {
         let lost = || Error::NoNode { path: self.path.clone() };
         let (line, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
         let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
@@ -528,7 +519,7 @@ impl Held {
         let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
         // Should this end before it is done, both are deleted.
         let own = Making::new(&self.session, changing).made().await.map_err(gone)?;
-        self.released = true;
+        self.released.store(true, Ordering::Release);
         let contender = Contender {
             session: self.session.clone(),
             creating: None,
@@ -542,11 +533,18 @@ impl Held {
         Ok(held)
     }
 
+    /// Lets go of it, without waiting for that.
+    pub(super) fn discard(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            give_up(&self.session, &self.path, self.czxid, self.mark.as_deref());
+        }
+    }
+
     /// Lets go of it and waits until that is done. That it was lost already is no error.
-    pub(super) fn release(mut self) -> Result<()> {
-        self.released = true;
-        if let Some(mark) = self.mark.take() {
-            self.session.discard_with(&self.path, self.czxid, &mark);
+    pub(super) fn release(self) -> Result<()> {
+        self.released.store(true, Ordering::Release);
+        if let Some(mark) = &self.mark {
+            self.session.discard_with(&self.path, self.czxid, mark);
         }
         // Behind the former: when this is answered, both are done.
         match self.session.discard(&self.path, self.czxid) {
@@ -559,8 +557,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.released {
-            give_up(&self.session, &self.path, self.czxid, self.mark.take());
-        }
+        self.discard();
     }
 }

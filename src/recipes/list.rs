@@ -9,7 +9,7 @@ use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::ephemeral::inner;
-use crate::recipes::line::create_containers;
+use crate::recipes::parents::Parents;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::znode::{Condition, CreateMode, Stat, Zxid};
@@ -111,14 +111,16 @@ impl NodeList {
     /// As [`NodeList::push`], without blocking the thread.
     pub async fn push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
+        let mut parents = Parents::of(&self.session, &self.path);
         loop {
+            parents.make().await?;
             let mode = CreateMode::PersistentSequential;
             match self.session.nonblocking().create(&path, data, mode).await {
                 Ok(created) => {
                     let (path, stat) = (created.path, created.stat);
                     return Ok(ListItem { path, data: Arc::from(data), stat });
                 }
-                Err(Error::NoNode { .. }) => create_containers(&self.session, &self.path).await?,
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

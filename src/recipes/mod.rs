@@ -25,6 +25,7 @@ mod list;
 mod lock;
 mod multi_lock;
 mod own;
+mod parents;
 mod participant;
 mod persistent_ephemeral;
 mod queue;

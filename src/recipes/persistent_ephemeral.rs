@@ -19,8 +19,8 @@ use crate::nonblocking::{check_create, check_data};
 use crate::path;
 use crate::pending::block_on;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::create_containers;
 use crate::recipes::own::Own;
+use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::clock::Clock;
 use crate::runtime::expect;
@@ -316,14 +316,19 @@ impl PersistentEphemeral {
     }
 
     async fn live_in(&self, session: &Session) -> Result<std::convert::Infallible> {
+        let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
         loop {
-            let lived = match self.create(session).await {
+            let created = match parents.make().await {
+                Ok(()) => self.create(session).await,
+                Err(error) => {
+                    recover(session, error).await?;
+                    continue;
+                }
+            };
+            let lived = match created {
                 Ok(own) => self.keep(&own).await,
                 Err(Error::NodeExists { .. }) => self.until_free(session).await,
-                Err(Error::NoNode { .. }) => match path::parent(&self.handle.path) {
-                    Some(parent) => create_containers(session, parent).await,
-                    None => return Err(Error::NoNode { path: self.handle.path.to_string() }),
-                },
+                Err(Error::NoNode { .. }) => Ok(()),
                 Err(error) => Err(error),
             };
             if let Err(error) = lived {

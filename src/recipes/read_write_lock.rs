@@ -149,7 +149,7 @@ impl ReadWriteLock {
     }
 
     /// Asks all holders to let go, and returns how many were asked: see
-    /// [`Lock::revoke`](super::Lock::revoke).
+    /// [`Lock::revoke`](super::Lock::revoke), and [`ReadWriteLock::revoke_holder`] for one of them.
     ///
     /// # Errors
     /// As [`Session::set`].
@@ -162,14 +162,49 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`ReadWriteLock::revoke`].
     pub async fn revoke_async(&self) -> Result<usize> {
-        revocation::ask(&self.line, |places| {
-            match places.iter().position(|place| place.kind == WRITE) {
-                Some(0) => 1,
-                Some(readers) => readers,
-                None => places.len(),
-            }
-        })
-        .await
+        revocation::ask(&self.line, holders).await
+    }
+
+    /// Asks one holder to let go: the one whose znode has this path, as [`LockContender::path`] and
+    /// [`LockGuard::path`] tell it. False, and nobody is asked, if it does not hold the lock: it waits
+    /// for it, or is gone. Costs a round trip, and a write.
+    ///
+    /// ```
+    /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let lock = ReadWriteLock::new(&cluster.node(0).session(), "/table")?;
+    /// let (one, two) = (lock.read()?, lock.read()?);
+    /// let (asked, not_asked) = (one.revocations()?, two.revocations()?);
+    /// let other = ReadWriteLock::new(&cluster.node(1).session(), "/table")?;
+    /// assert!(other.revoke_holder(one.path())?);
+    /// assert!(asked.wait());
+    /// assert!(not_asked.events().is_empty());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::set`].
+    pub fn revoke_holder(&self, path: &str) -> Result<bool> {
+        let asking = self.revoke_holder_async(path);
+        blocking::request(self.line.session(), "revoke", path, asking)
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`ReadWriteLock::revoke_holder`].
+    pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
+        revocation::ask_one(&self.line, path, holders).await
+    }
+}
+
+/// How many of the line hold the lock.
+fn holders(places: &[Place]) -> usize {
+    match places.iter().position(|place| place.kind == WRITE) {
+        Some(0) => 1,
+        Some(readers) => readers,
+        None => places.len(),
     }
 }
 

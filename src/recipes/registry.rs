@@ -16,7 +16,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::ephemeral::{Making, Own, inner};
-use crate::recipes::line::create_containers;
+use crate::recipes::parents::Parents;
 use crate::session::Session;
 use crate::watch::{Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, CreateMode};
@@ -144,7 +144,9 @@ impl Registry {
             false => CreateMode::Ephemeral,
             true => CreateMode::Persistent,
         };
+        let mut parents = Parents::of(&self.session, &parent);
         loop {
+            parents.make().await?;
             let creating = self.session.multi().create(&path, &data, mode).submit();
             match Making::new(&self.session, creating).made().await {
                 Ok(own) if self.session.has_replica() => return Ok(Registration { own, watch }),
@@ -153,7 +155,7 @@ impl Registry {
                     let watch = own.watch().await?;
                     return Ok(Registration { own, watch });
                 }
-                Err(Error::NoNode { .. }) => create_containers(&self.session, &parent).await?,
+                Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

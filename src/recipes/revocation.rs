@@ -1,7 +1,8 @@
 //! Asking holders to let go.
 //!
-//! A request is the data of the holder's znode. Nobody else watches that: those who wait in line
-//! watch children, of which an ephemeral znode has none, and so hear of its deletion alone.
+//! A request is the data of the holder's znode, or ends it. Those who wait in line for a lock do not
+//! watch that: they watch children, of which an ephemeral znode has none, and so hear of its deletion
+//! alone. Of a semaphore's holder, the data says first that it holds.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Recoverable Shared Locks; Curator, `Revoker`.
 
@@ -17,7 +18,8 @@ use crate::runtime::clock::Clock;
 use crate::session::Session;
 use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 
-const REVOKE: &[u8] = b"revoke";
+/// What the data of a holder's znode ends in when it was asked to let go.
+pub(super) const REVOKE: &[u8] = b"revoke";
 
 /// Asks the first so many of the line, and says how many of them were there to be asked.
 pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Result<usize> {
@@ -42,7 +44,32 @@ pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Res
     }
 }
 
-/// Requests to let go of what is held: see [`LockGuard::revocations`](super::LockGuard::revocations).
+/// Asks one of the line, if it holds, and says whether it was there to be asked.
+pub(super) async fn ask_one(
+    line: &Line,
+    holder: &str,
+    holders: impl Fn(&[Place]) -> usize,
+) -> Result<bool> {
+    // This replica may not know yet who holds.
+    line.session().nonblocking().sync().await?;
+    let places = line.places().await?;
+    match places[..holders(&places)].iter().any(|place| place.path == holder) {
+        true => set(line.session(), holder, REVOKE).await,
+        false => Ok(false),
+    }
+}
+
+/// Sets the data of a holder's znode. False if it has gone by itself.
+pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<bool> {
+    match session.nonblocking().set(holder, data).await {
+        Ok(_) => Ok(true),
+        Err(Error::NoNode { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Requests to let go of what is held: see [`LockGuard::revocations`](super::LockGuard::revocations)
+/// and [`Permits::revocations`](super::Permits::revocations).
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -75,7 +102,8 @@ impl Revocations {
         let watch = calls.watch(path, WatchMode::Persistent).await?;
         let (data, stat) = calls.get(path).await?;
         // The watch tells of what came after it, so that some requests are told of twice.
-        let earlier = (&data[..] == REVOKE && !planted(Bug::RevocationLost)).then(|| bounded(1));
+        let asked = data.ends_with(REVOKE) && !planted(Bug::RevocationLost);
+        let earlier = asked.then(|| bounded(1));
         if let Some((sender, _)) = &earlier {
             let (kind, path) = (EventKind::DataChanged, path.to_owned());
             // There is room for it.

@@ -5,11 +5,12 @@
 use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
-use crate::recipes::line::is_no_root;
+use crate::recipes::parents::is_no_root;
 use crate::recipes::{LeaderLatch, Leadership};
 use crate::session::Session;
 
@@ -90,33 +91,57 @@ impl LeaderSelector {
 
     /// The same without blocking the thread. The future that `body` gives is polled only while this
     /// instance leads: at the loss it is dropped, where it waits, and this campaigns again, unless
-    /// the session is over. Dropping the future of this drops that of `body`, and resigns.
+    /// the session is over. Dropping the future of this drops that of `body`, and resigns. What
+    /// `body` is given may be cloned and sent to other tasks; they lead no longer than `body` runs.
     ///
     /// A future is dropped when it is not being polled: a `body` that computes for long between two
     /// awaits asks [`Leadership::is_leading`] as one that blocks does.
     ///
+    /// The future of this may be spawned on a runtime of many threads if `body`, and the future that
+    /// it gives, may go from thread to thread. `body` may borrow what is outside of it, and gives an
+    /// `async move` block that has references to that:
+    ///
     /// ```
     /// use std::ops::ControlFlow;
+    /// use std::sync::Arc;
     /// use quorate::recipes::LeaderSelector;
     ///
-    /// # async fn work() {}
-    /// # async fn example(session: quorate::Session) -> quorate::Result<()> {
+    /// struct App {
+    ///     name: String,
+    ///     selector: LeaderSelector,
+    /// }
+    ///
+    /// impl App {
+    ///     async fn lead(&self) -> quorate::Result<()> {
+    ///         let greeting = format!("{} leads", self.name);
+    ///         let run = self.selector.run_async(|leadership| {
+    ///             let greeting = &greeting;
+    ///             async move {
+    ///                 println!("{greeting}, with token {}", leadership.token());
+    ///                 self.work().await;
+    ///                 ControlFlow::Break(())
+    ///             }
+    ///         });
+    ///         run.await
+    ///     }
+    ///
+    ///     async fn work(&self) {}
+    /// }
+    ///
+    /// # mod tokio { pub fn spawn<F: Future + Send + 'static>(_: F) {} }
+    /// # fn example(session: quorate::Session) -> quorate::Result<()> {
     /// let selector = LeaderSelector::new(&session, "/leader", "me")?;
-    /// selector
-    ///     .run_async(async |leadership| {
-    ///         println!("I lead, with token {}", leadership.token());
-    ///         work().await;
-    ///         ControlFlow::Break(())
-    ///     })
-    ///     .await
+    /// let app = Arc::new(App { name: "me".to_owned(), selector });
+    /// tokio::spawn(async move { app.lead().await });
+    /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// Those of a session that is over; otherwise as [`LeaderLatch::campaign`].
-    pub async fn run_async<T>(
+    pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
         &self,
-        mut body: impl AsyncFnMut(&Leadership) -> ControlFlow<T>,
+        mut body: impl FnMut(Arc<Leadership>) -> F,
     ) -> Result<T> {
         loop {
             let leadership = match self.latch.campaign_async().await {
@@ -125,20 +150,31 @@ impl LeaderSelector {
                 Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
                 Err(error) => return Err(error),
             };
-            if let Some(ControlFlow::Break(value)) = while_leading(&leadership, &mut body).await {
+            let term = Term(Arc::new(leadership));
+            let running = body(Arc::clone(&term.0));
+            if let Some(ControlFlow::Break(value)) = while_leading(&term.0, running).await {
                 return Ok(value);
             }
         }
     }
 }
 
-/// `None` if the lead was lost before `body` was done.
+/// Dropped, it resigns, whoever has a clone of the leadership.
+struct Term(Arc<Leadership>);
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+/// `None` if the lead was lost before `running` was done.
 async fn while_leading<T>(
     leadership: &Leadership,
-    body: &mut impl AsyncFnMut(&Leadership) -> ControlFlow<T>,
+    running: impl Future<Output = ControlFlow<T>>,
 ) -> Option<ControlFlow<T>> {
     let mut lost = pin!(leadership.lost_async());
-    let mut running = pin!(body(leadership));
+    let mut running = pin!(running);
     let mut is_lost = false;
     poll_fn(|context| {
         // First, so that nothing runs after the loss.

@@ -7,7 +7,8 @@
 //! Whom a release lets in cannot be seen in one predecessor, since any of the holders may be the
 //! one that goes. So the first who waits watches the whole line, and each of the others only the
 //! one before it. A waiter that is let in says so to the one behind it, by the data of its own
-//! znode, and that one then watches the line in its place.
+//! znode, and that one then watches the line in its place. Behind that, the data says whether it was
+//! asked to give back what it has.
 //!
 //! Sources: Curator, `InterProcessSemaphoreV2`, where a lock does what the line does here.
 
@@ -22,8 +23,9 @@ use crate::error::{Error, Result};
 use crate::multi::{Fence, Multi};
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{self, Contender, Held, Line, Place};
-use crate::recipes::{LockContender, LockLost, blocking};
+use crate::recipes::line::{Contender, Held, Line, Place};
+use crate::recipes::parents::Parents;
+use crate::recipes::{LockContender, LockLost, Revocations, blocking, revocation};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::watch::{Watch, WatchEvent, WatchMode};
@@ -31,8 +33,10 @@ use crate::znode::CreateMode;
 
 const KIND: &str = "lease";
 
-/// What a holder's znode says to the one behind it.
+/// What a holder's znode says to the one behind it: its data begins with this.
 const HOLDS: &[u8] = b"holds";
+/// The data of a holder that was asked to give back what it has.
+const REVOKED: &[u8] = b"holds, revoke";
 
 /// So many permits for all, in the whole cluster.
 ///
@@ -190,7 +194,7 @@ impl Semaphore {
             };
             if let Some(before) = before {
                 match self.line.session().nonblocking().get_and_watch(&before).await {
-                    Ok((data, _, watch)) if &data[..] != HOLDS => {
+                    Ok((data, _, watch)) if !data.starts_with(HOLDS) => {
                         watch.next().await;
                         continue;
                     }
@@ -224,7 +228,8 @@ impl Semaphore {
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
-            contender.set(HOLDS).await?;
+            // Unless it was asked to let go by somebody who has seen that it holds.
+            contender.set_first(HOLDS).await?;
         }
         Ok(Permits { held: contender.hold().await?, permits })
     }
@@ -271,6 +276,7 @@ impl Semaphore {
     async fn agree(&self) -> Result<()> {
         let (session, path) = (self.line.session(), self.path());
         let data = self.permits.to_string();
+        let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
             let actual = match session.nonblocking().get(path).await {
                 Ok((data, stat)) if data.is_empty() => Err(Some(stat.version)),
@@ -290,13 +296,15 @@ impl Semaphore {
                 }
                 // Made by somebody who knows nothing of permits.
                 Err(Some(version)) => calls.set_if(path, &data, version).await.map(drop),
-                Err(None) => calls.create(path, &data, CreateMode::Persistent).await.map(drop),
+                Err(None) => {
+                    parents.make().await?;
+                    calls.create(path, &data, CreateMode::Persistent).await.map(drop)
+                }
             };
             match written {
-                Ok(()) | Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
-                Err(Error::NoNode { .. }) => {
-                    line::create_containers(session, path::parent(path).unwrap_or("/")).await?;
-                }
+                // A parent is missing, or somebody else was first: look again.
+                Err(Error::NoNode { .. } | Error::NodeExists { .. } | Error::BadVersion { .. })
+                | Ok(()) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -342,7 +350,9 @@ impl Semaphore {
                 let before = parsed(&txn.get(self.path())?.0);
                 // Whoever holds by the old number shows it: by the new one it may not be seen.
                 for place in &places[..before.map_or(0, |before| holders(&places, before))] {
-                    if before.is_some_and(|before| before > permits) {
+                    if before.is_some_and(|before| before > permits)
+                        && !txn.get(&place.path)?.0.starts_with(HOLDS)
+                    {
                         txn.set(&place.path, HOLDS);
                     }
                 }
@@ -351,6 +361,40 @@ impl Semaphore {
             })
             .await
             .map(drop)
+    }
+
+    /// Asks one holder to give its permits back: the one whose znode has this path, as
+    /// [`LockContender::path`] and [`Permits::path`] tell it. It hears of that by
+    /// [`Permits::revocations`], if it listens, and does what it sees fit. False, and nobody is asked,
+    /// if it holds none: it waits for some, or is gone. Costs a round trip, and a write.
+    ///
+    /// Whoever holds by a number of permits that has become less since holds, too.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
+    pub fn revoke_holder(&self, path: &str) -> Result<bool> {
+        let asking = self.revoke_holder_async(path);
+        blocking::request(self.line.session(), "revoke", path, asking)
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Semaphore::revoke_holder`].
+    pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
+        let calls = self.line.session().nonblocking();
+        // This replica may not know yet who holds.
+        calls.sync().await?;
+        let snapshot = calls.snapshot_of(self.path()).await?;
+        let (places, all) = self.line_and_number(&snapshot)?;
+        let Some(at) = places.iter().position(|place| place.path == path) else {
+            return Ok(false);
+        };
+        let holds = at < holders(&places, all) || snapshot.get(path)?.0.starts_with(HOLDS);
+        match holds {
+            true => revocation::set(self.line.session(), path, REVOKED).await,
+            false => Ok(false),
+        }
     }
 
     /// Who holds permits or waits for some, in their order, as this replica has it.
@@ -445,6 +489,41 @@ impl Permits {
     /// The check of [`Permits::fenced`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
         self.held.fence()
+    }
+
+    /// Hears of requests to give them back, by [`Semaphore::revoke_holder`]: also of one made before
+    /// this was called. Costs a write, unless others have come to wait behind. Blocks for the request
+    /// timeout at most.
+    ///
+    /// ```
+    /// use quorate::{recipes::Semaphore, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let semaphore = Semaphore::new(&cluster.node(0).session(), "/uploads", 2)?;
+    /// let permits = semaphore.acquire()?;
+    /// let revocations = permits.revocations()?;
+    /// let other = Semaphore::new(&cluster.node(1).session(), "/uploads", 2)?;
+    /// assert!(other.revoke_holder(permits.path())?);
+    /// assert!(revocations.wait());
+    /// permits.release()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if they are lost; those of a session that is over; [`Error::Timeout`].
+    pub fn revocations(&self) -> Result<Revocations> {
+        let session = self.held.session();
+        blocking::request(session, "revocations", self.path(), self.revocations_async())
+    }
+
+    /// The same, without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`Permits::revocations`].
+    pub async fn revocations_async(&self) -> Result<Revocations> {
+        // So that nobody else sets the data of its znode for another reason.
+        self.held.set_first(HOLDS).await?;
+        Revocations::of(self.held.session(), self.path()).await
     }
 
     /// Gives them back and waits until that is done.

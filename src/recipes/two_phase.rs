@@ -29,7 +29,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::ephemeral::{Making, inner, is_overtaken};
-use crate::recipes::line::create_containers;
+use crate::recipes::parents::Parents;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
 use crate::session::Session;
@@ -206,17 +206,17 @@ impl TwoPhaseCommit {
             proposal: proposal.to_vec(),
         };
         let (header, site) = (self.encode(&header)?, self.encode(&Site::Invited)?);
+        let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
         loop {
+            parents.make().await?;
             let mut multi =
                 self.session.multi().create(&self.path, &header, CreateMode::Persistent);
             for name in participants {
                 multi = multi.create(&name_in(&self.path, name)?, &site, CreateMode::Persistent);
             }
-            match (inner(multi.submit().await), path::parent(&self.path)) {
-                (Err(Error::NoNode { .. }), Some(parent)) => {
-                    create_containers(&self.session, parent).await?;
-                }
-                (result, _) => return result.map(drop),
+            match inner(multi.submit().await) {
+                Err(Error::NoNode { .. }) => {}
+                result => return result.map(drop),
             }
         }
     }

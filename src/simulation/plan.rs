@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) queues: bool,
     /// Whether there are transactions that look at the use of a quota.
     pub(crate) usage: bool,
+    /// Whether there are sessions that take the znodes of lock holders over.
+    pub(crate) takers: bool,
     /// The zone of each place; empty: it names none.
     pub(crate) zones: Vec<&'static str>,
     /// Places for instances without a replica, behind those of the members.
@@ -132,6 +134,7 @@ impl Plan {
             mixed: random.fork(5).percent(50),
             queues: false,
             usage: false,
+            takers: false,
             zones: Vec::new(),
             guests: 0,
             guest_tasks: 1,
@@ -150,6 +153,7 @@ impl Plan {
         plan.draw_zones(&random.fork(10));
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
+        plan.takers = random.fork(281).percent(20);
         plan
     }
 
@@ -208,6 +212,7 @@ impl Plan {
             mixed: false,
             queues: false,
             usage: false,
+            takers: false,
             guests: 980,
             guest_tasks: 1,
             fleet: true,

@@ -140,7 +140,7 @@ impl<E> EventSender<E> {
         !std::mem::replace(&mut self.touched, true)
     }
 
-    /// Wakes the task that waits, after the value has been published.
+    /// Wakes the tasks that wait, after the value has been published.
     pub(crate) fn wake(&mut self) {
         self.touched = false;
         self.between.wake(false);

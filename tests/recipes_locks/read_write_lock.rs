@@ -163,6 +163,35 @@ fn a_downgrade_dropped_at_any_point_is_a_release() {
 }
 
 #[test]
+fn one_who_holds_is_asked_to_let_go_and_no_other() {
+    let cluster = Cluster::new(3);
+    let other = shared(&cluster, 1);
+    let guards: Vec<_> = (0..3).map(|node| shared(&cluster, node).read().unwrap()).collect();
+    let heard: Vec<_> = guards.iter().map(|guard| guard.revocations().unwrap()).collect();
+    let waiting = shared(&cluster, 0);
+    let mut writer = Task::new(async move { waiting.write_async().await });
+    assert!(writer.settle(&cluster).is_none());
+    // On a client, too.
+    let client = ReadWriteLock::new(&cluster.node(cluster.add_client()).session(), other.path());
+    for lock in [&other, &client.unwrap()] {
+        assert_eq!(lock.revoke_holder(guards[1].path()), Ok(true));
+        assert!(heard[1].wait());
+    }
+    let contenders = other.contenders().unwrap();
+    assert_eq!(other.revoke_holder(&contenders[3].path), Ok(false), "it waits");
+    assert_eq!(other.revoke_holder("/elsewhere"), Ok(false), "it is none");
+    assert!(heard.iter().all(|revocations| revocations.events().is_empty()));
+    let path = guards[1].path().to_owned();
+    guards.into_iter().for_each(|guard| guard.release().unwrap());
+    assert_eq!(other.revoke_holder(&path), Ok(false), "it is gone");
+    let writer = writer.settle(&cluster).unwrap().unwrap();
+    assert!(writer.revocations().unwrap().events().is_empty(), "it was not asked when it waited");
+    assert_eq!(other.revoke_holder(writer.path()), Ok(true));
+    // Also before it listens.
+    assert!(writer.revocations().unwrap().wait());
+}
+
+#[test]
 fn all_who_hold_are_asked_to_let_go() {
     let cluster = Cluster::new(3);
     let guards: Vec<_> = (0..3).map(|node| shared(&cluster, node).read().unwrap()).collect();

@@ -231,3 +231,65 @@ fn dropped_at_any_point_it_leaves_nothing() {
         session.sync().unwrap();
     }
 }
+
+#[test]
+fn one_holder_is_asked_to_give_its_permits_back() {
+    let cluster = Cluster::new(3);
+    let (here, there) = (semaphore(&cluster, 0, 3), semaphore(&cluster, 1, 3));
+    let (one, two, three) =
+        (here.acquire().unwrap(), here.acquire().unwrap(), there.acquire().unwrap());
+    let heard = [one.revocations().unwrap(), two.revocations().unwrap()];
+    let waiting = here.clone();
+    let mut waiter = Task::new(async move { waiting.acquire_async().await });
+    assert!(waiter.settle(&cluster).is_none());
+    let contenders = there.contenders().unwrap();
+    assert_eq!(there.revoke_holder(&contenders[3].path), Ok(false), "it waits");
+    assert_eq!(there.revoke_holder("/elsewhere"), Ok(false), "it is none");
+    assert_eq!(there.revoke_holder(two.path()), Ok(true));
+    assert!(heard[1].wait());
+    // That there are fewer is no request, and no request is lost by that.
+    assert_eq!(there.revoke_holder(three.path()), Ok(true));
+    there.set_permits(1).unwrap();
+    here.set_permits(2).unwrap();
+    assert!(heard.iter().all(|revocations| revocations.events().is_empty()));
+    there.set_permits(1).unwrap();
+    assert!(three.revocations().unwrap().wait(), "it was asked before it listened");
+    // Who holds by the number that there was holds.
+    assert_eq!(here.revoke_holder(two.path()), Ok(true));
+    assert!(heard[1].wait());
+    for permits in [one, two] {
+        permits.release().unwrap();
+        assert!(waiter.settle(&cluster).is_none(), "there is one, and one is held");
+    }
+    let path = three.path().to_owned();
+    three.release().unwrap();
+    assert_eq!(there.revoke_holder(&path), Ok(false), "it is gone");
+    let permits = waiter.settle(&cluster).unwrap().unwrap();
+    assert!(permits.revocations().unwrap().events().is_empty());
+    assert_eq!(there.revoke_holder(permits.path()), Ok(true));
+    assert!(permits.revocations().unwrap().wait());
+}
+
+/// Somebody sees that it is let in, and asks it to let go, before it says so to the one behind it.
+#[test]
+fn a_request_that_comes_before_who_is_asked_knows_that_it_holds_is_not_lost() {
+    let cluster = Cluster::new(3);
+    let (here, there) = (semaphore(&cluster, 0, 1), semaphore(&cluster, 1, 1));
+    let held = there.acquire().unwrap();
+    let mut waiters: Vec<_> = (0..2)
+        .map(|_| {
+            let waiting = here.clone();
+            let mut waiter = Task::new(async move { waiting.acquire_async().await });
+            assert!(waiter.settle(&cluster).is_none());
+            waiter
+        })
+        .collect();
+    let next = there.contenders().unwrap()[1].path.clone();
+    held.release().unwrap();
+    assert_eq!(there.revoke_holder(&next), Ok(true));
+    let permits = waiters[0].settle(&cluster).expect("it is let in").unwrap();
+    assert_eq!(permits.path(), next);
+    assert!(permits.revocations().unwrap().wait());
+    permits.release().unwrap();
+    assert!(waiters[1].settle(&cluster).is_some());
+}

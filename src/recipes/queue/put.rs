@@ -7,7 +7,7 @@ use super::{NewItem, Queue, name};
 use crate::error::{Error, Result};
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::create_containers;
+use crate::recipes::parents::Parents;
 use crate::watch::{EventKind, WatchMode};
 use crate::znode::{Condition, CreateMode, OpResult};
 
@@ -61,14 +61,13 @@ impl Queue {
         if items.is_empty() {
             return Ok(());
         }
+        let mut parents = Parents::of(&self.session, &self.items);
         loop {
+            parents.make().await?;
             let mut multi = self.session.multi();
             if let Some(max) = self.max {
                 let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-                let Some(stat) = snapshot.exists(&self.items)? else {
-                    create_containers(&self.session, &self.items).await?;
-                    continue;
-                };
+                let Some(stat) = snapshot.exists(&self.items)? else { continue };
                 let (limit, needed) = (max as u64, u64::from(stat.num_children));
                 let needed = needed.saturating_add(items.len() as u64);
                 if needed > limit {
@@ -106,8 +105,8 @@ impl Queue {
                 }
                 Err(Error::Multi { index, error }) => match *error {
                     // Others have put meanwhile.
-                    Error::Unmet { .. } | Error::NoNode { .. } if index < checks => {}
-                    Error::NoNode { .. } => create_containers(&self.session, &self.items).await?,
+                    Error::Unmet { .. } if index < checks => {}
+                    Error::NoNode { .. } => {}
                     error => return Err(error),
                 },
                 Err(error) => return Err(error),

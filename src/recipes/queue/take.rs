@@ -14,8 +14,9 @@ use super::put::UnderWay;
 use crate::error::{Error, Result};
 use crate::path;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Contender, create_containers};
+use crate::recipes::line::Contender;
 use crate::recipes::own::Own;
+use crate::recipes::parents::Parents;
 use crate::snapshot::Snapshot;
 use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, CreateMode, OpResult, Zxid};
@@ -77,34 +78,32 @@ impl Way for Lease {
         if planted(Bug::QueueItemTwice) {
             claim = format!("{claim}-{}", queue.session.id());
         }
-        let mut multi = queue.session.multi().require(&item, Condition::Mzxid(found.mzxid)).create(
-            &claim,
-            b"",
-            CreateMode::Ephemeral,
-        );
-        if let Some(place) = place {
-            multi = place.leave_in(multi);
-        }
-        if planted(Bug::QueueItemLost) {
-            multi = multi.delete(&item);
-        }
-        let mut claiming = Claiming::new(&queue.session, multi.submit());
-        match overtaken(claiming.claimed().await, place)? {
-            Some(results) => {
-                let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
-                    return Err(Error::NoNode { path: claim });
-                };
-                queue.learn_time(created.stat.ctime);
-                let claim = Own::new(&queue.session, &created.path, created.stat.czxid);
-                Item::new(item, claim, found).await.map(Some)
+        let mut parents = Parents::of(&queue.session, &queue.claims);
+        loop {
+            parents.make().await?;
+            let seen = Condition::Mzxid(found.mzxid);
+            let multi = queue.session.multi().require(&item, seen);
+            let mut multi = multi.create(&claim, b"", CreateMode::Ephemeral);
+            if let Some(place) = place {
+                multi = place.leave_in(multi);
             }
-            None => {
-                // Or there is nowhere to put the claim.
-                if queue.session.nonblocking().exists(&queue.claims).await?.is_none() {
-                    create_containers(&queue.session, &queue.claims).await?;
-                }
-                Ok(None)
+            if planted(Bug::QueueItemLost) {
+                multi = multi.delete(&item);
             }
+            let claimed = Claiming::new(&queue.session, multi.submit()).claimed().await;
+            if matches!(&claimed, Err(Error::Multi { index: 1, error })
+                if matches!(**error, Error::NoNode { .. }))
+            {
+                // There is nowhere to put the claim.
+                continue;
+            }
+            let Some(results) = overtaken(claimed, place)? else { return Ok(None) };
+            let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
+                return Err(Error::NoNode { path: claim });
+            };
+            queue.learn_time(created.stat.ctime);
+            let claim = Own::new(&queue.session, &created.path, created.stat.czxid);
+            return Item::new(item, claim, found).await.map(Some);
         }
     }
 }
@@ -137,8 +136,7 @@ impl Way for Removal<'_> {
     }
 }
 
-/// `None` if the multi failed since the item has been taken, or there is nowhere to put a claim. An
-/// error if the place in the line is gone.
+/// `None` if the multi failed since the item has been taken. An error if the place in the line is gone.
 fn overtaken(
     done: Result<Vec<OpResult>>,
     place: Option<&Contender>,

@@ -56,7 +56,7 @@ const COUNTED: &str = "/counted";
 /// As many znodes are made there, and no more.
 const COUNTED_MAX: u64 = 2;
 /// How many transactions a client makes without a pause, so that some meet.
-const BURST: u64 = 10;
+const BURST: u64 = 4;
 
 pub(crate) async fn run_counted(client: Client) {
     while !client.kernel.is_stopping() {
@@ -68,7 +68,11 @@ pub(crate) async fn run_counted(client: Client) {
             for _ in 0..client.random.within(1..BURST) {
                 let counted = session.transact_async(|txn| count(&client, txn)).await;
                 client.kernel.count("transact by use");
-                client.kernel.check(is_expected(&counted));
+                match counted {
+                    // What it would delete has gone with its session, and another is there instead.
+                    Err(Error::Multi { error, .. }) if matches!(*error, Error::NoNode { .. }) => {}
+                    counted => client.kernel.check(is_expected(&counted)),
+                }
             }
         }
     }

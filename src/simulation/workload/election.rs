@@ -83,7 +83,7 @@ async fn select(client: &Client, handle: &Handle) {
     let Ok(selector) = LeaderSelector::new(handle.session(), PATH, "selector") else { return };
     let waits = kernel.wait("select", client.place);
     let patience = client.random.around(kernel.plan.think * 20);
-    let selecting = selector.run_async(async |leadership| {
+    let selecting = selector.run_async(|leadership| async move {
         kernel.count("select");
         for term in 0..client.random.within(1..4) {
             kernel.check(require(leadership.is_leading(), "elections: runs while leading", || {

@@ -42,6 +42,72 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
+const TAKEN: &[u8] = b"taken";
+
+/// Some take the znode of a holder over, which must then leave it alone.
+pub(crate) async fn run_taken(client: Client) {
+    while !client.kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        while !client.kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            // Whatever befalls any call; the checks are made where something was achieved.
+            drop(match client.random.percent(50) {
+                true => hold_until_taken(&client, &handle).await,
+                false => take_over(&client, &handle).await,
+            });
+        }
+    }
+}
+
+async fn hold_until_taken(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let lock = ReadWriteLock::new(handle.session(), "/taken")?;
+    if client.random.percent(50) {
+        let Some(guard) = patiently(client, "taken lock", lock.read_async()).await else {
+            return Ok(());
+        };
+        client.think().await;
+        drop(guard);
+        return Ok(());
+    }
+    let Some(guard) = patiently(client, "taken lock", lock.write_async()).await else {
+        return Ok(());
+    };
+    client.think().await;
+    // Its deletion is asked for at once when this has failed.
+    drop(guard.downgrade_async().await?);
+    Ok(())
+}
+
+async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+    let (session, kernel) = (handle.session(), &client.kernel);
+    let lock = ReadWriteLock::new(session, "/taken")?;
+    for contender in lock.contenders_async().await? {
+        let (path, Some(holder)) = (contender.path, contender.session) else { continue };
+        // None that somebody has taken already.
+        if handle.data_seen(&path).await.is_ok_and(|data| &data[..] == TAKEN) {
+            continue;
+        }
+        let calls = session.nonblocking();
+        let taken = calls.take_over(&path, TAKEN, holder).await?.stat;
+        if taken.version > 0 || taken.czxid != taken.mzxid {
+            // It was this session's own.
+            continue;
+        }
+        kernel.count("taken over");
+        for _ in 0..client.random.within(1..4) {
+            client.think().await;
+            // Answered after the end of this session, if it has one: then it fails.
+            let there = calls.exists(&path).await?.map(|stat| stat.czxid);
+            kernel.check(require(there == Some(taken.czxid), "I22 what is taken stays", || {
+                format!("{path} was taken over by {}, and is gone", taken.czxid)
+            }));
+        }
+        return calls.delete(&path).await;
+    }
+    Ok(())
+}
+
 /// Waits for it, now and then only for a while.
 async fn patiently<T>(
     client: &Client,

@@ -59,6 +59,10 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
         let client = new_client(kernel, place, coordinator);
         kernel.executor.spawn(place, queues::run(client));
     }
+    if kernel.plan.takers {
+        let client = new_client(kernel, place, coordinator);
+        kernel.executor.spawn(place, lock_family::run_taken(client));
+    }
     if kernel.plan.usage {
         let client = new_client(kernel, place, coordinator);
         kernel.executor.spawn(place, accounts::run_counted(client));

@@ -78,7 +78,7 @@ impl Availability {
             spare => format!("it survives the loss of {spare} more"),
         };
         let reason = format!(
-            "{} of {} voters are not heard of ({}); {more}",
+            "{} of {} voters are not heard of or store nothing ({}); {more}",
             silent.len(),
             seen.voters.len(),
             silent.join(", ")
@@ -107,7 +107,7 @@ mod tests {
         let at_risk = of(5, &[2], true).to_string();
         assert_eq!(
             at_risk,
-            "at risk: 1 of 5 voters are not heard of (node-2); it survives the loss of 1 more"
+            "at risk: 1 of 5 voters are not heard of or store nothing (node-2); it survives the loss of 1 more"
         );
         let at_risk = of(3, &[2], true).to_string();
         assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");

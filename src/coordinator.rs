@@ -14,6 +14,7 @@ use crate::builder::Builder;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::node::REMOVED;
+use crate::node::client::LEFT;
 use crate::recovery::{self, Backup};
 use crate::runtime::engine::Engine;
 use crate::runtime::shared::Shared;
@@ -279,7 +280,7 @@ impl Coordinator {
             waited: timeout,
             reason,
         };
-        let mut synced = self.session().nonblocking().sync();
+        let mut synced = self.session().nonblocking().sync_in_any_case();
         match synced.wait_timeout(timeout) {
             Some(synced) => drop(synced?),
             None => {
@@ -479,11 +480,11 @@ impl Coordinator {
     pub fn leave(&self, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let changes = self.availability_changes();
-        let until = shared.clock.now() + timeout;
+        let until = shared.clock.now().saturating_add(timeout);
         shared.leave();
         loop {
             match shared.stopped() {
-                Some(reason) if reason == REMOVED => {
+                Some(reason) if has_left(reason) => {
                     self.close();
                     return Ok(());
                 }
@@ -503,7 +504,7 @@ impl Coordinator {
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     let reason = shared.stopped().unwrap_or("it was closed").to_owned();
-                    if reason != REMOVED {
+                    if !has_left(&reason) {
                         return Err(Error::Stopped { reason });
                     }
                 }
@@ -562,6 +563,11 @@ impl Coordinator {
         drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();
     }
+}
+
+/// Whether an instance stopped for this reason that was told to leave.
+fn has_left(reason: &str) -> bool {
+    [REMOVED, LEFT].contains(&reason)
 }
 
 /// How an instance and its cluster are, as the instance sees it: [`Coordinator::status`].

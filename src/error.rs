@@ -185,7 +185,8 @@ pub enum Error {
     /// A watch cannot begin so far in the past: this replica does not know all changes since then
     /// any more, see [`Session::watch_from`](crate::Session::watch_from).
     #[error(
-        "the changes of {path} since zxid {zxid} are not all known here any more, only those since          {oldest}; set a watch from now, and then read again what it watches"
+        "the changes of {path} since zxid {zxid} are not all known here any more, only those since \
+         {oldest}; set a watch from now, and then read again what it watches"
     )]
     TooOld {
         /// The path that was to be watched.
@@ -198,7 +199,8 @@ pub enum Error {
     /// A watch was to begin after a write that does not exist. This replica has everything that was
     /// written before the call: the zxid is another cluster's, or no zxid at all.
     #[error(
-        "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be watched from there;          is the zxid of this cluster?"
+        "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be watched from there; \
+         is the zxid of this cluster?"
     )]
     FutureZxid {
         /// The path that was to be watched.
@@ -468,6 +470,30 @@ impl Error {
             | Error::Stopped { .. } => true,
             Error::Multi { error, .. } => error.is_session_lost(),
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_have_no_holes() {
+        let path = || "/a".to_owned();
+        for error in [
+            Error::FutureZxid { path: path(), zxid: 9, last: 3 },
+            Error::TooOld { path: path(), zxid: 3, oldest: 9 },
+            Error::NoAuth { path: path(), permission: Permissions::READ },
+            Error::PermitsDiffer { path: path(), expected: 1, actual: 2 },
+            Error::InvalidData { path: path(), reason: "why".to_owned() },
+            Error::Unsupported { what: "it".to_owned(), needs: 3, cluster: 2 },
+            Error::NotAPeer { peers: vec![path()], detail: String::new() },
+            Error::NotSecured { address: path() },
+            Error::Corrupt { dir: PathBuf::from("/a"), reason: "why".to_owned() },
+        ] {
+            let text = error.to_string();
+            assert!(!text.contains("  "), "{text}");
         }
     }
 }

@@ -48,9 +48,10 @@
 //! # Caveats
 //!
 //! Members trust each other: whoever has the cluster's [`Secret`] or a certificate of its authority
-//! ([`Tls`]) is one, and can read and change everything. Without either, members are on one host. The
-//! members are those of the list that founded the cluster. A panic inside the engine stops
-//! the node, not the process, unless the process is built to abort on panics.
+//! ([`Tls`]) is one, and can read and change everything. Without either, members are on one host. A
+//! cluster is founded once, by all instances of one list of peers, whose names must stand for one host
+//! each; after that, members join and leave. A panic inside the engine stops the node, not the process,
+//! unless the process is built to abort on panics.
 
 #![deny(missing_docs)]
 

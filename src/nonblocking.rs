@@ -322,6 +322,13 @@ impl<'a> NonBlocking<'a> {
         self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
     }
 
+    /// The same, however many requests are waiting.
+    pub(crate) fn sync_in_any_case(&self) -> Pending<Zxid> {
+        let (shared, session) = (self.session.shared(), self.session.id());
+        let sync = |request| ClientRequest::Sync { request, session };
+        shared.ask_within(usize::MAX, self.session.asker(), sync, None, expect::synced)
+    }
+
     /// An answer that comes after so long, by this instance's monotonic clock, whatever becomes of
     /// the session; it fails with [`Error::Stopped`] if the node stops before. For futures that wait
     /// for a while without a runtime of their own: in a cluster in memory it goes by that one's clock.

@@ -24,7 +24,9 @@ fn free_port(ips: &[&str]) -> u16 {
 
 /// Names whose addresses the test may change.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<Vec<(String, Vec<SocketAddr>)>>>);
+struct Names(Arc<Mutex<Known>>);
+
+type Known = Vec<(String, Vec<SocketAddr>)>;
 
 impl Names {
     fn set(&self, name: &str, port: u16, ips: &[&str]) {
@@ -172,14 +174,15 @@ fn names_of_others_that_are_not_answered_delay_nothing() {
     let named = named.advertise("three:7400").listen("127.0.0.3:7400").security(Security::Insecure);
     let client = Builder { resolver, ..Coordinator::builder() }.client();
     let (joined, joins) = unbounded();
-    std::thread::spawn(move || {
+    let join = move || {
         for (builder, list) in [(member, &list[..]), (named, &list[..]), (client, &list[1..])] {
             let coordinator = builder.join(list).unwrap();
             assert!(coordinator.wait_ready(Duration::from_millis(10)).is_err());
             coordinator.close();
             joined.send(()).unwrap();
         }
-    });
+    };
+    std::thread::Builder::new().spawn(join).unwrap();
     for _ in 0..3 {
         joins.recv_timeout(PATIENCE).expect("it waits for a name");
     }

@@ -308,7 +308,7 @@ pub(crate) struct Availability {
     pub(crate) learners: Vec<NodeId>,
     /// Those who voted before, while a change of several votes is made: they decide, too.
     pub(crate) outgoing: Vec<NodeId>,
-    /// The voters that the leader has not heard of, as far as it has told.
+    /// The voters that the leader has not heard of, or that store nothing, as far as it has told.
     pub(crate) silent: Vec<NodeId>,
     pub(crate) has_leader: bool,
     /// That is what the present leader has told.

@@ -58,13 +58,16 @@ pub(super) struct Membership {
     listening: BTreeMap<NodeId, Time>,
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
+    /// Up to which entry a member that has not stored all has done so, and since when. One whose disk
+    /// hangs is heard of, and stores nothing.
+    stored: BTreeMap<NodeId, (u64, Time)>,
     /// Who asks for something, until when that holds.
     wishes: BTreeMap<NodeId, (Member, Time)>,
     leavers: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
-    /// The voters that do not answer the leader, as it last reported.
+    /// The voters that do not answer the leader, or store nothing, as it last reported.
     silent: Option<BTreeSet<NodeId>>,
     /// The learners that have their place, as this node last reported as the leader.
     placed: BTreeSet<NodeId>,
@@ -90,6 +93,7 @@ impl Membership {
             heard: BTreeMap::new(),
             listening: BTreeMap::new(),
             level_since: BTreeMap::new(),
+            stored: BTreeMap::new(),
             wishes: BTreeMap::new(),
             leavers: BTreeMap::new(),
             changing: None,
@@ -108,6 +112,7 @@ impl Membership {
     pub(super) fn unsettle(&mut self) {
         self.changing = None;
         self.level_since.clear();
+        self.stored.clear();
         self.health_at = Time::ZERO;
         self.placed.clear();
         // Nobody is taken for dead for what this node did not listen for.
@@ -377,8 +382,17 @@ impl Node {
         membership.heard.retain(|node, _| members.contains(node));
         membership.listening.retain(|node, _| members.contains(node));
         membership.level_since.retain(|node, _| members.contains(node));
+        membership.stored.retain(|node, _| members.contains(node));
         for (node, progress) in progress.iter().filter(|(node, _)| **node != self.id) {
             membership.listening.entry(*node).or_insert(now);
+            if progress.matched >= last {
+                membership.stored.remove(node);
+            } else {
+                let stored = membership.stored.entry(*node).or_insert((progress.matched, now));
+                if stored.0 != progress.matched {
+                    *stored = (progress.matched, now);
+                }
+            }
             // What was proposed in the last moment nobody can have yet.
             let level = progress.matched > 0 && progress.matched + LEVEL_ENTRIES >= last;
             if level {
@@ -392,6 +406,12 @@ impl Node {
     /// How long a member may be silent and still count as alive: as long as a leader.
     fn patience(&self) -> Duration {
         self.config.heartbeat * (2 * ELECTION_TICKS as u32)
+    }
+
+    /// Whether a member has stored nothing for longer than an election takes, though there is something.
+    fn stores_nothing(&self, node: NodeId) -> bool {
+        let stored = self.membership.stored.get(&node);
+        stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
     }
 
     fn sight(&self, node: NodeId) -> Sight {
@@ -436,7 +456,8 @@ impl Node {
             .iter()
             .chain(&voting.voters_outgoing)
             .copied()
-            .filter(|voter| *voter != self.id && !self.sight(*voter).silent.is_zero())
+            .filter(|voter| *voter != self.id)
+            .filter(|voter| !self.sight(*voter).silent.is_zero() || self.stores_nothing(*voter))
             .collect();
         let is_news = self.membership.silent.as_ref() != Some(&silent)
             || !placed.is_subset(&self.membership.placed);

@@ -424,3 +424,30 @@ fn who_is_no_member_yet_leaves_at_once() {
     cluster.advance(SECOND);
     assert!(cluster.stopped.contains_key(&1));
 }
+
+/// A member whose disk hangs answers heartbeats, and counted as one that could take a lost voter's
+/// part: `availability()` said that all was well while the loss of one more stopped the cluster.
+#[test]
+fn a_voter_that_stores_nothing_is_not_counted_on() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 7, TIMEOUT);
+    cluster.advance(5 * SECOND);
+    let silent = |cluster: &Cluster, node| cluster.node(node).status().availability.silent;
+    let hangs = cluster.follower();
+    cluster.hosts.get_mut(&hangs).unwrap().disk_stalled = true;
+    cluster.advance(5 * SECOND);
+    for node in 1..=3 {
+        assert_eq!(silent(&cluster, node), [0; 0], "there is nothing to store");
+    }
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+    cluster.advance(5 * SECOND);
+    for node in 1..=3 {
+        assert_eq!(silent(&cluster, node), [hangs]);
+    }
+    cluster.hosts.get_mut(&hangs).unwrap().disk_stalled = false;
+    cluster.advance(5 * SECOND);
+    for node in 1..=3 {
+        assert_eq!(silent(&cluster, node), [0; 0]);
+    }
+}

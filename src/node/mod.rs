@@ -670,7 +670,11 @@ impl Node {
 
     /// Stops for good: everything is answered, nothing is promised any more.
     fn stop(&mut self, reason: String) {
-        tracing::error!(node = self.id, reason, "the node stops");
+        if reason == membership::REMOVED && self.membership.leaving {
+            tracing::info!(node = self.id, "the node has left its cluster, and stops");
+        } else {
+            tracing::error!(node = self.id, reason, "the node stops");
+        }
         // What this step had decided before it failed is not to be done.
         self.effects.messages.clear();
         self.effects.disk.clear();

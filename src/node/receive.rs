@@ -124,6 +124,13 @@ impl Node {
         };
         match guard::check(&view, from, term, body) {
             Ok(()) => {}
+            // It has won without this vote, and appended something since.
+            Err(Violation::Refused(reason))
+                if view.is_leader && matches!(body, RaftBody::VoteResponse { .. }) =>
+            {
+                tracing::debug!(from, term, reason, "a vote that comes late");
+                return Ok(());
+            }
             Err(Violation::Refused(reason)) => {
                 tracing::warn!(from, term, reason, "refused a message");
                 return Ok(());

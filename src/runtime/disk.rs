@@ -108,7 +108,7 @@ enum Progress {
     Due,
     /// It has failed, and is begun again after a while.
     Paused,
-    Begun(ChunkWriter),
+    Begun(Box<ChunkWriter>),
 }
 
 impl Writer {
@@ -268,7 +268,7 @@ impl Checkpoint {
     fn step(&mut self, store: &mut dyn LogStore) -> Result<bool, StorageError> {
         let Progress::Begun(chunks) = &mut self.progress else {
             let chunks = begin_checkpoint(store, self.state.clone(), self.dirty.clone())?;
-            self.progress = Progress::Begun(chunks);
+            self.progress = Progress::Begun(Box::new(chunks));
             return Ok(false);
         };
         if let Some(chunk) = chunks.next() {

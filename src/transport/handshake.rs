@@ -368,8 +368,9 @@ pub(crate) fn fit(one: u64, other: u64) -> bool {
 /// What a node of another cluster is told.
 fn other_cluster(own: u64, theirs: u64) -> Refusal {
     let text = format!(
-        "this node belongs to another cluster ({own:016x}, not {theirs:016x}): clusters founded by \
-         different lists of peers are different clusters"
+        "this node belongs to another cluster ({own:016x}, not {theirs:016x}): one that was founded \
+         apart, by another list of peers, say, or anew from a backup; if its data is not wanted any \
+         more, restart it with an empty data directory"
     );
     Refusal::new(RefusalCode::Cluster, text)
 }

@@ -50,6 +50,9 @@ use crate::znode::{SessionId, Zxid};
 use attach::Attachment;
 use calls::Outstanding;
 
+/// Why a client stops that was told to leave.
+pub(crate) const LEFT: &str = "it has left";
+
 /// A round at least this often, so that a member that says nothing is noticed.
 const ROUND_PERIOD: Duration = Duration::from_secs(2);
 
@@ -322,7 +325,7 @@ impl Client {
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}
-            Input::Leave => self.stop("it has left".to_owned()),
+            Input::Leave => self.stop(LEFT.to_owned()),
         }
     }
 
@@ -401,7 +404,11 @@ impl Client {
     }
 
     fn stop(&mut self, reason: String) {
-        tracing::error!(client = self.id, reason, "the client stops");
+        if reason == LEFT {
+            tracing::info!(client = self.id, "the client has left, and stops");
+        } else {
+            tracing::error!(client = self.id, reason, "the client stops");
+        }
         let error = Error::Stopped { reason: reason.clone() };
         self.local.stop(&error, &mut self.effects);
         for (_, call) in std::mem::take(&mut self.calls) {

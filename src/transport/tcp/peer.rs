@@ -44,6 +44,9 @@ const REFUSED_PAUSES: u32 = 5;
 /// A peer that connects to us is not tried more often than this because of it.
 const NUDGE_PAUSE: Duration = Duration::from_millis(50);
 
+/// Whom this node does not reach may not have started yet: for that long nobody is warned of it.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+
 /// The most reads from one connection at a time. What comes back is a few bytes.
 const READS_MAX: usize = 16;
 
@@ -92,6 +95,10 @@ pub(super) struct Peer {
     lowered_to: Option<u16>,
     /// The reason last reported, if the peer has not been reached since.
     reported: Option<String>,
+    /// Whether that was a warning.
+    is_warned_of: bool,
+    /// Until when it may not have started yet.
+    starts_until: Option<Instant>,
     /// At its address somebody else has answered.
     pub(super) is_elsewhere: bool,
     /// Who has just been found at a seed's address, and what it can do.
@@ -124,6 +131,8 @@ impl Peer {
             attempt: WAKER,
             lowered_to: None,
             reported: None,
+            is_warned_of: false,
+            starts_until: Some(now + STARTS_WITHIN),
             is_elsewhere: false,
             found: None,
             greeted: None,
@@ -377,6 +386,8 @@ impl Peer {
     fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
         self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
         self.reported = None;
+        self.is_warned_of = false;
+        self.starts_until = None;
         self.lowered_to = None;
         self.is_elsewhere = false;
         match self.target {
@@ -579,23 +590,33 @@ impl Peer {
     }
 
     fn report(&mut self, context: &mut Context, failure: &Failure) {
-        if self.reported.as_ref() == Some(&failure.reason) {
+        let permanent = failure.kind != Kind::Passing;
+        let starts = self.starts_until.is_some_and(|until| context.now < until);
+        let warns = permanent || !starts;
+        let is_known = self.reported.as_ref() == Some(&failure.reason);
+        if is_known && (self.is_warned_of || !warns) {
             return;
         }
         let reason = failure.reason.clone();
-        let permanent = failure.kind != Kind::Passing;
-        self.reported = Some(reason.clone());
         let address = self.address.clone();
-        match self.target {
-            Target::Node(peer) => {
-                tracing::warn!(peer, address, reason, "unreachable");
-                context.emit(TransportEvent::Unreachable { peer, reason, permanent });
-            }
-            Target::Seed(_) => {
-                tracing::warn!(address, reason, "nobody found");
-                context.emit(TransportEvent::SeedUnreachable { address, reason, permanent });
-            }
+        let peer = match self.target {
+            Target::Node(peer) => Some(peer),
+            Target::Seed(_) => None,
+        };
+        if warns {
+            tracing::warn!(peer, address, reason, "unreachable");
+        } else {
+            tracing::info!(peer, address, reason, "not reached yet");
         }
+        self.is_warned_of = warns;
+        if is_known {
+            return;
+        }
+        self.reported = Some(reason.clone());
+        context.emit(match peer {
+            Some(peer) => TransportEvent::Unreachable { peer, reason, permanent },
+            None => TransportEvent::SeedUnreachable { address, reason, permanent },
+        });
     }
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {

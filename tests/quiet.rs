@@ -1,0 +1,100 @@
+//! What is logged while all is well: nothing that would wake a person.
+//!
+//! One test, since a process has one subscriber.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::{Coordinator, CreateMode};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Keeps what is logged as a warning or an error, and counts the rest.
+#[derive(Clone, Default)]
+struct Alarms(Arc<Mutex<(usize, Vec<String>)>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!(" {}={value:?}", field.name()));
+    }
+}
+
+impl Subscriber for Alarms {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO && metadata.target().starts_with("quorate")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let mut alarms = self.0.lock().unwrap();
+        alarms.0 += 1;
+        if *metadata.level() <= Level::WARN {
+            let mut line = Line(format!("{} {}", metadata.level(), metadata.target()));
+            event.record(&mut line);
+            alarms.1.push(line.0);
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn nobody_is_warned_while_all_is_well() {
+    let alarms = Alarms::default();
+    tracing::subscriber::set_global_default(alarms.clone()).unwrap();
+    let quiet = |when: &str| {
+        let (asked, told) = alarms.0.lock().unwrap().clone();
+        assert!(asked > 0, "the subscriber is not asked");
+        assert!(told.is_empty(), "{when}: {told:#?}");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let peers = [free_address(), free_address(), free_address()];
+    // One after the other: the first ones meet nobody yet at the addresses of the others.
+    let mut members: Vec<Coordinator> = Vec::new();
+    for place in 0..peers.len() {
+        let builder = Coordinator::builder().data_dir(dir.path().join(place.to_string()));
+        // It is ready by one request at a time, too.
+        let member = builder.pending_requests_max(1).join(&peers).unwrap();
+        members.push(member);
+        if place < 2 {
+            assert!(members[place].wait_ready(Duration::from_millis(300)).is_err());
+        }
+    }
+    for member in &members {
+        member.wait_ready(PATIENCE).unwrap();
+    }
+    quiet("founding");
+    let session = members[0].session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    drop(session.lock("/lock").unwrap().acquire().unwrap());
+    let client = Coordinator::builder().client().join(&peers).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    assert_eq!(&client.session().get("/a").unwrap().0[..], b"1");
+    quiet("at work");
+    client.leave(PATIENCE).unwrap();
+    quiet("a client leaves");
+    // Who leaves is missed by the others, and does not take it for an error itself.
+    members.pop().unwrap().leave(PATIENCE).unwrap();
+    let told = alarms.0.lock().unwrap().1.clone();
+    assert!(
+        told.iter().all(|line| line.starts_with("WARN") && line.contains("unreachable")),
+        "{told:#?}"
+    );
+}

@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) guests: usize,
     /// What uses such an instance: so many tasks.
     pub(crate) guest_tasks: usize,
+    /// Whether all disks may be damaged at once, and a disk again before its node votes.
+    pub(crate) damages: bool,
     /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
     pub(crate) fleet: bool,
     /// Whether an operator stops and starts the instances, and how.
@@ -135,6 +137,7 @@ impl Plan {
             zones: Vec::new(),
             guests: 0,
             guest_tasks: 1,
+            damages: false,
             fleet: false,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
@@ -150,6 +153,8 @@ impl Plan {
         plan.draw_zones(&random.fork(10));
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
+        // Who wants most of the list to found accepts what that makes of a lost disk.
+        plan.damages = random.fork(241).percent(20) && plan.majority_after.is_none();
         plan
     }
 
@@ -210,6 +215,7 @@ impl Plan {
             usage: false,
             guests: 980,
             guest_tasks: 1,
+            damages: false,
             fleet: true,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
@@ -226,6 +232,7 @@ impl Plan {
         plan.nodes = *random.pick(&[3, 3, 3, 4, 5, 5, 7]);
         plan.places = plan.nodes + random.index(2);
         (plan.founded, plan.mixed, plan.majority_after) = (false, false, None);
+        plan.damages = false;
         plan.zones = (0..plan.places).map(|_| *random.pick(&["", "", "east", "west"])).collect();
         let rolls = Rolls {
             wipes: random.percent(70),

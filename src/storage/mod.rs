@@ -30,6 +30,7 @@ mod provisional;
 mod record;
 mod replay;
 mod rules;
+mod salvage;
 mod sled;
 mod witness;
 

@@ -17,8 +17,9 @@ use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
+use crate::runtime::directory::{self, Opened};
 use crate::runtime::naming::Naming;
-use crate::runtime::{directory, driver, entropy};
+use crate::runtime::{driver, entropy};
 use crate::security::Security;
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::version::VERSION;
@@ -360,7 +361,7 @@ impl Builder {
             majority_after: self.majority_after,
             zone: self.zone.clone(),
         };
-        let (store, node) = directory::start(&dir, &address, &config, now)?;
+        let Opened { store, node, directory } = directory::start(&dir, &address, &config, now)?;
         let own = OwnName::new(&address, config.peers, self.advertise.is_some(), &names);
         if node.cluster() == 0
             && let Some(hindrance) = own.hindrance().filter(|one| one.forbids_joining)
@@ -395,7 +396,8 @@ impl Builder {
         let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();
         driver::start(driver::Start {
             engine: node.into(),
-            store: Some(Box::new(store)),
+            store: Some(store),
+            directory: Some(directory),
             listener: Some(listener),
             address: local.address.clone(),
             local,
@@ -445,6 +447,7 @@ impl Builder {
         driver::start(driver::Start {
             engine: Client::new(id, config, now).into(),
             store: None,
+            directory: None,
             listener: None,
             address,
             local,

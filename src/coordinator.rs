@@ -1,7 +1,7 @@
 //! A member of the cluster, as its process holds it.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::recovery::{self, Backup};
+use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
@@ -390,6 +391,8 @@ impl Coordinator {
             version: status.version,
             members: members.collect(),
             stopped: shared.stopped().map(str::to_owned),
+            damaged: shared.directory().and_then(DataDirectory::damage),
+            former_data: shared.directory().map(DataDirectory::former).unwrap_or_default(),
         }
     }
 
@@ -610,6 +613,13 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// Why this node has stopped, if it has.
     pub stopped: Option<String>,
+    /// What is damaged in this instance's data directory, from its start until a leader of its
+    /// cluster has taken it in as a new member. Until then nothing in the directory is changed, and
+    /// the instance has no replica and no vote.
+    pub damaged: Option<String>,
+    /// The directories that hold former data of this instance, which was put aside. See
+    /// `docs/recovery.md` for when they may be removed.
+    pub former_data: Vec<PathBuf>,
 }
 
 /// A member, as another one sees it: see [`Status`].
@@ -641,6 +651,9 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(reason) = &self.stopped {
             return write!(f, "{} has stopped: {reason}", self.address);
+        }
+        if let Some(damage) = &self.damaged {
+            write!(f, "the data directory is damaged ({damage}); ")?;
         }
         match &self.leader {
             _ if self.is_leader => write!(f, "{} leads", self.address)?,

@@ -384,7 +384,7 @@ pub enum Error {
     /// What is on disk is damaged, or acknowledged data is missing from it. Nothing was changed there.
     #[error(
         "data directory {} is damaged ({reason}); the node does not start from it, since it would \
-         forget what it has promised: keep it for inspection and let this member be replaced",
+         forget what it has promised: repair it, or see docs/recovery.md for what can be taken from it",
         dir.display()
     )]
     Corrupt {

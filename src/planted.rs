@@ -126,6 +126,9 @@ pub enum Bug {
     ChrootShown,
     PageSkips,
     NodeIdTwice,
+    FormerDataDeleted,
+    PutAsideWithoutLeader,
+    MarkBelieved,
     LearnerCounted,
     RemovedUnaware,
     PresumedAlive,
@@ -143,7 +146,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 122] = [
+    pub const ALL: [Bug; 125] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -248,6 +251,9 @@ impl Bug {
         Bug::LivingReplaced,
         Bug::ClusterForgotten,
         Bug::NodeIdTwice,
+        Bug::FormerDataDeleted,
+        Bug::PutAsideWithoutLeader,
+        Bug::MarkBelieved,
         Bug::LearnerCounted,
         Bug::RemovedUnaware,
         Bug::PresumedAlive,
@@ -418,6 +424,11 @@ impl Bug {
             Bug::LivingReplaced => "the place of a member that is alive is taken",
             Bug::ClusterForgotten => "a node that has a cluster has none after a restart",
             Bug::NodeIdTwice => "who begins anew has the id that it had",
+            Bug::FormerDataDeleted => "the next directory put aside always replaces the one before",
+            Bug::PutAsideWithoutLeader => {
+                "a damaged directory is put aside before a leader answers"
+            }
+            Bug::MarkBelieved => "a directory marked as damaged stays refused when it is sound",
             Bug::LearnerCounted => "what a learner acknowledges counts as if a voter had",
             Bug::RemovedUnaware => "who was removed while it was away does not hear of it",
             Bug::PresumedAlive => {

@@ -83,6 +83,18 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     let recovered = member(&address, Path::new(&data));
     assert!(recovered.session().exists("/later").unwrap().is_some());
     recovered.close();
+    // A damaged directory is taken only if it is asked for, and what may be lost is told.
+    let witness = fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path().join("witness"));
+    let witness = witness.filter(|witness| witness.exists()).next().unwrap();
+    let sound = fs::read(&witness).unwrap();
+    fs::write(&witness, b"nonsense").unwrap();
+    let (code, _, error) = quorate(&["recover", &data]);
+    assert_eq!(code, 1);
+    assert!(error.contains("--damaged"), "{error}");
+    let (code, told, error) = quorate(&["recover", "--damaged", &data]);
+    assert_eq!(code, 0, "{error}");
+    assert!(told.contains("the witness") && told.contains("may be lost"), "{told}");
+    fs::write(&witness, sound).unwrap();
     // Of two clusters there is no best.
     let (code, _, error) = quorate(&["recover", "--yes", &data, &new]);
     assert_eq!(code, 1);

@@ -336,16 +336,85 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
     assert!(!dir.join("QUARANTINED").exists());
     let error = recovery::recover([&dir]).unwrap_err();
     assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert!(error.to_string().contains("--damaged"), "{error}");
     fs::write(generation.join("witness"), &witness).unwrap();
     assert_eq!(recovery::inspect(&dir).unwrap(), sound);
-    // What was found damaged once is not trusted again, whatever it looks like.
+    // What was found damaged once is as good as any other when all checks pass.
     fs::write(dir.join("QUARANTINED"), "a record\n").unwrap();
     let marked = recovery::inspect(&dir).unwrap();
-    assert_eq!((marked.damaged.as_deref(), marked.contents.is_some()), (Some("a record"), true));
-    assert!(recovery::recover([&dir]).is_err());
+    assert_eq!((&marked.damaged, marked.found_damaged.as_deref()), (&None, Some("a record")));
+    assert_eq!(marked.contents, sound.contents);
+    assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
+    // What was promised while the cluster was founded is of no matter for another one.
+    fs::remove_file(dir.join("QUARANTINED")).unwrap();
+    let promise = fs::read(dir.join("PROMISE")).unwrap();
+    for bytes in [None, Some(b"nonsense")] {
+        fs::remove_file(dir.join("PROMISE")).unwrap();
+        bytes.into_iter().for_each(|bytes| fs::write(dir.join("PROMISE"), bytes).unwrap());
+        let unpromised = recovery::inspect(&dir).unwrap();
+        assert!(unpromised.damaged.as_ref().unwrap().contains("PROMISE"), "{unpromised}");
+        assert_eq!(unpromised.contents, sound.contents);
+        assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
+        fs::write(dir.join("PROMISE"), &promise).unwrap();
+    }
     // Without its identity, nobody knows whose it was.
     fs::write(dir.join("IDENTITY"), b"nonsense").unwrap();
     assert!(matches!(recovery::inspect(&dir), Err(Error::Corrupt { .. })));
+}
+
+/// A fault that hit all disks left nothing that the tool could take.
+#[test]
+fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
+    let lost = Lost::new();
+    let dirs: Vec<PathBuf> = (0..2).map(|member| lost.dir(member)).collect();
+    let sound = recovery::recover(&dirs).unwrap();
+    let witness = |dir: &Path| {
+        let mut generations = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        generations.find_map(|path| {
+            let witness = path.join("witness");
+            witness.exists().then_some(witness)
+        })
+    };
+    // Nobody knows any more how far the log went.
+    for dir in &dirs {
+        fs::write(witness(dir).unwrap(), b"nonsense").unwrap();
+    }
+    let error = recovery::recover(&dirs).unwrap_err();
+    assert!(error.to_string().contains("--damaged"), "{error}");
+    let plan = recovery::recover_damaged(&dirs).unwrap();
+    assert_eq!(plan.best.dir, sound.best.dir);
+    assert_eq!((&plan.best.contents, &plan.best.part), (&None, &sound.best.contents));
+    assert_eq!(plan.loss, sound.loss);
+    let text = plan.to_string();
+    assert!(text.contains("damaged") && text.contains("may be lost"), "{text}");
+    let before = files(&dirs[1]);
+    let founded = plan.found_anew(Some(&addresses(1)[0])).unwrap();
+    assert_eq!(files(&dirs[1]), before);
+    let new = start(&founded);
+    has(&new.session(), 0..20);
+    new.close();
+    assert!(founded.before.unwrap().join("IDENTITY").exists());
+
+    // A log whose end is damaged is taken up to there. The first byte of a checkpoint that is not
+    // as it was leaves nothing.
+    let dir = lost.dir(2);
+    let database = witness(&dir).unwrap().with_file_name("db");
+    let bytes = fs::read(&database).unwrap();
+    let mut kept = Vec::new();
+    for place in (0..bytes.len()).step_by(bytes.len() / 24) {
+        let mut harmed = bytes.clone();
+        harmed[place..].iter_mut().take(64).for_each(|byte| *byte ^= 0x5A);
+        fs::write(&database, harmed).unwrap();
+        let Ok(plan) = recovery::recover_damaged([&dir]) else { continue };
+        let taken = plan.best.contents.as_ref().or(plan.best.part.as_ref()).unwrap();
+        assert!(taken.committed_zxid <= taken.zxid && taken.zxid <= 30, "{plan}");
+        if plan.best.part.is_some() {
+            let Loss::After { zxid, .. } = plan.loss else { panic!("{plan}") };
+            assert_eq!(zxid, taken.committed_zxid);
+        }
+        kept.push(taken.zxid);
+    }
+    assert!(!kept.is_empty());
 }
 
 /// A directory that a plan was made of, and whose member has been started since, is left alone.

@@ -38,6 +38,9 @@ enum Command {
         /// Does it.
         #[arg(long)]
         yes: bool,
+        /// Takes a damaged directory too, up to the damage, if no sound one has as much.
+        #[arg(long)]
+        damaged: bool,
         /// Where the new member will be reached, if not where it was: host:port.
         #[arg(long)]
         address: Option<String>,
@@ -65,15 +68,21 @@ fn main() -> ExitCode {
             // Each is told of, whatever is wrong with another.
             dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0
         }
-        Command::Recover { dirs, yes, address } => recover(&dirs, yes, address.as_deref()),
+        Command::Recover { dirs, yes, damaged, address } => {
+            let plan = match damaged {
+                true => recovery::recover_damaged(&dirs),
+                false => recovery::recover(&dirs),
+            };
+            recover(plan, yes, address.as_deref())
+        }
         Command::Verify { file } => tell(recovery::verify(file)),
         Command::Restore { file, dir, address } => tell(recovery::restore(file, dir, &address)),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn recover(dirs: &[PathBuf], yes: bool, address: Option<&str>) -> bool {
-    let plan = match recovery::recover(dirs) {
+fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&str>) -> bool {
+    let plan = match plan {
         Ok(plan) => plan,
         Err(error) => return tell::<&str>(Err(error)),
     };

@@ -299,6 +299,10 @@ pub(crate) struct NodeStatus {
     pub(crate) is_placed: bool,
     /// Why there is no cluster yet.
     pub(crate) forming: Option<String>,
+    /// Why nobody can lead the cluster.
+    pub(crate) quorum_loss: Option<String>,
+    /// The addresses of instances that have no data and wait for a leader to take them in.
+    pub(crate) blank: Vec<String>,
 }
 
 /// What the cluster has to decide with. Clients are sent it as it is.

@@ -30,7 +30,7 @@ pub(crate) const REMOVED: &str = "this instance is not a member of the cluster a
      had been away for long; join again, and it comes back as a new member";
 /// How often a wish is told, and how long it holds without being told again.
 const WISH_PERIOD: Duration = Duration::from_secs(1);
-const WISH_TIME: Duration = Duration::from_secs(5);
+pub(super) const WISH_TIME: Duration = Duration::from_secs(5);
 /// How often the leader tells how the members are.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 
@@ -179,6 +179,7 @@ impl Node {
         }
         self.note_newcomer(node);
         if !self.serving {
+            self.note_blank(from, &member);
             // Who wants to join may reach a follower only.
             let leader = self.raw.raft.leader_id;
             let forward = node == from && ![0, self.id, from].contains(&leader);

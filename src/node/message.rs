@@ -68,6 +68,9 @@ pub(crate) enum PeerMessage {
     GuestRound { guest: NodeId, boot: u64, round: u64, sessions: Vec<SessionId> },
     /// As `RoundConfirmed`, for that.
     GuestConfirmed { guest: NodeId, boot: u64, round: u64, index: u64, refused: Vec<SessionId> },
+    /// A member to one that wants to join, in answer to each `Join` while it knows of no leader: how
+    /// many voters there are, and the addresses of those that it does not reach.
+    NoLeader { voters: u32, missing: Vec<String> },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -502,6 +505,10 @@ mod tests {
                     index: 300,
                     refused: vec![session],
                 },
+            ),
+            (
+                "no leader",
+                PeerMessage::NoLeader { voters: 3, missing: vec!["here:7400".to_owned()] },
             ),
         ]
     }

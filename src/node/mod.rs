@@ -58,6 +58,7 @@ mod observe;
 mod path_filter;
 #[cfg(test)]
 mod place_tests;
+mod quorum_loss;
 mod raft_log;
 mod ready;
 mod reap;
@@ -106,6 +107,7 @@ pub(crate) use members::Keeping;
 use membership::Membership;
 pub(crate) use membership::REMOVED;
 use message::{HardState, SnapshotMeta};
+use quorum_loss::QuorumLoss;
 use reap::Reaper;
 use rounds::{Confirmations, Rounds};
 pub(crate) use start::Origin;
@@ -240,6 +242,7 @@ pub(crate) struct Node {
 
     versions: Versions,
     membership: Membership,
+    quorum_loss: QuorumLoss,
     identity: Identity,
     identified: Identified,
     /// As long as it has no cluster, and the time of its next step.
@@ -407,6 +410,8 @@ impl Node {
             availability: self.availability(),
             is_placed: self.membership.is_placed(),
             forming: self.formation.as_ref().and_then(Formation::problem),
+            quorum_loss: self.quorum_loss(),
+            blank: self.blank(),
             versions: self
                 .unreachable
                 .iter()

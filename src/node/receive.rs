@@ -90,6 +90,7 @@ impl Node {
             PeerMessage::Leave => self.take_leave(from),
             PeerMessage::Gone { index } => self.take_gone(from, index)?,
             PeerMessage::Health { silent, placed } => self.take_health(from, silent, &placed),
+            PeerMessage::NoLeader { voters, missing } => self.take_no_leader(from, voters, missing),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);
                 if self.outgoing.abort(from, Some(transfer)) {

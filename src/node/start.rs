@@ -16,6 +16,7 @@ use super::local::LocalSessions;
 use super::log::{MemLog, Position};
 use super::log_clock::LogClock;
 use super::membership::{Membership, VOTER_WINDOW};
+use super::quorum_loss::QuorumLoss;
 use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
 use super::transfer::{Incoming, Outgoing};
@@ -107,6 +108,7 @@ impl Node {
             fresh_at: None,
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.keeping),
+            quorum_loss: QuorumLoss::default(),
             joins: false,
             identified: Identified { cluster: identity.cluster, ..Identified::default() },
             identity,

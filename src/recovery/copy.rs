@@ -9,7 +9,8 @@ use crate::machine::snapshot::ChunkReader;
 use crate::node::message::EntryKind;
 use crate::runtime::entropy;
 use crate::storage::{
-    Boot, Identity, LogStore, Marks, SledOptions, SledStore, StorageError, copy_store, identity_of,
+    Boot, ChunkSink, Identity, LogStore, Marks, SledOptions, SledStore, StorageError, copy_store,
+    identity_of,
 };
 use crate::version::{VERSION, too_old};
 use crate::znode::Zxid;
@@ -50,35 +51,68 @@ pub(super) struct Held {
     pub(super) membership_changes: bool,
 }
 
-/// Whose a data directory is, and what it holds or why that cannot be read.
-pub(super) fn read(dir: &Path) -> Result<(Identity, Marks, std::result::Result<Held, String>)> {
+/// Whose a data directory is, and what it holds.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) identity: Identity,
+    /// What is damaged, if anything is.
+    pub(super) damage: Option<String>,
+    /// Everything that it ever acknowledged, if that can be proven.
+    pub(super) whole: Option<Held>,
+    /// Else as much as is as it was written, from the beginning on.
+    pub(super) part: Option<Held>,
+}
+
+/// Reads a data directory, from a copy of it.
+pub(super) fn read(dir: &Path) -> Result<(Found, Marks)> {
     let copy = Temporary::new()?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     let marks = copy_store(dir, copy.path()).map_err(in_dir)?;
-    let (identity, held) = read_copy(copy.path()).map_err(in_dir)?;
-    Ok((identity, marks, held))
+    let found = read_copy(copy.path()).map_err(in_dir)?;
+    Ok((found, marks))
 }
 
 /// The same of a copy.
-pub(super) fn read_copy(
-    copy: &Path,
-) -> std::result::Result<(Identity, std::result::Result<Held, String>), StorageError> {
+pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError> {
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };
-    let held = match load(copy) {
-        Ok(held) => Ok(held),
-        Err(StorageError::Corrupt { what }) => Err(what),
+    let options = SledOptions::default();
+    let damage = match SledStore::open(copy, options).and_then(load) {
+        Ok(held) => return Ok(Found { identity, damage: None, whole: Some(held), part: None }),
+        Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
-    Ok((identity, held))
+    // What was promised while a cluster was founded is of no matter for a new one.
+    let whole = SledStore::open_without_promise(copy, options).and_then(load).ok();
+    let part = if whole.is_some() {
+        None
+    } else {
+        SledStore::salvage(copy, options)
+            .and_then(|salvage| {
+                let load = |sink: &mut ChunkSink<'_>| {
+                    let corrupt = |what| StorageError::Corrupt { what };
+                    salvage.chunks.iter().try_for_each(|chunk| sink(chunk)).map_err(corrupt)?;
+                    Ok(salvage.boot.clone())
+                };
+                read_back(load)
+            })
+            .ok()
+    };
+    Ok(Found { identity, damage: Some(damage), whole, part })
 }
 
-fn load(copy: &Path) -> std::result::Result<Held, StorageError> {
+fn load(mut store: SledStore) -> std::result::Result<Held, StorageError> {
+    read_back(|sink| store.load(sink))
+}
+
+/// The state that a checkpoint and the log behind it make.
+fn read_back(
+    load: impl FnOnce(&mut ChunkSink<'_>) -> std::result::Result<Boot, StorageError>,
+) -> std::result::Result<Held, StorageError> {
     let corrupt = |what: String| StorageError::Corrupt { what };
-    let mut store = SledStore::open(copy, SledOptions::default())?;
     let mut reader = ChunkReader::new();
-    let loaded = store.load(&mut |chunk| match reader.push(chunk) {
+    let loaded = load(&mut |chunk| match reader.push(chunk) {
         Err(_) if reader.version() > VERSION => Ok(()),
         pushed => pushed,
     });

@@ -92,11 +92,11 @@ impl Plan {
         let mut replacement = Replacement::begin(dir, options).map_err(in_dir)?;
         let copy = Temporary::new()?;
         replacement.copy_to(copy.path()).map_err(in_dir)?;
-        let (before, held) = copy::read_copy(copy.path()).map_err(in_dir)?;
+        let found = copy::read_copy(copy.path()).map_err(in_dir)?;
         let marks = replacement.marks().map_err(in_dir)?;
-        let known = held.as_ref().map_err(String::clone);
-        let now = Inspection::new(dir, before.clone(), marks, known);
-        let (Ok(held), true) = (held, now == self.best) else {
+        let now = Inspection::new(dir, &found, marks);
+        let before = found.identity;
+        let (Some(held), true) = (found.whole.or(found.part), now == self.best) else {
             let reason = format!("{} has changed since it was looked at", dir.display());
             return Err(Error::Unrecoverable { reason });
         };
@@ -106,8 +106,7 @@ impl Plan {
         let (hard_state, meta, state) = start(&identity, &held.machine);
         let mut chunks = ChunkWriter::full(state);
         replacement.found(&identity, hard_state, &meta, &mut chunks).map_err(in_dir)?;
-        replacement.finish().map_err(in_dir)?;
-        let before = dir.join(format!("before-{:016x}", before.incarnation));
+        let before = replacement.finish().map_err(in_dir)?;
         Ok(Founded::new(dir, identity, zxid, Some(before)))
     }
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::copy::{self, Held};
+use super::copy::{self, Found, Held};
 use super::{dir_unusable, moment, time};
 use crate::error::Result;
 use crate::storage::{Identity, Marks};
@@ -41,10 +41,16 @@ pub struct Inspection {
     pub address: String,
     /// Why it is no member any more, if it was removed.
     pub removed: Option<String>,
-    /// What is damaged, now or when the member last started.
+    /// What is damaged now.
     pub damaged: Option<String>,
-    /// What it holds, unless that cannot be read.
+    /// What the member found damaged when it last started. If `damaged` is `None`, all checks pass now,
+    /// and it can start again.
+    pub found_damaged: Option<String>,
+    /// What it holds, if that is proven to be whole. A directory that is damaged may be whole in this.
     pub contents: Option<Contents>,
+    /// What else it holds: as much as is as it was written, from the beginning on. What came after that
+    /// is lost, and nobody knows how much it was.
+    pub part: Option<Contents>,
 }
 
 /// What a member has on its disk: see [`Inspection`].
@@ -109,26 +115,24 @@ pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
     if !dir.is_dir() {
         return Err(dir_unusable(dir, "there is no such directory"));
     }
-    let (identity, marks, held) = copy::read(dir)?;
-    Ok(Inspection::new(dir, identity, marks, held.as_ref().map_err(String::clone)))
+    let (found, marks) = copy::read(dir)?;
+    Ok(Inspection::new(dir, &found, marks))
 }
 
 impl Inspection {
-    pub(super) fn new(
-        dir: &Path,
-        identity: Identity,
-        marks: Marks,
-        held: std::result::Result<&Held, String>,
-    ) -> Inspection {
+    pub(super) fn new(dir: &Path, found: &Found, marks: Marks) -> Inspection {
+        let Identity { cluster, node, incarnation, address, .. } = found.identity.clone();
         Inspection {
             dir: dir.to_owned(),
-            cluster: identity.cluster,
-            node: identity.node,
-            incarnation: identity.incarnation,
-            address: identity.address,
+            cluster,
+            node,
+            incarnation,
+            address,
             removed: marks.removed,
-            damaged: held.as_ref().err().cloned().or(marks.quarantined),
-            contents: held.ok().map(Contents::new),
+            damaged: found.damage.clone(),
+            found_damaged: marks.quarantined,
+            contents: found.whole.as_ref().map(Contents::new),
+            part: found.part.as_ref().map(Contents::new),
         }
     }
 }
@@ -171,11 +175,18 @@ impl fmt::Display for Inspection {
         if let Some(reason) = &self.removed {
             write!(f, "\n  removed      {reason}")?;
         }
-        if let Some(reason) = &self.damaged {
-            write!(f, "\n  damaged      {reason}")?;
+        match (&self.damaged, &self.found_damaged) {
+            (Some(reason), _) => write!(f, "\n  damaged      {reason}")?,
+            (None, Some(reason)) => {
+                write!(f, "\n  sound        all checks pass; a start found it damaged: {reason}")?;
+            }
+            (None, None) => {}
         }
-        match &self.contents {
-            Some(contents) => write!(f, "\n{contents}"),
+        if let Some(contents) = &self.contents {
+            return write!(f, "\n{contents}");
+        }
+        match &self.part {
+            Some(part) => write!(f, "\n  in part      what came after this is lost:\n{part}"),
             None => Ok(()),
         }
     }

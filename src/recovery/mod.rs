@@ -5,7 +5,8 @@
 //! - [`inspect`] tells what a data directory holds, and changes nothing there.
 //! - [`recover`] looks at the directories that are left when a majority of the voters is lost for
 //!   good: it tells which is best and what may be lost with the others, before anything is written.
-//!   [`Plan::found_anew`] then founds a new cluster from it.
+//!   [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] takes what can be taken
+//!   from damaged directories too.
 //!
 //! All of it is for instances that are stopped, but for the backup. `docs/recovery.md` walks through
 //! it, and the program `quorate` (feature `cli`) does the same from a shell.
@@ -26,7 +27,7 @@ use serde::Serialize;
 pub(crate) use self::backup::fuzz;
 pub use self::found::{Founded, restore};
 pub use self::inspect::{Contents, Inspection, inspect};
-pub use self::plan::{Loss, Plan, recover};
+pub use self::plan::{Loss, Plan, recover, recover_damaged};
 
 use self::backup::{Header, Unreadable};
 use crate::error::{Error, Result};

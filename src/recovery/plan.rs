@@ -80,14 +80,39 @@ pub enum Loss {
 /// [`Error::Unrecoverable`] if none of them can be used, if they are of different clusters, or if one
 /// is given twice; otherwise as [`inspect`].
 pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
-    let mut inspections = Vec::new();
-    for dir in dirs {
-        inspections.push(inspect(dir)?);
-    }
-    plan(inspections)
+    plan(inspect_all(dirs)?, false)
 }
 
-fn plan(mut inspections: Vec<Inspection>) -> Result<Plan> {
+/// As [`recover`], and takes a damaged directory too, if no sound one has as much: from its checkpoint,
+/// and its log up to the damage.
+///
+/// Writes that were acknowledged after the damaged place are lost, and nobody can tell how many. What
+/// is kept is told by [`Plan::loss`]. For when no sound directory is left, or sound ones are too old.
+///
+/// ```
+/// use quorate::recovery;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
+/// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
+/// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
+/// // Of a sound directory it makes the same plan.
+/// assert_eq!(recovery::recover_damaged([&dir])?, recovery::recover([&dir])?);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_damaged<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
+    plan(inspect_all(dirs)?, true)
+}
+
+fn inspect_all<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Vec<Inspection>> {
+    dirs.into_iter().map(inspect).collect()
+}
+
+fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
+    let taken = |one: &Inspection| usable(one).or_else(|| part(one).filter(|_| damaged)).cloned();
     let refuse = |reason: String| Err(Error::Unrecoverable { reason });
     for (place, one) in inspections.iter().enumerate() {
         if let Some(other) = inspections[..place].iter().find(|other| other.node == one.node) {
@@ -106,19 +131,26 @@ fn plan(mut inspections: Vec<Inspection>) -> Result<Plan> {
         }
     }
     inspections.sort_by_key(|one| {
-        let place = usable(one).map(|contents| (contents.last_term, contents.last_index));
-        Reverse(place)
+        let place = taken(one).map(|contents| (contents.last_term, contents.last_index));
+        // Of two that have as much, a sound one is better.
+        Reverse((place, usable(one).is_some()))
     });
     let Some((best, contents)) =
-        inspections.first().and_then(|best| Some((best.clone(), usable(best)?.clone())))
+        inspections.first().and_then(|best| Some((best.clone(), taken(best)?)))
     else {
         return refuse(match inspections.len() {
             0 => "none is given".to_owned(),
+            _ if inspections.iter().any(|one| part(one).is_some()) => {
+                "none is sound; a part of what a damaged one holds can be taken: `quorate recover \
+                 --damaged`, or recovery::recover_damaged"
+                    .to_owned()
+            }
             _ => "each is damaged, that of a removed member, or that of a member which never had \
                   a cluster"
                 .to_owned(),
         });
     };
+    let contents = &contents;
     let seen =
         |voter: &&u64| inspections.iter().any(|one| one.node == **voter && usable(one).is_some());
     let missing = contents.voters.len() - contents.voters.iter().filter(seen).count();
@@ -129,8 +161,8 @@ fn plan(mut inspections: Vec<Inspection>) -> Result<Plan> {
         Loss::Nothing
     } else {
         // What any of them knows to be committed is in the best log, too.
-        let known = inspections.iter().filter_map(usable);
-        let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(&contents);
+        let known = inspections.iter().filter_map(taken);
+        let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(contents.clone());
         Loss::After { zxid: last.committed_zxid, time: last.committed_time }
     };
     Ok(Plan { best, others: inspections.split_off(1), loss })
@@ -138,10 +170,16 @@ fn plan(mut inspections: Vec<Inspection>) -> Result<Plan> {
 
 /// What a directory holds, if a cluster may be founded from it.
 fn usable(inspection: &Inspection) -> Option<&Contents> {
-    let Inspection { cluster, removed, damaged, contents, .. } = inspection;
-    let voters = contents.as_ref().is_some_and(|contents| !contents.voters.is_empty());
-    let sound = *cluster != 0 && removed.is_none() && damaged.is_none() && voters;
-    contents.as_ref().filter(|_| sound)
+    inspection.contents.as_ref().filter(|contents| founds(inspection, contents))
+}
+
+/// The same of a part of it.
+fn part(inspection: &Inspection) -> Option<&Contents> {
+    inspection.part.as_ref().filter(|contents| founds(inspection, contents))
+}
+
+fn founds(inspection: &Inspection, contents: &Contents) -> bool {
+    inspection.cluster != 0 && inspection.removed.is_none() && !contents.voters.is_empty()
 }
 
 impl fmt::Display for Plan {
@@ -185,6 +223,8 @@ mod tests {
             address: format!("10.0.0.{node}:7400"),
             removed: None,
             damaged: None,
+            found_damaged: None,
+            part: None,
             contents: Some(Contents {
                 term: last.0,
                 vote: 0,
@@ -234,12 +274,25 @@ mod tests {
         changed.contents.as_mut().unwrap().membership_changes = true;
         assert_eq!(plan(vec![changed]).unwrap().loss, after);
         // What is damaged may have lost what it had acknowledged.
-        let damaged =
-            Inspection { damaged: Some("a record".to_owned()), ..directory(3, (9, 90), &FIVE) };
-        let dirs = vec![directory(1, (4, 20), &FIVE), damaged, directory(2, (4, 20), &FIVE)];
-        let plan = plan(dirs).unwrap();
+        let damaged = |last| {
+            let whole = directory(3, last, &FIVE);
+            let damaged = Some("a record".to_owned());
+            Inspection { damaged, part: whole.contents.clone(), contents: None, ..whole }
+        };
+        let dirs =
+            |last| vec![directory(1, (4, 20), &FIVE), damaged(last), directory(2, (4, 20), &FIVE)];
+        let plan = plan(dirs((9, 90))).unwrap();
         assert_eq!((plan.best.node, plan.loss), (1, after));
         assert_eq!(plan.others[1].node, 3);
+        // It is taken if it is asked for and has more, and does not count as one that was seen.
+        let with_damaged = super::plan(dirs((9, 90)), true).unwrap();
+        let known = Loss::After { zxid: 88, time: None };
+        assert_eq!((with_damaged.best.node, with_damaged.loss), (3, known));
+        assert_eq!(super::plan(dirs((4, 20)), true).unwrap().best.node, 1);
+    }
+
+    fn plan(inspections: Vec<Inspection>) -> Result<Plan> {
+        super::plan(inspections, false)
     }
 
     #[test]

@@ -1,15 +1,20 @@
-//! The data directory of an instance, at its start: opened, made, or begun anew.
+//! The data directory of an instance, at its start: opened, made, or put aside.
 //!
 //! | what is found | what becomes of it |
 //! | --- | --- |
 //! | nothing | a store of a node without a cluster, with an id that was never there before |
 //! | a member's store | it goes on, under whatever address it has now |
-//! | one marked `REMOVED` | it is begun anew: another member, which can only join the same cluster |
-//! | one that is damaged | the same, if there are peers that may have its data; else an error |
+//! | one marked `REMOVED` | it is put aside: another member, which can only join the same cluster |
+//! | one that is damaged | the instance runs as a new member; the directory is put aside when a leader has taken that in |
+//! | one that is damaged, of an instance alone on its list | nothing, and an error |
+//! | one that is damaged, of a node that never had a cluster | it holds no data: it is put aside |
 //!
-//! What is begun anew is put aside in the directory, see `storage::anew`.
+//! Directories are put aside within the data directory, see `storage::anew`. If `IDENTITY` of a damaged
+//! one cannot be read, the instance joins the cluster of its peers, as one with an empty disk does,
+//! but takes no part in founding one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{boot, entropy};
 use crate::error::{Error, Result};
@@ -17,43 +22,82 @@ use crate::machine::snapshot::ChunkWriter;
 use crate::membership::{node_id, nothing};
 use crate::node::io::Now;
 use crate::node::{Node, NodeConfig};
-use crate::storage::{Identity, LogStore, SledOptions, SledStore, StorageError};
+use crate::storage::{
+    Begin, Identity, LogStore, Provisional, Replacement, SledOptions, SledStore, StorageError,
+};
+
+/// What people should know of the data directory of a running instance.
+#[derive(Debug)]
+pub(crate) struct DataDirectory {
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    damage: Option<String>,
+    former: Vec<PathBuf>,
+}
+
+impl DataDirectory {
+    fn new(path: &Path) -> DataDirectory {
+        DataDirectory { path: path.to_owned(), known: Mutex::default() }
+    }
+
+    /// No code of ours panics while it holds the lock.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is damaged in it, for as long as nothing was put aside.
+    pub(crate) fn damage(&self) -> Option<String> {
+        self.known().damage.clone()
+    }
+
+    /// The directories with what was put aside.
+    pub(crate) fn former(&self) -> Vec<PathBuf> {
+        self.known().former.clone()
+    }
+}
+
+/// A node that is ready to run.
+pub(crate) struct Opened {
+    pub(crate) store: Box<dyn LogStore>,
+    pub(crate) node: Node,
+    pub(crate) directory: Arc<DataDirectory>,
+}
 
 /// Opens the directory and starts the node that it is of.
-pub(crate) fn start(
-    dir: &Path,
-    address: &str,
-    config: &NodeConfig,
-    now: Now,
-) -> Result<(SledStore, Node)> {
-    let in_dir = |error: StorageError| error.into_error(dir.to_owned());
+pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
     let has_peers = config.peers.iter().any(|peer| peer != address);
+    let directory = Arc::new(DataDirectory::new(dir));
     let opened = match open(dir, address, config, now) {
         Err(Failure::Store(StorageError::Removed { reason })) => {
-            tracing::info!(dir = %dir.display(), reason, "beginning the data directory anew");
-            anew(dir, address, config, now)
+            tracing::info!(
+                dir = %dir.display(),
+                reason,
+                "the data directory is put aside, and this instance joins as a new member"
+            );
+            rejoin(dir, address, config, now)
         }
         Err(Failure::Store(StorageError::Corrupt { what })) if has_peers => {
-            tracing::error!(
-                dir = %dir.display(),
-                what,
-                "the data directory is damaged: it is put aside, and this instance joins as a new \
-                 member in the place of the one that it was"
-            );
-            match anew(dir, address, config, now) {
-                // Not even whose it was can be told.
-                Err(Failure::Store(StorageError::Corrupt { .. })) => {
-                    Err(Failure::Store(StorageError::Corrupt { what }))
-                }
-                other => other,
-            }
+            replace(&directory, what, address, config, now)
         }
         other => other,
     };
-    opened.map_err(|failure| match failure {
-        Failure::Store(error) => in_dir(error),
+    let (store, node) = opened.map_err(|failure| match failure {
+        Failure::Store(error) => error.into_error(dir.to_owned()),
         Failure::Other(error) => error,
-    })
+    })?;
+    if directory.damage().is_none() {
+        let former = SledStore::former(dir).map_err(|error| error.into_error(dir.to_owned()))?;
+        directory.known().former = former;
+    }
+    Ok(Opened { store, node, directory })
 }
 
 enum Failure {
@@ -73,12 +117,9 @@ impl From<Error> for Failure {
     }
 }
 
-fn open(
-    dir: &Path,
-    address: &str,
-    config: &NodeConfig,
-    now: Now,
-) -> std::result::Result<(SledStore, Node), Failure> {
+type Started = std::result::Result<(Box<dyn LogStore>, Node), Failure>;
+
+fn open(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     let mut store = SledStore::open(dir, SledOptions::default())?;
     match store.identity().cloned() {
         Some(identity) if identity.address != address => {
@@ -87,29 +128,98 @@ fn open(
         }
         Some(_) => {}
         None => {
-            let (uid, incarnation) = (entropy::number()?.max(1), entropy::number()?);
-            let node = node_id(uid, incarnation);
-            let address = address.to_owned();
-            let identity = Identity { cluster: 0, node, incarnation, address, uid };
+            let identity = newcomer(address)?;
             let (hard_state, meta, state) = nothing();
             store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-            tracing::info!(node, "a new data directory");
+            tracing::info!(node = identity.node, "a new data directory");
         }
     }
     let node = boot(&mut store, config.clone(), now)?;
-    Ok((store, node))
+    Ok((Box::new(store), node))
 }
 
-fn anew(
-    dir: &Path,
-    address: &str,
-    config: &NodeConfig,
-    now: Now,
-) -> std::result::Result<(SledStore, Node), Failure> {
+/// Somebody who was never there before.
+fn newcomer(address: &str) -> Result<Identity> {
+    let (uid, incarnation) = (entropy::number()?.max(1), entropy::number()?);
+    let (node, address) = (node_id(uid, incarnation), address.to_owned());
+    Ok(Identity { cluster: 0, node, incarnation, address, uid })
+}
+
+/// Puts aside the directory of a member that was removed.
+fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     let (hard_state, meta, state) = nothing();
     let incarnation = entropy::number()?;
     let chunks = &mut ChunkWriter::full(state);
     let options = SledOptions::default();
     drop(SledStore::begin_anew(dir, options, incarnation, hard_state, &meta, chunks)?);
     open(dir, address, config, now)
+}
+
+/// Starts a new member in the place of the one whose directory is damaged.
+fn replace(
+    directory: &Arc<DataDirectory>,
+    what: String,
+    address: &str,
+    config: &NodeConfig,
+    now: Now,
+) -> Started {
+    let dir = directory.path();
+    let replacement = Replacement::begin(dir, SledOptions::default())?;
+    replacement.check_room()?;
+    let mut config = config.clone();
+    let identity = match replacement.before() {
+        Some(before) => {
+            let address = address.to_owned();
+            Identity { address, ..before.anew(entropy::number()?) }
+        }
+        None => {
+            // The directory may have made a promise that cannot be read, so this instance only joins.
+            config.peers.retain(|peer| peer != address);
+            newcomer(address)?
+        }
+    };
+    if replacement.before().is_some_and(|before| before.cluster == 0) {
+        tracing::error!(
+            dir = %dir.display(),
+            what,
+            "the data directory is damaged: it is put aside. This instance never had a cluster, so \
+             there is no data in it"
+        );
+        drop(put_aside(replacement, dir, &identity)?);
+        return open(dir, address, &config, now);
+    }
+    tracing::error!(
+        dir = %dir.display(),
+        what,
+        "the data directory is damaged: nothing in it is changed for now. This instance joins as a new \
+         member, and the directory is put aside when a leader of its cluster has taken it in"
+    );
+    *directory.known() = Known { damage: Some(what), former: replacement.former()? };
+    let shared = Arc::clone(directory);
+    let begin: Begin = Box::new(move |identity| {
+        let (mut store, before) = put_aside(replacement, shared.path(), identity)?;
+        store.load(&mut |_| Ok(()))?;
+        tracing::warn!(
+            before = %before.display(),
+            "a leader has taken this instance in as a new member: the damaged data was put aside"
+        );
+        let former = SledStore::former(shared.path())?;
+        *shared.known() = Known { damage: None, former };
+        Ok(Box::new(store))
+    });
+    let mut store = Provisional::new(identity, begin)?;
+    let node = boot(&mut store, config, now)?;
+    Ok((Box::new(store), node))
+}
+
+/// Founds an empty store in the place of what is there; gives the directory where that is now, too.
+fn put_aside(
+    mut replacement: Replacement,
+    dir: &Path,
+    identity: &Identity,
+) -> std::result::Result<(SledStore, PathBuf), StorageError> {
+    let (hard_state, meta, state) = nothing();
+    replacement.found(identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
+    let before = replacement.finish()?;
+    Ok((SledStore::open(dir, SledOptions::default())?, before))
 }

@@ -7,6 +7,7 @@
 //! or its last handle is dropped.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::node::io::{Input, Problem, Time};
 use crate::runtime::clock::Clock;
+use crate::runtime::directory::DataDirectory;
 use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
@@ -44,6 +46,8 @@ pub(crate) struct Start {
     /// None for a client.
     pub(crate) store: Option<Box<dyn LogStore>>,
     /// None for a client.
+    pub(crate) directory: Option<Arc<DataDirectory>>,
+    /// None for a client.
     pub(crate) listener: Option<TcpListener>,
     /// Where this instance is, for people.
     pub(crate) address: String,
@@ -59,7 +63,7 @@ pub(crate) struct Start {
 
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
-    let Start { engine, store, listener, address, local, .. } = start;
+    let Start { engine, store, directory, listener, address, local, .. } = start;
     let Start { remote, seeds, naming, clock, members, settings, .. } = start;
     let cluster = local.cluster;
     let system =
@@ -84,6 +88,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
     shared.reached_at(address);
+    shared.keeps_data_in(directory);
     shared.meter_by(transport.meter());
     let calls = host.calls();
     let driver = Driver {
@@ -299,8 +304,6 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::auth::Schemes;
     use crate::machine::snapshot::ChunkWriter;

@@ -23,6 +23,7 @@ use crate::node::io::{Answer, ClientRequest, NodeStatus, RequestId, WatchId};
 use crate::pending::{Pending, Slot};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
+use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
 use crate::runtime::expect;
 use crate::runtime::session::SessionShared;
@@ -98,6 +99,8 @@ pub(crate) struct Shared {
     /// Why nobody was found at addresses of the list, and whether waiting will not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
     meter: OnceCell<Meter>,
+    /// Where the member keeps its data, if that is on a disk.
+    directory: OnceCell<Arc<DataDirectory>>,
     pub(crate) schemes: Schemes,
 }
 
@@ -134,6 +137,7 @@ impl Shared {
             availability: Readers::default(),
             seeds: Mutex::default(),
             meter: OnceCell::new(),
+            directory: OnceCell::new(),
             schemes,
         };
         (shared, calls)
@@ -270,6 +274,17 @@ impl Shared {
         let _ = self.own_address.set(address);
     }
 
+    /// The member keeps its data there; a client keeps none.
+    pub(crate) fn keeps_data_in(&self, directory: Option<Arc<DataDirectory>>) {
+        if let Some(directory) = directory {
+            let _ = self.directory.set(directory);
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Option<&DataDirectory> {
+        self.directory.get().map(Arc::as_ref)
+    }
+
     /// How much the cluster can still lose.
     pub(crate) fn availability(&self) -> Availability {
         if let Some(reason) = self.stopped() {
@@ -322,9 +337,12 @@ impl Shared {
         if let Some(error) = self.seeds().into_iter().find_map(refused) {
             return Some(error);
         }
-        self.status().peers.into_iter().find_map(|(peer, problem)| {
+        let status = self.status();
+        status.peers.into_iter().find_map(|(peer, problem)| {
             let reason = problem.filter(|problem| problem.refused)?.reason;
-            let peer = self.address(peer)?;
+            // An instance without data refuses whoever takes it for the voter that it was. What is
+            // missing says more than that.
+            let peer = self.address(peer).filter(|peer| !status.blank.contains(peer))?;
             Some(Error::PeerRefused { peer, reason })
         })
     }
@@ -335,7 +353,28 @@ impl Shared {
             return format!("the node has stopped: {reason}");
         }
         let status = self.status();
-        if let Some(reason) = status.forming {
+        let mut text = self.waiting_for_others(&status);
+        let Some(directory) = self.directory() else {
+            return text;
+        };
+        if let Some(damage) = directory.damage() {
+            text.push_str(&format!(
+                "; the data directory {} is damaged ({damage}): nothing in it was changed, and it is \
+                 put aside when a leader has taken this instance in as a new member; see \
+                 docs/recovery.md",
+                directory.path().display()
+            ));
+        }
+        let former = directory.former();
+        if status.leader.is_none() && !former.is_empty() {
+            let former: Vec<String> = former.iter().map(|dir| dir.display().to_string()).collect();
+            text.push_str(&format!("; former data of this instance is in {}", former.join(", ")));
+        }
+        text
+    }
+
+    fn waiting_for_others(&self, status: &NodeStatus) -> String {
+        if let Some(reason) = status.forming.clone() {
             let seeds = self.seeds().into_iter();
             let seeds: Vec<String> =
                 seeds.map(|(address, (reason, _))| format!("{address}: {reason}")).collect();
@@ -353,6 +392,7 @@ impl Shared {
             })
             .collect();
         let peers = match unreachable.len() {
+            0 if status.peers.is_empty() => "no peers are known yet".to_owned(),
             0 => "all peers are connected".to_owned(),
             count => format!(
                 "{count} of {} peers unreachable: {}",
@@ -362,7 +402,11 @@ impl Shared {
         };
         match status.leader.and_then(|leader| self.address(leader)) {
             Some(leader) => format!("the leader is {leader}; {peers}"),
-            None => format!("there is no leader; {peers}"),
+            None => match &status.quorum_loss {
+                Some(loss) if status.peers.is_empty() => format!("there is no leader; {loss}"),
+                Some(loss) => format!("there is no leader; {loss}; {peers}"),
+                None => format!("there is no leader; {peers}"),
+            },
         }
     }
 }

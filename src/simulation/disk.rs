@@ -39,8 +39,10 @@ pub(crate) struct Condition {
     pub(crate) fails: bool,
     /// The next open fails, for once.
     pub(crate) unreadable: bool,
-    /// What is on it is damaged for good.
+    /// What is on it is damaged, until it is repaired.
     pub(crate) damaged: Option<&'static str>,
+    /// A start has found that.
+    marked: bool,
 }
 
 impl Condition {
@@ -128,6 +130,11 @@ impl SimDisk {
         disk
     }
 
+    /// Whether what was put aside before goes when this disk is put aside.
+    pub(crate) fn drops_former(&self) -> bool {
+        self.disk.drops_former()
+    }
+
     /// Whose it is, whatever else is wrong with it.
     pub(crate) fn identity(&self) -> Identity {
         let store = self.disk.open();
@@ -210,12 +217,16 @@ impl LogStore for SimStore {
             if let Some(what) = condition.damaged
                 && !planted(Bug::RotAccepted)
             {
+                condition.marked = true;
                 return Err(StorageError::Corrupt { what: what.to_owned() });
             }
             if std::mem::take(&mut condition.unreadable) {
                 let reason = "read error".to_owned();
                 return Err(StorageError::Io { what: "the log".to_owned(), reason });
             }
+        }
+        if self.condition().marked && planted(Bug::MarkBelieved) {
+            return Err(StorageError::Corrupt { what: "it was damaged before".to_owned() });
         }
         let mut boot = self.store.load(sink)?;
         if self.condition().damaged.is_some()

@@ -16,6 +16,7 @@ impl World {
         if self.operator.is_some() {
             self.schedule_in(SECOND, Event::Roll);
         }
+        self.begin_damages();
     }
 
     fn strike_later(&mut self, fault: Fault) {
@@ -223,6 +224,7 @@ impl World {
         for (from, to) in self.network.mend_all() {
             self.noticed_soon(from, to, SECOND);
         }
+        self.repair();
         let now = self.now();
         for place in 0..self.processes.len() {
             let process = &mut self.processes[place];

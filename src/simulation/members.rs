@@ -113,8 +113,13 @@ impl World {
             "node {place}: begins anew as {node:x}, and was {:x}",
             old.node
         ));
-        self.kernel.count_event("directories begun anew");
         let disk = SimDisk::blank(cluster, &member, incarnation);
+        if cluster != 0 && self.processes[place].disk.condition().damaged.is_some() {
+            return self.join_provisionally(place, member, disk);
+        }
+        // It was removed, or holds nothing.
+        self.kernel.count_event("directories begun anew");
+        self.put_aside(place, cluster != 0);
         self.replace_disk(place, member, disk);
     }
 
@@ -129,7 +134,7 @@ impl World {
     }
 
     /// Whether the cluster knows of members that come and go.
-    fn knows_members(&self) -> bool {
+    pub(super) fn knows_members(&self) -> bool {
         let checks = self.kernel.checks.borrow();
         let blank = !checks.membership.is_founded();
         blank || checks.oracle.version() >= MEMBERS_SINCE

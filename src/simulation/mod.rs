@@ -23,6 +23,7 @@
 //! | `traffic`, `sync` | how messages and writes get there |
 //! | `faults`, `inject` | what goes wrong, how often, and how |
 //! | `members` | who is where: instances that join, leave and move, disks that are lost |
+//! | `damages` | damaged disks: what is put aside when, all disks damaged at once, repairs |
 //! | `guests` | instances without a replica |
 //! | `rolls` | an operator who stops and starts the instances in turn |
 //! | `upgrades` | members of several versions |
@@ -44,6 +45,7 @@ mod audits;
 mod checks;
 mod client;
 mod clock;
+mod damages;
 mod disk;
 mod executor;
 mod faults;

@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) guests: usize,
     /// What uses such an instance: so many tasks.
     pub(crate) guest_tasks: usize,
+    /// Whether all disks may be damaged at once, and a disk again before its node votes.
+    pub(crate) damages: bool,
     /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
     pub(crate) fleet: bool,
     /// Whether an operator stops and starts the instances, and how.
@@ -138,6 +140,7 @@ impl Plan {
             zones: Vec::new(),
             guests: 0,
             guest_tasks: 1,
+            damages: false,
             fleet: false,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
@@ -154,6 +157,8 @@ impl Plan {
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
         plan.takers = random.fork(281).percent(20);
+        // Who wants most of the list to found accepts what that makes of a lost disk.
+        plan.damages = random.fork(241).percent(20) && plan.majority_after.is_none();
         plan
     }
 
@@ -215,6 +220,7 @@ impl Plan {
             takers: false,
             guests: 980,
             guest_tasks: 1,
+            damages: false,
             fleet: true,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
@@ -231,6 +237,7 @@ impl Plan {
         plan.nodes = *random.pick(&[3, 3, 3, 4, 5, 5, 7]);
         plan.places = plan.nodes + random.index(2);
         (plan.founded, plan.mixed, plan.majority_after) = (false, false, None);
+        plan.damages = false;
         plan.zones = (0..plan.places).map(|_| *random.pick(&["", "", "east", "west"])).collect();
         let rolls = Rolls {
             wipes: random.percent(70),

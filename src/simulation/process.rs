@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
 
 use super::clock::{Nanos, NodeClock};
-use super::disk::{SimDisk, SimStore};
+use super::disk::SimDisk;
 use super::random::Random;
 use crate::machine::command::NodeId;
 use crate::membership::Member;
@@ -16,7 +17,7 @@ use crate::planted::{Bug, planted};
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::Host;
 use crate::runtime::shared::Call;
-use crate::storage::{HardState, LogWrite};
+use crate::storage::{HardState, LogStore, LogWrite};
 
 /// A place for a node.
 #[derive(Debug)]
@@ -28,6 +29,11 @@ pub(crate) struct Process {
     pub(crate) life: Option<Box<Life>>,
     /// Counts its starts: what was meant for an earlier life does not reach a later one.
     pub(crate) epoch: u64,
+    /// The disk of the new member that the next start makes, or the present one made, while `disk` is
+    /// damaged. It takes the place of `disk` when a leader has taken the new member in.
+    pub(crate) fresh: Option<Fresh>,
+    /// What was put aside and is still there, by the nodes that it was of.
+    pub(crate) former: Vec<Former>,
     /// Why it will never start again.
     pub(crate) out: Option<&'static str>,
     /// What it can do, since its last start.
@@ -41,11 +47,42 @@ pub(crate) struct Process {
     pub(crate) starting: bool,
 }
 
+/// See [`Process::fresh`].
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub(crate) disk: SimDisk,
+    /// A start has used it.
+    pub(crate) used: bool,
+    /// The store has put the damaged disk aside.
+    pub(crate) begun: Arc<AtomicBool>,
+}
+
+impl Fresh {
+    pub(crate) fn new(disk: SimDisk) -> Fresh {
+        Fresh { disk, used: false, begun: Arc::default() }
+    }
+}
+
+/// A disk that was put aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Former {
+    pub(crate) node: NodeId,
+    /// Its member was removed by the cluster.
+    pub(crate) removed: bool,
+}
+
+impl Process {
+    /// The disk that the running node writes to.
+    pub(crate) fn written_disk(&self) -> &SimDisk {
+        self.fresh.as_ref().map_or(&self.disk, |fresh| &fresh.disk)
+    }
+}
+
 /// A process that runs.
 pub(crate) struct Life {
     pub(crate) host: Host,
     pub(crate) calls: Receiver<Call>,
-    pub(crate) store: SimStore,
+    pub(crate) store: Box<dyn LogStore>,
     /// When its next step is due.
     pub(crate) step_at: Nanos,
     /// What its disk is syncing, and what waits behind that.
@@ -72,7 +109,7 @@ impl std::fmt::Debug for Life {
 }
 
 impl Life {
-    pub(crate) fn new(host: Host, store: SimStore) -> Life {
+    pub(crate) fn new(host: Host, store: Box<dyn LogStore>) -> Life {
         let calls = host.calls();
         Life {
             host,
@@ -128,7 +165,7 @@ impl Life {
     }
 
     pub(crate) fn perform(&mut self, op: DiskOp) {
-        let done = perform_now(&mut self.store, op);
+        let done = perform_now(&mut *self.store, op);
         self.host.input(
             done.unwrap_or_else(|error| Input::Failed {
                 reason: format!("the disk failed: {error}"),
@@ -151,11 +188,11 @@ impl Life {
         if let Some((_, checkpoint)) = self.checkpoint.take()
             && random.percent(50)
         {
-            let _ = perform_now(&mut self.store, checkpoint);
+            let _ = perform_now(&mut *self.store, checkpoint);
         }
         let mut ops = ops.into_iter();
         for op in ops.by_ref().take(survive) {
-            if perform_now(&mut self.store, op).is_err() {
+            if perform_now(&mut *self.store, op).is_err() {
                 return false;
             }
         }
@@ -163,7 +200,7 @@ impl Life {
             && torn
             && let Some(part) = part_of(write, random)
         {
-            return perform_now(&mut self.store, DiskOp::Write { number, write: part }).is_ok();
+            return perform_now(&mut *self.store, DiskOp::Write { number, write: part }).is_ok();
         }
         survive > 0 && survive < count
     }

@@ -21,6 +21,7 @@ impl World {
         if life.kill(&self.random, torn) {
             self.kernel.count_fault(Fault::TornWrite);
         }
+        self.settle_fresh(place);
         let process = &mut self.processes[place];
         (process.paused_until, process.slow_until) = (0, 0);
         for peer in 0..self.processes.len() {

@@ -79,6 +79,7 @@ impl World {
         life.end_sync();
         process.disk.condition().fails = false;
         let (begun, tearable) = (life.begin_sync(now), life.is_tearable());
+        self.settle_fresh(place);
         if begun {
             self.sync_begun(place, tearable);
         }

@@ -18,7 +18,8 @@ impl World {
     pub(super) fn send(&mut self, from: usize, cluster: u64, to: NodeId, message: &PeerMessage) {
         let nodes = (self.node_at(from).0, to);
         if let Some(process) = self.processes.get(from) {
-            let checked = durability::sending(message, nodes.0, to, &process.disk.condition());
+            let checked =
+                durability::sending(message, nodes.0, to, &process.written_disk().condition());
             self.kernel.check(checked);
         }
         let Some(to) = self.somebody(to) else {

@@ -13,7 +13,7 @@ use super::checks::membership::Known;
 use super::checks::watches::Moved;
 use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
-use super::disk::{SimDisk, SimStore};
+use super::disk::SimDisk;
 use super::faults::Fault;
 use super::guests::Guests;
 use super::kernel::{Kernel, Phase};
@@ -37,7 +37,7 @@ use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::entropy;
 use crate::runtime::host::Host;
 use crate::runtime::shared::Limits;
-use crate::storage::{Identity, LogStore, StorageError};
+use crate::storage::StorageError;
 use crate::version::{FIRST, VERSION};
 
 /// Something that is due.
@@ -69,6 +69,14 @@ pub(crate) enum Event {
     StrikeGuest { fault: Fault },
     /// The operator looks at what is being rolled.
     Roll,
+    /// All disks are damaged at once, for a while.
+    DamageAll,
+    /// Those disks are sound again.
+    Repair,
+    /// A disk is damaged, now and then.
+    DamageOne,
+    /// A disk is damaged whose node has not voted yet.
+    DamageFresh { place: usize },
     /// A client without a replica is heard by nobody for a while.
     CutOff { place: usize, time: Nanos },
 }
@@ -123,6 +131,8 @@ pub(crate) struct World {
     pub(super) guests: Guests,
     /// Whom new disks make who starts from them.
     pub(super) identities: Random,
+    /// The choices of damage to several disks, or to one a second time.
+    pub(super) damages: Random,
     /// The addresses that all are given.
     pub(super) list: Vec<String>,
     /// All disks that there ever were, for the checks.
@@ -172,6 +182,7 @@ impl World {
             random: random.fork(4),
             versions: random.fork(6),
             guests: Guests::default(),
+            damages: Random::new(0),
             kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], words)),
         };
         for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
@@ -180,6 +191,7 @@ impl World {
             world.start_later(place);
         }
         world.add_guests(random.fork(11));
+        world.damages = random.fork(240);
         world
     }
 
@@ -200,6 +212,8 @@ impl World {
             slow_until: 0,
             slow_disk_until: 0,
             starting: false,
+            fresh: None,
+            former: Vec::new(),
         });
     }
 
@@ -336,6 +350,7 @@ impl World {
                     self.kernel.count_event("checkpoints");
                     self.kernel.trace.note([4, place as u64, number]);
                     life.perform(op);
+                    self.settle_fresh(place);
                     self.look(place);
                 }
             }
@@ -351,6 +366,10 @@ impl World {
             Event::Leave { .. } => {}
             Event::Strike { fault } => self.strike(fault),
             Event::Roll => self.roll(),
+            Event::DamageAll => self.damage_all(),
+            Event::Repair => self.repair(),
+            Event::DamageOne => self.damage_one(),
+            Event::DamageFresh { place } => self.damage_fresh(place),
             Event::CutOff { place, time } => self.cut_off(place, time),
             Event::StrikeGuest { fault } => self.strike_guest(fault),
         }
@@ -388,10 +407,10 @@ impl World {
             process.disk.condition().unreadable = true;
             self.kernel.count_fault(Fault::ReadError);
         }
-        let mut store = process.disk.open();
-        if let Err(error) = move_to(&mut store, &process.member.address) {
-            return self.refused(place, &error);
-        }
+        let mut store = match self.open_store(place) {
+            Ok(store) => store,
+            Err(error) => return self.refused(place, &error),
+        };
         let process = &self.processes[place];
         let plan = &self.kernel.plan;
         let config = NodeConfig {
@@ -408,7 +427,7 @@ impl World {
         };
         let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
-        let node = match boot(&mut store, config, now) {
+        let node = match boot(&mut *store, config, now) {
             Ok(node) => node,
             Err(error) => return self.refused(place, &error),
         };
@@ -430,11 +449,13 @@ impl World {
         let life = Box::new(Life::new(host, store));
         let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
         self.kernel.check(checked);
-        let disk = &self.processes[place].disk;
+        let disk = self.processes[place].written_disk();
         let checked = durability::recovered(life.host.node(), &disk.condition());
         self.kernel.check(checked);
         self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
+        // With a planted bug, a start alone puts the damaged disk aside.
+        self.settle_fresh(place);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
@@ -623,16 +644,6 @@ impl World {
         let rate = self.kernel.plan.rates.of(Fault::CrashInStep);
         let rate = if promises { rate * 500 } else { rate };
         self.kernel.phase.get() == Phase::Chaos && self.random.chance(rate)
-    }
-}
-
-/// The instance is where it is now, whatever its disk says.
-fn move_to(store: &mut SimStore, address: &str) -> Result<(), StorageError> {
-    match store.identity().cloned() {
-        Some(identity) if identity.address != address => {
-            store.set_identity(&Identity { address: address.to_owned(), ..identity })
-        }
-        _ => Ok(()),
     }
 }
 

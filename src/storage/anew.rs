@@ -4,9 +4,10 @@
 //! anything is moved; then one write says that it counts, and what was there is
 //! put aside. See `directory` for the steps.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::directory::Directory;
+use super::directory::{Directory, FORMER_MAX, former_in};
+use super::files::io_error;
 use super::rules::refuse;
 use super::{HardState, Identity, LogStore, SledOptions, SledStore, SnapshotMeta, StorageError};
 
@@ -38,7 +39,7 @@ pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>, StorageError> 
 /// Dropped before its end, nothing has happened.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    before: Identity,
+    before: Option<Identity>,
     options: SledOptions,
     /// Closed before the directory that it is in is given up.
     store: Option<SledStore>,
@@ -46,18 +47,38 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// Locks `dir`, whatever is wrong with what is in it, if only it can be told whose it is.
+    /// Locks `dir`, whatever is wrong with what is in it.
     pub(crate) fn begin(dir: &Path, options: SledOptions) -> Result<Replacement, StorageError> {
-        let directory = Directory::open_marked(dir)?;
-        let Some(before) = directory.identity().cloned() else {
-            return refuse("the store is blank".to_owned());
-        };
+        let directory = Directory::open_any(dir)?;
+        let before = directory.identity().cloned();
         Ok(Replacement { before, options, store: None, directory })
     }
 
-    /// Whose the directory was.
-    pub(crate) fn before(&self) -> &Identity {
-        &self.before
+    /// Whose the directory was; `None` if that cannot be read.
+    pub(crate) fn before(&self) -> Option<&Identity> {
+        self.before.as_ref()
+    }
+
+    /// The directories with what was here before this one.
+    pub(crate) fn former(&self) -> Result<Vec<PathBuf>, StorageError> {
+        self.directory.former()
+    }
+
+    /// Refuses to put one more directory aside beside too many that must be kept.
+    pub(crate) fn check_room(&self) -> Result<(), StorageError> {
+        let former = self.former()?.len();
+        if self.directory.was_voter() || former < FORMER_MAX {
+            return Ok(());
+        }
+        Err(StorageError::Io {
+            what: format!(
+                "this directory was replaced {former} times, and its instance could not vote in \
+                 between: the disk may be bad"
+            ),
+            reason: "replace the disk, or remove those of the before-* directories in it that are \
+                     not needed any more"
+                .to_owned(),
+        })
     }
 
     /// What is said of it.
@@ -84,9 +105,9 @@ impl Replacement {
         Ok(())
     }
 
-    /// Puts it in place, durably. What was there before is in `before-<incarnation>` from now on,
-    /// and replaces what was there.
-    pub(crate) fn finish(mut self) -> Result<(), StorageError> {
+    /// Puts it in place, durably, and gives the directory in which everything is that was there
+    /// before. See `directory` for what becomes of former ones.
+    pub(crate) fn finish(mut self) -> Result<PathBuf, StorageError> {
         if self.store.take().is_none() {
             return refuse("no store in the place of another one".to_owned());
         }
@@ -103,8 +124,13 @@ impl Drop for Replacement {
 }
 
 impl SledStore {
-    /// Begins the directory of a member that was removed, or whose disk was found damaged, anew:
-    /// under a new id, as the rest of `start` says. It is open, not blank, and not loaded then.
+    /// The directories in a data directory with what was there before.
+    pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>, StorageError> {
+        former_in(dir).map_err(|error| io_error("listing the directory", &error))
+    }
+
+    /// Puts the directory of a member that was removed aside, and founds a store under a new id in its
+    /// place. The store is open, not blank, and not loaded then.
     ///
     /// The cluster, the uid and the address stay what they were.
     pub(crate) fn begin_anew(
@@ -119,7 +145,10 @@ impl SledStore {
         if replacement.marks()? == Marks::default() {
             return refuse("to begin anew, and the directory may be sound".to_owned());
         }
-        let identity = replacement.before().anew(incarnation);
+        let Some(before) = replacement.before() else {
+            return refuse("to begin anew, and it is not known whose the directory is".to_owned());
+        };
+        let identity = before.anew(incarnation);
         replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
         SledStore::open(dir, options)
@@ -244,7 +273,7 @@ mod tests {
         };
         let make = |dir: &Path| {
             let mut replacement = Replacement::begin(dir, SledOptions::default()).unwrap();
-            let identity = replacement.before().anew(5);
+            let identity = replacement.before().unwrap().anew(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();
             replacement.found(&identity, hard_state, &nothing(), &mut chunks).unwrap();

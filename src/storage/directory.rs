@@ -9,6 +9,7 @@
 //! | `gen-NNNNNN/` | a generation: a sled database and its witness                  |
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
 //! | `REMOVED`     | why the node is no member any more; text                       |
+//! | `VOTER`       | the node has been a voter since the directory was made; text   |
 //! | `anew/`       | a data directory that is made to take this one's place         |
 //! | `ANEW`        | a frame: the above is whole, and is taking this one's place    |
 //! | `before-*/`   | what was here before, named by its incarnation                 |
@@ -20,6 +21,19 @@
 //!
 //! A directory without `IDENTITY` is blank, and a crash while founding leaves
 //! one: but only if it holds nothing that founding does not make.
+//!
+//! `QUARANTINED` records a failed check and forbids nothing. Every open runs all checks again, and
+//! [`load`](super::LogStore::load) removes the mark when they all pass: what a start rests on is the
+//! checks, which cover the vote and the last acknowledged record (see `witness`).
+//!
+//! # Former data
+//!
+//! A `before-*` directory may be the last copy of its data. The next directory that is put aside
+//! replaces the earlier ones only if it has the mark `VOTER`: this instance has then been a voter in
+//! between, with everything that was acknowledged. One with the mark `REMOVED` is replaced in any
+//! case: its cluster went on without it. So there is one `before-*` in the long run, and one more for
+//! each time that damage was found before this instance could vote again. [`FORMER_MAX`] bounds
+//! their number.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -33,7 +47,7 @@ use super::files::{
 };
 use super::frame::{FRAME_BYTES_MAX, Format, Frame};
 use super::record::{corrupt, encode_body};
-use super::rules::{check_successor, refuse};
+use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use super::{Identity, StorageError};
 use crate::machine::command::NodeId;
@@ -47,8 +61,11 @@ const FRAMES: [Format; 4] = [IDENTITY, PROMISE, CURRENT, ANEW];
 const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", oldest: 1, newest: 1 };
 const QUARANTINED: &str = "QUARANTINED";
 const REMOVED: &str = "REMOVED";
+const VOTER: &str = "VOTER";
 const ANEW_DIRECTORY: &str = "anew";
 const BEFORE: &str = "before-";
+/// No directory of a start is put aside beside so many others that must be kept.
+pub(super) const FORMER_MAX: usize = 8;
 const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
 /// Where file systems put what their repair found; on a volume of its own it is in every root.
@@ -104,6 +121,8 @@ pub(super) struct Directory {
     path: PathBuf,
     owner: Option<Owner>,
     promise: Promise,
+    /// Whether the node is known to have been a voter.
+    voter: bool,
     /// Unlocked when it is closed, after everything else of the store.
     _lock: File,
 }
@@ -114,9 +133,6 @@ impl Directory {
         let mut directory = Directory::lock(path)?;
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
-        }
-        if let Some(reason) = directory.quarantined()? {
-            return corrupt(format!("found damaged before: {reason}"));
         }
         match directory.read_owner() {
             Ok(()) => Ok(directory),
@@ -134,6 +150,17 @@ impl Directory {
         Ok(directory)
     }
 
+    /// The same, also if `IDENTITY` cannot be read: then it is not known whose the directory is.
+    pub(super) fn open_any(path: &Path) -> Result<Directory, StorageError> {
+        let mut directory = Directory::lock(path)?;
+        match directory.read_frame(&IDENTITY) {
+            Ok(Some(frame)) => directory.owner = Owner::read(&frame).ok(),
+            Ok(None) | Err(StorageError::Corrupt { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        Ok(directory)
+    }
+
     /// Locks a directory to look at it, and does nothing else to it: nothing is read yet.
     pub(super) fn look(path: &Path) -> Result<Directory, StorageError> {
         if !path.join(IDENTITY.name).exists() && !path.join(ANEW.name).exists() {
@@ -144,7 +171,8 @@ impl Directory {
         }
         let lock = lock(&path.join(LOCK))?;
         let promise = Promise::default();
-        Ok(Directory { path: path.to_owned(), owner: None, promise, _lock: lock })
+        let path = path.to_owned();
+        Ok(Directory { path, owner: None, promise, voter: false, _lock: lock })
     }
 
     /// Copies the store into a directory that is not there yet, all but its marks. Not durably.
@@ -173,15 +201,17 @@ impl Directory {
             refuse_foreign(path)?;
         }
         let lock = lock(&path.join(LOCK))?;
-        let directory = Directory {
+        let mut directory = Directory {
             path: path.to_owned(),
             owner: None,
             promise: Promise::default(),
+            voter: false,
             _lock: lock,
         };
         if let Some(frame) = directory.read_frame(&ANEW)? {
             directory.give_place(frame.decode()?)?;
         }
+        directory.voter = path.join(VOTER).exists();
         Ok(directory)
     }
 
@@ -223,6 +253,37 @@ impl Directory {
         self.write_mark(REMOVED, "the cluster has removed this member")
     }
 
+    /// Forgets that the directory was found damaged: all checks have passed since. Durable.
+    pub(super) fn clear_quarantined(&self) -> Result<(), StorageError> {
+        match fs::remove_file(self.path.join(QUARANTINED)) {
+            Ok(()) => {
+                sync_directory(&self.path).map_err(|error| io_error("removing a mark", &error))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error("removing QUARANTINED", &error)),
+        }
+    }
+
+    /// Notes that the node has been a voter, durably.
+    pub(super) fn mark_voter(&mut self) -> Result<(), StorageError> {
+        if self.voter {
+            return Ok(());
+        }
+        self.write_mark(VOTER, "this member has been a voter of its cluster")?;
+        self.voter = true;
+        Ok(())
+    }
+
+    /// Whether the node has been a voter since the directory was made.
+    pub(super) fn was_voter(&self) -> bool {
+        self.voter
+    }
+
+    /// The directories with what was here before.
+    pub(super) fn former(&self) -> Result<Vec<PathBuf>, StorageError> {
+        former_in(&self.path).map_err(|error| io_error("listing the directory", &error))
+    }
+
     /// Where a data directory is made that is to take this one's place; nothing is there.
     pub(super) fn make_place(&self) -> Result<PathBuf, StorageError> {
         let anew = self.path.join(ANEW_DIRECTORY);
@@ -232,14 +293,30 @@ impl Directory {
 
     /// Puts the data directory in `anew`, which must be whole and closed, into this one's place,
     /// and what is here aside. A crash leaves the one or the other, to whoever opens it next.
-    pub(super) fn replace(&mut self) -> Result<(), StorageError> {
-        let incarnation = self.owner()?.identity.incarnation;
-        let takeover = Takeover { before: format!("{BEFORE}{incarnation:016x}"), cleared: false };
+    pub(super) fn replace(&mut self) -> Result<PathBuf, StorageError> {
+        let takeover = Takeover { before: self.aside()?, cleared: false };
         // From here on it is the new one, however long the moves take.
         self.write_frame(&ANEW, &takeover)?;
+        let before = self.path.join(&takeover.before);
         self.give_place(takeover)?;
-        self.owner = None;
-        self.read_owner()
+        (self.owner, self.voter) = (None, self.path.join(VOTER).exists());
+        self.read_owner()?;
+        Ok(before)
+    }
+
+    /// The name that what is here now will have, which no other directory has.
+    fn aside(&self) -> Result<String, StorageError> {
+        let name = match &self.owner {
+            Some(owner) => format!("{BEFORE}{:016x}", owner.identity.incarnation),
+            None => format!("{BEFORE}unknown"),
+        };
+        // A copy of it may have been put back by hand.
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.clone()).chain(numbered);
+        match names.find(|name| !self.path.join(name).exists()) {
+            Some(free) => Ok(free),
+            None => refuse(format!("there is no free name like {name}")),
+        }
     }
 
     fn give_place(&self, mut takeover: Takeover) -> Result<(), StorageError> {
@@ -259,13 +336,10 @@ impl Directory {
         if anew.exists() {
             move_entries(&anew, here, |name| name != LOCK).map_err(io)?;
         }
-        // Of what was before, only the last is kept.
-        for entry in fs::read_dir(here).map_err(io)? {
-            let entry = entry.map_err(io)?;
-            let name = entry.file_name();
-            let older = |name: &str| name.starts_with(BEFORE) && name != takeover.before;
-            if name.to_str().is_some_and(older) {
-                remove_all(&entry.path()).map_err(io)?;
+        let all = drops_former(before.join(VOTER).exists());
+        for older in former_in(here).map_err(io)?.into_iter().filter(|path| *path != before) {
+            if all || older.join(REMOVED).exists() {
+                remove_all(&older).map_err(io)?;
             }
         }
         remove_all(&anew).map_err(io)?;
@@ -467,7 +541,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
         let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, QUARANTINED, REMOVED, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
+            [LOCK, QUARANTINED, REMOVED, VOTER, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
                 || name.starts_with(BEFORE)
                 || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)
@@ -481,6 +555,19 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
         }
     }
     Ok(())
+}
+
+/// The directories in a data directory with what was there before.
+pub(super) fn former_in(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(BEFORE)) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn is_tmp(name: &str) -> bool {
@@ -566,7 +653,6 @@ mod tests {
         let error = Directory::open(dir.path()).unwrap_err();
         assert!(error.to_string().contains("PROMISE is missing"), "{error}");
 
-        fs::remove_file(dir.path().join(QUARANTINED)).unwrap();
         write();
         let moved = Identity { address: "there:1".to_owned(), ..first.clone() };
         open().set_identity(&moved).unwrap();
@@ -628,10 +714,10 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
-        // Once found damaged, it stays refused, even if the damage goes away.
+        // The mark alone keeps nobody out once the damage has gone away.
+        assert!(dir.path().join(QUARANTINED).exists());
         bytes[13] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let error = Directory::open(dir.path()).unwrap_err();
-        assert!(error.to_string().contains("found damaged before"), "{error}");
+        assert_eq!(Directory::open(dir.path()).unwrap().identity(), Some(&identity()));
     }
 }

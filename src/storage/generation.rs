@@ -98,25 +98,31 @@ impl Generation {
             }
         }
         let (witness, last) = Witness::open(&path.join(Witness::FILE))?;
+        let mut generation = Generation::open_without_witness(path, number, tuning)?;
+        generation.witness = Some(witness);
+        Ok((generation, last))
+    }
+
+    /// The same of one whose witness may be lost, to read it.
+    pub(super) fn open_without_witness(
+        path: PathBuf,
+        number: u64,
+        tuning: &Tuning,
+    ) -> Result<Generation, StorageError> {
+        let io = |error| io_error("opening a generation", &error);
         remove_torn_snapshots(&path).map_err(io)?;
         // Before sled opens the file, so that write errors of its recovery are ours to see.
         let file = open_file(&path.join(DB)).map_err(io)?;
         let db = open_sled(&path, tuning)?;
-        let mut generation = Generation {
-            number,
-            path,
-            db: Some(db),
-            file,
-            witness: Some(witness),
-            unsynced_bytes: 0,
-        };
+        let mut generation =
+            Generation { number, path, db: Some(db), file, witness: None, unsynced_bytes: 0 };
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
         if blobs.next().is_some() {
             return corrupt("there is a blob file, and none is ever made".to_owned());
         }
         // sled's recovery writes too.
         generation.sync_everything()?;
-        Ok((generation, last))
+        Ok(generation)
     }
 
     /// The length of the database file of a generation that is not open; 0 if it cannot be told.
@@ -336,11 +342,26 @@ fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
                 }
                 thread::sleep(LOCK_POLL);
             }
-            sled::Error::ReportableBug(what) | sled::Error::Unsupported(what) => {
-                return corrupt(format!("the database: {what}"));
-            }
-            _ => return Err(sled_error("opening", &error)),
+            _ => return Err(open_error(&error)),
         }
+    }
+}
+
+/// What sled says of its pool of threads once one of them has panicked.
+const POOL_BROKEN: &str = "IO thread unexpectedly panicked";
+
+/// Why sled did not open a database. Most that it finds in damaged files comes as a bug of its own.
+fn open_error(error: &sled::Error) -> StorageError {
+    match error {
+        // The pool is shared by all databases of the process: this one may be sound.
+        sled::Error::ReportableBug(what) if what.contains(POOL_BROKEN) => StorageError::Io {
+            what: "opening the database".to_owned(),
+            reason: format!("{what} (in any database of this process: restart it)"),
+        },
+        sled::Error::ReportableBug(what) | sled::Error::Unsupported(what) => {
+            corrupt_error("the database", what)
+        }
+        _ => sled_error("opening", error),
     }
 }
 
@@ -378,5 +399,21 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
         text.clone()
     } else {
         "a panic without words".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A panic in the database of another coordinator was taken for damage of this one's files.
+    #[test]
+    fn what_broke_in_another_database_is_no_damage_here() {
+        let pool =
+            "IO thread unexpectedly panicked. please report this bug on the sled github repo.";
+        let broken = open_error(&sled::Error::ReportableBug(pool.to_owned()));
+        assert!(matches!(broken, StorageError::Io { .. }), "{broken}");
+        let other = sled::Error::ReportableBug("failed to serialize a page".to_owned());
+        assert!(matches!(open_error(&other), StorageError::Corrupt { .. }));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rules::{Bounds, check_successor, refuse};
+use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
 use super::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
     SnapshotMeta, StorageError,
@@ -33,6 +33,8 @@ struct Image {
     identity: Identity,
     promise: Promise,
     removed: bool,
+    /// The node has been a voter.
+    voter: bool,
     hard_state: HardState,
     checkpoint: SnapshotMeta,
     /// The chunks of the full checkpoint and of each delta after it.
@@ -45,6 +47,14 @@ impl MemoryDisk {
     /// A blank disk.
     pub(crate) fn new() -> MemoryDisk {
         MemoryDisk::default()
+    }
+
+    /// Whether what is put aside in favour of another disk makes needless what was put aside before.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn drops_former(&self) -> bool {
+        super::rules::drops_former(
+            lock(&self.shared).image.as_ref().is_some_and(|image| image.voter),
+        )
     }
 
     /// Opens the disk, and shuts out every store opened on it before.
@@ -172,6 +182,7 @@ impl LogStore for MemoryStore {
                 identity: identity.clone(),
                 promise: Promise::default(),
                 removed: false,
+                voter: is_voter(identity, meta),
                 hard_state,
                 checkpoint: meta.clone(),
                 checkpoints: vec![chunks],
@@ -217,6 +228,7 @@ impl LogStore for MemoryStore {
                 image.entries.truncate(kept);
                 image.entries.extend_from_slice(&write.entries);
             }
+            image.voter |= has_voted(write.hard_state.as_ref());
             if let Some(hard_state) = write.hard_state {
                 image.hard_state = hard_state;
             }
@@ -264,6 +276,7 @@ impl LogStore for MemoryStore {
             }
             image.checkpoints.push(chunks);
             image.checkpoint = meta.clone();
+            image.voter |= is_voter(&image.identity, meta);
             match log {
                 LogAfter::From(from) => image.entries.retain(|entry| entry.index >= from),
                 LogAfter::Reset(hard_state) => {

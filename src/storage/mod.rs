@@ -26,9 +26,11 @@ mod generation;
 mod log_index;
 mod memory;
 mod opening;
+mod provisional;
 mod record;
 mod replay;
 mod rules;
+mod salvage;
 mod sled;
 mod witness;
 
@@ -52,6 +54,7 @@ pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
 pub(crate) use self::anew::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
+pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::sled::{SledOptions, SledStore};
 
 /// Who the node of this store is. Written before anything else.

@@ -112,6 +112,68 @@ pub(super) fn replay(
     })
 }
 
+/// Reads a generation back without its witness, as far as its records are as they were written. All
+/// of its checkpoint must be.
+pub(super) fn salvage(
+    generation: &Generation,
+    origin: &[u8],
+    sink: &mut ChunkSink<'_>,
+) -> Result<Boot, StorageError> {
+    let first_chain = first_chain(origin, generation.number());
+    let manifests = read_manifests(generation, first_chain)?;
+    let (Some((_, first)), Some((_, last))) = (manifests.first(), manifests.last()) else {
+        return corrupt("there is no checkpoint".to_owned());
+    };
+    for (_, manifest) in &manifests {
+        read_chunks(generation, first_chain, manifest, sink)?;
+    }
+    // It has seen nothing, so that no end is too early for it.
+    let witness = &Testimony {
+        first_chain,
+        seq: 0,
+        chain: 0,
+        last_index: 0,
+        hard_state: HardState::default(),
+    };
+    let mut tape = Tape {
+        seq: 0,
+        chain: first_chain,
+        kept_from: last.kept_from,
+        witness,
+        hard_state: first.hard_state,
+        checkpoint: first.meta.clone(),
+        entries: Vec::new(),
+        log: LogIndex::default(),
+    };
+    let mut manifests = manifests.iter().peekable();
+    let mut records = generation.records(Kind::Log)?;
+    // The first record that is damaged or missing ends the log.
+    while let Ok(record) = records.next() {
+        let log_seq = record.as_ref().map_or(u64::MAX, |record| record.id.group);
+        let mut follows = true;
+        while let Some((record, manifest)) =
+            manifests.next_if(|(record, _)| record.id.group < log_seq)
+        {
+            follows &= tape.follow(record).is_ok();
+            tape.manifest(manifest);
+        }
+        let Some(record) = record.filter(|_| follows) else { break };
+        if tape.follow(&record).is_err() || tape.append(&record).is_err() {
+            break;
+        }
+    }
+    for (_, manifest) in manifests {
+        tape.manifest(manifest);
+    }
+    let Tape { mut hard_state, checkpoint, mut entries, .. } = tape;
+    if entries.first().is_some_and(|first| first.index > checkpoint.index + 1) {
+        entries.clear();
+    }
+    let end = entries.last().map_or(0, |last| last.index).max(checkpoint.index);
+    hard_state.commit = hard_state.commit.min(end);
+    Ok(Boot { hard_state, checkpoint, entries })
+}
+
 /// All manifests, each naming the one before.
 fn read_manifests(
     generation: &Generation,

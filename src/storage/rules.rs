@@ -5,6 +5,7 @@
 //! The rules are in one place so that every store refuses the same.
 
 use super::{HardState, Identity, LogAfter, LogWrite, SnapshotMeta, StorageError};
+use crate::planted::{Bug, planted};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,22 @@ impl Bounds {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a directory that is put aside makes the former ones beside it needless: its node has
+/// been a voter since, and so had everything that was acknowledged.
+pub(super) fn drops_former(was_voter: bool) -> bool {
+    was_voter || planted(Bug::FormerDataDeleted)
+}
+
+/// Whether the node of this store votes by this checkpoint.
+pub(super) fn is_voter(identity: &Identity, meta: &SnapshotMeta) -> bool {
+    meta.voting.voters.contains(&identity.node)
+}
+
+/// Whether the node has voted in this term. Only voters are asked to.
+pub(super) fn has_voted(hard_state: Option<&HardState>) -> bool {
+    hard_state.is_some_and(|hard_state| hard_state.vote != 0)
 }
 
 /// Whether one identity may be replaced by the other, or why not.

@@ -25,7 +25,7 @@ use super::record::{
     Kind, LogBody, Manifest, RecordId, corrupt, encode, encode_body, first_chain, first_chunk_chain,
 };
 use super::replay::replay;
-use super::rules::{Bounds, refuse};
+use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::Testimony;
 use super::{
     Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite,
@@ -52,7 +52,7 @@ impl Default for SledOptions {
 }
 
 impl SledOptions {
-    fn tuning(&self) -> Tuning {
+    pub(super) fn tuning(&self) -> Tuning {
         Tuning {
             cache_bytes: self.cache_bytes,
             // Not an option: the largest value that makes no blob depends on it.
@@ -136,7 +136,14 @@ impl SledStore {
         options: SledOptions,
         size: &opening::Size,
     ) -> Result<SledStore, StorageError> {
-        let directory = Directory::open(dir)?;
+        SledStore::open_directory(Directory::open(dir)?, options, size)
+    }
+
+    pub(super) fn open_directory(
+        directory: Directory,
+        options: SledOptions,
+        size: &opening::Size,
+    ) -> Result<SledStore, StorageError> {
         let opened = match directory.identity() {
             None => Ok(State::Blank),
             Some(_) => directory.current().and_then(|number| {
@@ -192,6 +199,14 @@ impl SledStore {
         if let (State::Live(live), None) = (&self.state, &self.pending) {
             // Best effort, as when the store is opened.
             let _ = self.directory.remove_leftovers(Some(live.generation.number()));
+        }
+    }
+
+    /// Notes in the directory that its node votes, if it does by this checkpoint.
+    fn note_voter(&mut self, meta: &SnapshotMeta) -> Result<(), StorageError> {
+        match self.directory.identity() {
+            Some(identity) if is_voter(identity, meta) => self.directory.mark_voter(),
+            _ => Ok(()),
         }
     }
 
@@ -436,7 +451,7 @@ impl LogStore for SledStore {
             // Until here the directory opens as blank, from here on as founded.
             store.directory.take(identity)?;
             store.state = State::Live(Box::new(live));
-            Ok(())
+            store.note_voter(meta)
         })
     }
 
@@ -483,6 +498,15 @@ impl LogStore for SledStore {
             let live = store.live()?;
             let testimony = live.testimony();
             live.generation.commit(&testimony)?;
+            if let Some(reason) = store.directory.quarantined()? {
+                tracing::warn!(
+                    reason,
+                    "the data directory was found damaged before, and all checks pass now: this \
+                     member goes on with it"
+                );
+                store.directory.clear_quarantined()?;
+            }
+            store.note_voter(&replayed.boot.checkpoint)?;
             Ok(replayed.boot)
         })
     }
@@ -499,7 +523,11 @@ impl LogStore for SledStore {
             live.hard_state = hard_state;
             live.bounds = bounds;
             let testimony = live.testimony();
-            live.generation.commit(&testimony)
+            live.generation.commit(&testimony)?;
+            if has_voted(write.hard_state.as_ref()) {
+                store.directory.mark_voter()?;
+            }
+            Ok(())
         })
     }
 
@@ -571,7 +599,8 @@ impl LogStore for SledStore {
             };
             let Some(target) = target else {
                 old.bounds = bounds;
-                return old.commit_delta(&pending, meta, from);
+                old.commit_delta(&pending, meta, from)?;
+                return store.note_voter(meta);
             };
             let number = target.number();
             let first_chain = first_chain(store.directory.origin()?, number);
@@ -592,7 +621,7 @@ impl LogStore for SledStore {
                 let _ = old.generation.close();
                 let _ = store.directory.remove_leftovers(Some(number));
             }
-            Ok(())
+            store.note_voter(meta)
         })
     }
 }

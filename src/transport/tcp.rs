@@ -360,6 +360,7 @@ fn weight(message: &PeerMessage) -> usize {
                 member.address.len() + member.zone.len()
             }
             PeerMessage::Health { silent, placed } => 8 * (silent.len() + placed.len()),
+            PeerMessage::NoLeader { missing, .. } => missing.iter().map(String::len).sum(),
             // A word is bounded, and one is told a second.
             PeerMessage::Meet { word } => 64 * (1 + word.list.len()),
             PeerMessage::RoundConfirmed { .. }

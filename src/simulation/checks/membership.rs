@@ -25,6 +25,8 @@ pub(crate) struct Membership {
     proposed: (u64, Nanos),
     /// Since when the members are members, in the world's time.
     since: BTreeMap<NodeId, Nanos>,
+    /// Those who have ever voted.
+    voted: BTreeSet<NodeId>,
     /// Those whom a leader has taken out, committed or not.
     gone: BTreeSet<NodeId>,
     /// Every id that there ever was.
@@ -37,6 +39,11 @@ impl Membership {
         self.cluster = Some(cluster);
         self.genesis = Some((hash, voting.clone()));
         (self.voting, self.changed_at) = (voting, 1);
+        self.note_voters();
+    }
+
+    fn note_voters(&mut self) {
+        self.voted.extend(&self.voting.voters);
     }
 
     pub(crate) fn is_founded(&self) -> bool {
@@ -50,6 +57,29 @@ impl Membership {
     pub(crate) fn is_member(&self, node: NodeId) -> bool {
         let Voting { voters, learners, voters_outgoing, .. } = &self.voting;
         [voters, learners, voters_outgoing].iter().any(|list| list.contains(&node))
+    }
+
+    /// A damaged disk is put aside for a member that a leader has taken in, and for nobody else.
+    pub(crate) fn putting_aside(&self, new: NodeId) -> Result<(), Violation> {
+        require(self.is_member(new), "I34 nothing is put aside without a leader", || {
+            format!(
+                "a damaged disk is put aside for {new:x}, and the members are {:x?}",
+                self.voting
+            )
+        })
+    }
+
+    /// What was put aside goes only when its instance has voted again since, as this node, or when
+    /// its cluster had removed the member.
+    pub(crate) fn deleting(&self, former: NodeId, since: NodeId) -> Result<(), Violation> {
+        require(self.voted.contains(&since), "I34 former data is kept", || {
+            format!("the data of {former:x} is deleted, and {since:x} has never voted")
+        })
+    }
+
+    /// Whether this node has ever voted, or may vote soon.
+    pub(crate) fn may_vote(&self, node: NodeId) -> bool {
+        self.voted.contains(&node) || self.proposed.0 > self.changed_at
     }
 
     /// Whether this node may have stopped because it is no member any more.
@@ -94,6 +124,7 @@ impl Membership {
                 }
                 (self.voting, self.changed_at) = (meta.voting.clone(), 1);
                 self.genesis = Some(genesis);
+                self.note_voters();
                 oracle.found(state.clone());
                 Ok(())
             }
@@ -131,6 +162,7 @@ impl Membership {
         if let Some(after) = changed(&self.voting, &change) {
             self.before = std::mem::replace(&mut self.voting, after);
             self.changed_at = entry.index;
+            self.note_voters();
             for (node, part) in change.steps {
                 match part {
                     Part::Gone => drop(self.since.remove(&node)),

@@ -1,0 +1,222 @@
+//! The store of an instance whose data directory is damaged, until a leader takes the instance in.
+//!
+//! The instance runs as a new member that has nothing yet. It has nothing to keep either: it makes no
+//! promise, and the first write of a new member is what a leader has sent it. A leader sends that
+//! only after its cluster has committed the new member, so a majority of the voters is alive then,
+//! with everything that was acknowledged. That first write puts the damaged directory aside and
+//! begins a fresh one; before it, nothing on the disk is changed.
+//!
+//! A crash before the first write leaves the damaged directory as it was. The next start draws
+//! another id. The one before has acknowledged nothing, and its cluster replaces it by the later one.
+
+use super::rules::{check_successor, refuse};
+use super::{
+    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
+    MemoryStore, SnapshotMeta, StorageError,
+};
+use crate::machine::snapshot::ChunkWriter;
+use crate::membership::{Promise, nothing};
+use crate::planted::{Bug, planted};
+
+/// Puts the damaged directory aside and founds the store of this identity in its place. The store is
+/// loaded, and holds nothing but the identity.
+pub(crate) type Begin =
+    Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>, StorageError> + Send>;
+
+/// See the module's documentation.
+pub(crate) struct Provisional {
+    identity: Identity,
+    state: State,
+}
+
+enum State {
+    /// Nothing was written yet.
+    Waiting {
+        empty: MemoryStore,
+        begin: Begin,
+    },
+    Begun(Box<dyn LogStore>),
+    Failed(String),
+}
+
+impl Provisional {
+    /// A store of this identity with nothing in it. The identity must be one that was never used.
+    pub(crate) fn new(identity: Identity, begin: Begin) -> Result<Provisional, StorageError> {
+        let mut empty = MemoryDisk::new().open();
+        let (hard_state, meta, state) = nothing();
+        empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
+        let mut store = Provisional { identity, state: State::Waiting { empty, begin } };
+        if planted(Bug::PutAsideWithoutLeader) {
+            store.begun()?;
+        }
+        Ok(store)
+    }
+
+    /// The store on disk, which the first call makes.
+    fn begun(&mut self) -> Result<&mut dyn LogStore, StorageError> {
+        if matches!(self.state, State::Waiting { .. }) {
+            let failed = State::Failed("the data directory could not be replaced".to_owned());
+            if let State::Waiting { begin, .. } = std::mem::replace(&mut self.state, failed) {
+                self.state = State::Begun(begin(&self.identity)?);
+            }
+        }
+        match &mut self.state {
+            State::Begun(store) => Ok(&mut **store),
+            State::Failed(reason) => Err(StorageError::Poisoned { reason: reason.clone() }),
+            State::Waiting { .. } => refuse("a store that does not begin".to_owned()),
+        }
+    }
+}
+
+impl LogStore for Provisional {
+    fn identity(&self) -> Option<&Identity> {
+        match &self.state {
+            State::Begun(store) => store.identity(),
+            State::Waiting { .. } | State::Failed(_) => Some(&self.identity),
+        }
+    }
+
+    fn promise(&self) -> &Promise {
+        const NONE: &Promise =
+            &Promise { ballot: crate::membership::Ballot { round: 0, proposer: 0 }, pledge: None };
+        match &self.state {
+            State::Begun(store) => store.promise(),
+            State::Waiting { .. } | State::Failed(_) => NONE,
+        }
+    }
+
+    /// Not durable before the store has begun: a crash until then forgets the identity as a whole.
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        if let State::Waiting { .. } = &self.state {
+            check_successor(&self.identity, identity)?;
+            self.identity = identity.clone();
+            return Ok(());
+        }
+        self.begun()?.set_identity(identity)
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        match &mut self.state {
+            State::Begun(store) => store.keep_promise(promise),
+            State::Waiting { .. } | State::Failed(_) => {
+                refuse("a promise of an instance whose directory is damaged".to_owned())
+            }
+        }
+    }
+
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        match &mut self.state {
+            State::Begun(store) => store.mark_removed(),
+            // It never was a member, and the directory is not its own yet.
+            State::Waiting { .. } | State::Failed(_) => Ok(()),
+        }
+    }
+
+    fn found(
+        &mut self,
+        _: &Identity,
+        _: HardState,
+        _: &SnapshotMeta,
+        _: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        refuse("the store is founded already".to_owned())
+    }
+
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+        match &mut self.state {
+            State::Waiting { empty, .. } => empty.load(sink),
+            State::Begun(_) | State::Failed(_) => self.begun()?.load(sink),
+        }
+    }
+
+    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+        if write.entries.is_empty() && write.hard_state.is_none() {
+            return Ok(());
+        }
+        self.begun()?.append(write)
+    }
+
+    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        self.begun()?.begin_checkpoint(full)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        self.begun()?.put_chunk(chunk)
+    }
+
+    fn commit_checkpoint(
+        &mut self,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+    ) -> Result<(), StorageError> {
+        self.begun()?.commit_checkpoint(meta, log)
+    }
+}
+
+impl std::fmt::Debug for Provisional {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Provisional").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::membership::{Ballot, node_id};
+
+    fn identity() -> Identity {
+        let address = "here:1".to_owned();
+        Identity { cluster: 7, node: node_id(4, 3), incarnation: 3, address, uid: 4 }
+    }
+
+    fn nothing_in(identity: &Identity) -> MemoryStore {
+        let mut store = MemoryDisk::new().open();
+        let (hard_state, meta, state) = nothing();
+        store.found(identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+        store
+    }
+
+    fn first_write() -> LogWrite {
+        let hard_state = Some(HardState { term: 3, vote: 0, commit: 0 });
+        LogWrite { hard_state, entries: Vec::new() }
+    }
+
+    #[test]
+    fn nothing_is_begun_before_the_first_write() {
+        let begun = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&begun);
+        let begin: Begin = Box::new(move |identity| {
+            flag.store(true, Ordering::Relaxed);
+            Ok(Box::new(nothing_in(identity)))
+        });
+        let mut store = Provisional::new(identity(), begin).unwrap();
+        let boot = store.load(&mut |_| Ok(())).unwrap();
+        assert_eq!((boot.hard_state, boot.checkpoint.index), (HardState::default(), 0));
+        let moved = Identity { address: "there:1".to_owned(), ..identity() };
+        store.set_identity(&moved).unwrap();
+        store.mark_removed().unwrap();
+        store.append(&LogWrite::default()).unwrap();
+        let ballot = Ballot { round: 1, proposer: 1 };
+        assert!(store.keep_promise(&Promise { ballot, pledge: None }).is_err());
+        assert!(!begun.load(Ordering::Relaxed));
+
+        store.append(&first_write()).unwrap();
+        assert!(begun.load(Ordering::Relaxed));
+        assert_eq!(store.identity(), Some(&moved));
+        assert_eq!(store.load(&mut |_| Ok(())).unwrap().hard_state.term, 3);
+    }
+
+    #[test]
+    fn a_store_that_could_not_begin_takes_nothing() {
+        let what = "replacing it".to_owned();
+        let begin: Begin = Box::new(move |_| Err(StorageError::NoSpace { what }));
+        let mut store = Provisional::new(identity(), begin).unwrap();
+        let error = store.append(&first_write()).unwrap_err();
+        assert!(matches!(error, StorageError::NoSpace { .. }), "{error}");
+        let error = store.append(&first_write()).unwrap_err();
+        assert!(matches!(error, StorageError::Poisoned { .. }), "{error}");
+    }
+}

@@ -18,7 +18,7 @@ use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::naming::Naming;
-use crate::runtime::{directory, driver, entropy};
+use crate::runtime::{directory, driver, entropy, own_thread};
 use crate::security::Security;
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::version::VERSION;
@@ -321,6 +321,7 @@ impl Builder {
         mut self,
         peers: impl IntoIterator<Item = P>,
     ) -> Result<Coordinator> {
+        own_thread::check("joining a cluster")?;
         self.validate()?;
         let peers = Peers::parse(peers)?;
         let settings = [&self.advertise, &self.listen];

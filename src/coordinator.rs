@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::node::REMOVED;
 use crate::recovery::{self, Backup};
 use crate::runtime::engine::Engine;
+use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::testing;
@@ -32,6 +33,15 @@ const PLACE_PERIOD: Duration = Duration::from_millis(20);
 /// It runs until [`Coordinator::close`], or until the last handle is dropped, those of its sessions
 /// included. Handles are clones. Several coordinators may run in one process, each with a data
 /// directory and an address of its own.
+///
+/// **Wakers of tasks run on its thread.** They must not block: blocking calls fail there with
+/// [`Error::WouldBlock`]. A panic in one is caught and logged.
+///
+/// **It does not run in a fork of its process.** There its sessions are over, its locks are not held,
+/// calls fail with [`Error::Stopped`], and dropping handles does nothing; reads show the replica as
+/// it was. A fork may join as a client, but not as a member. As long as it lives it keeps open what
+/// it has inherited: the process that was forked can be started again once the fork has ended, or
+/// has run another program.
 ///
 /// ```no_run
 /// use quorate::Coordinator;
@@ -78,7 +88,7 @@ enum Runs {
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
     Cluster {
-        cluster: Arc<testing::Running>,
+        _running: Arc<testing::Running>,
     },
     /// A simulation, whose one thread waits for nobody.
     #[cfg(any(test, feature = "simulator"))]
@@ -94,21 +104,21 @@ impl fmt::Debug for Owner {
 impl Owner {
     fn close(&self) {
         let closed = self.shared.close();
-        // The node's own thread may hold the last handle for a moment. It cannot wait for itself.
+        // The last handle may be dropped in a waker. The node's own thread cannot wait for itself,
+        // and another node's must not.
+        if own_thread::is_this() {
+            return;
+        }
         match &self.runs {
             Runs::Thread(thread) => {
                 let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(thread) = thread
-                    && thread.thread().id() != std::thread::current().id()
-                {
+                if let Some(thread) = thread {
                     let _ = thread.join();
                 }
             }
-            Runs::Cluster { cluster } => {
-                if !cluster.is_this_thread() {
-                    // Never a message: the channel closes with the node.
-                    let _ = closed.recv();
-                }
+            Runs::Cluster { .. } => {
+                // Never a message: the channel closes with the node.
+                let _ = closed.recv();
             }
             #[cfg(any(test, feature = "simulator"))]
             Runs::Simulation => drop(closed),
@@ -118,6 +128,14 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // There is no thread to be joined, and nothing of it to be let go of.
+            if let Runs::Thread(thread) = &mut self.runs {
+                let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+                std::mem::forget(thread.take());
+            }
+            return;
+        }
         // A node of a cluster in memory runs on: its vote may still be needed by the others' users.
         if let Runs::Thread(_) = &self.runs {
             self.close();
@@ -167,7 +185,7 @@ impl Coordinator {
     }
 
     pub(crate) fn of_cluster(shared: Arc<Shared>, cluster: Arc<testing::Running>) -> Coordinator {
-        Coordinator::run_by(shared, Runs::Cluster { cluster })
+        Coordinator::run_by(shared, Runs::Cluster { _running: cluster })
     }
 
     #[cfg(any(test, feature = "simulator"))]
@@ -477,6 +495,7 @@ impl Coordinator {
     /// [`Error::Timeout`]: most voters must be there, also without this one, so the last instance of
     /// a cluster cannot leave it. It goes on trying as long as it runs.
     pub fn leave(&self, timeout: Duration) -> Result<()> {
+        own_thread::check("leaving the cluster")?;
         let shared = self.shared();
         let changes = self.availability_changes();
         let until = shared.clock.now() + timeout;
@@ -533,6 +552,7 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn backup(&self, file: impl AsRef<Path>) -> Result<Backup> {
+        own_thread::check("a backup")?;
         let shared = self.shared();
         let Some(state) = shared.look(|engine| engine.node().map(|node| node.machine().state()))
         else {
@@ -559,6 +579,9 @@ impl Coordinator {
     /// seconds at most. It stays a member and may join again. Calls on handles that are left fail with
     /// [`Error::SessionClosed`] or [`Error::Stopped`].
     pub fn close(&self) {
+        if self.shared().clock.is_forked() {
+            return;
+        }
         drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();
     }

@@ -292,12 +292,22 @@ pub enum Error {
         /// The limit, see [`Builder::pending_requests_max`](crate::Builder::pending_requests_max).
         limit: usize,
     },
-    /// The node has stopped: it was closed, or a fault stopped it. A write that was under way may
-    /// have happened.
+    /// The node has stopped: it was closed, or a fault stopped it, or it runs in the process of which
+    /// this one is a fork. A write that was under way may have happened.
     #[error("the node has stopped: {reason}")]
     Stopped {
         /// Why.
         reason: String,
+    },
+    /// A blocking call was made in a waker, and so on the thread of a node, which must not wait: for
+    /// itself it would wait in vain. A request that the call had made goes on.
+    #[error(
+        "{operation} would have to wait, and was called in a waker, on a node's own thread; let the \
+         waker wake a thread or a task, and make the call there"
+    )]
+    WouldBlock {
+        /// The call.
+        operation: String,
     },
     /// The list of peers is empty.
     #[error("the list of peers is empty; name every instance as host:port")]
@@ -447,7 +457,13 @@ pub enum Error {
 impl Error {
     /// Whether a write that failed with this may have happened all the same, or may happen yet.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Error::Timeout { .. } | Error::Stopped { .. } | Error::OutcomeUnknown { .. })
+        matches!(
+            self,
+            Error::Timeout { .. }
+                | Error::WouldBlock { .. }
+                | Error::Stopped { .. }
+                | Error::OutcomeUnknown { .. }
+        )
     }
 
     /// Whether the same call may succeed later, with nothing else changed.

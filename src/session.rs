@@ -112,6 +112,12 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // The parent's session is none of this process's business, and a thread that does not
+            // run here may have been in the middle of something in its channels: they stay.
+            std::mem::forget((Arc::clone(&self.session), Arc::clone(&self._owner)));
+            return;
+        }
         if !self.session.state().is_final() {
             self.session.set_state(SessionState::Closed);
             // Nobody waits for the answer.
@@ -226,6 +232,9 @@ impl Session {
 
     /// Where the session stands.
     pub fn state(&self) -> SessionState {
+        if self.inner.shared.clock.is_forked() {
+            return SessionState::Expired;
+        }
         self.inner.session.state()
     }
 
@@ -279,23 +288,24 @@ impl Session {
         &self.inner.shared
     }
 
-    /// Waits for an answer as blocking calls do.
     /// Whether this instance can read by itself; else a member is asked.
     pub(crate) fn has_replica(&self) -> bool {
         self.shared().has_replica
     }
 
+    /// Waits for an answer as blocking calls do.
     pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
         self.inner.shared.settle(operation, path, pending)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        match (self.inner.session.over(), self.inner.shared.stopped()) {
-            (Some(Error::SessionExpired { .. }), Some(reason)) => {
+        // Not `stopped` first: that costs a system call, and this is called by every read.
+        let Some(error) = self.inner.session.over() else { return Ok(()) };
+        match (error, self.inner.shared.stopped()) {
+            (Error::SessionExpired { .. }, Some(reason)) => {
                 Err(Error::Stopped { reason: reason.to_owned() })
             }
-            (Some(error), _) => Err(error),
-            (None, _) => Ok(()),
+            (error, _) => Err(error),
         }
     }
 

@@ -10,6 +10,7 @@
 //! What is begun anew is put aside in the directory, see `storage::anew`.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::{boot, entropy};
 use crate::error::{Error, Result};
@@ -26,6 +27,7 @@ pub(crate) fn start(
     config: &NodeConfig,
     now: Now,
 ) -> Result<(SledStore, Node)> {
+    check_not_forked(dir)?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     let has_peers = config.peers.iter().any(|peer| peer != address);
     let opened = match open(dir, address, config, now) {
@@ -54,6 +56,21 @@ pub(crate) fn start(
         Failure::Store(error) => in_dir(error),
         Failure::Other(error) => error,
     })
+}
+
+/// sled has threads for the whole process, which do not run in a fork: opening a store there would
+/// wait for them for ever.
+fn check_not_forked(dir: &Path) -> Result<()> {
+    static PROCESS: OnceLock<u32> = OnceLock::new();
+    let first = *PROCESS.get_or_init(std::process::id);
+    if first == std::process::id() {
+        return Ok(());
+    }
+    let reason = format!(
+        "this process is a fork of process {first}, which has used the store already; join here as \
+         a client, or fork before the first member is started"
+    );
+    Err(Error::DataDirUnusable { dir: dir.to_owned(), reason })
 }
 
 enum Failure {

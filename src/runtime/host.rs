@@ -414,7 +414,10 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Its thread may have been ended by a waker that panicked.
+        if std::thread::panicking() {
+            let reason = "its thread panicked; the process's panic message says where";
+            let _ = self.shared.stopped.set(reason.to_owned());
+        }
         self.close();
     }
 }

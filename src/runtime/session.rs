@@ -93,7 +93,10 @@ impl SessionShared {
     /// Whether the session is surely alive at this moment.
     pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
         let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
-        clock.now() < lease && !self.given_up.load(Ordering::Acquire) && !self.state().is_final()
+        clock.now() < lease
+            && !self.given_up.load(Ordering::Acquire)
+            && !self.state().is_final()
+            && !clock.is_forked()
     }
 
     /// Before it is asked to be closed.

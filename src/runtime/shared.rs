@@ -25,6 +25,7 @@ use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::expect;
+use crate::runtime::own_thread;
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
 use crate::sync::published::Published;
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     pub(super) tree: Published<Tree>,
     pub(super) status: Mutex<NodeStatus>,
     pub(super) stopped: OnceCell<String>,
+    /// What `stopped` says in a fork.
+    forked: OnceCell<String>,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
@@ -124,6 +127,7 @@ impl Shared {
             tree: Published::new(engine.tree()),
             status: Mutex::new(engine.status()),
             stopped: OnceCell::new(),
+            forked: OnceCell::new(),
             clock,
             limits,
             node: engine.id(),
@@ -148,8 +152,11 @@ impl Shared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why the node has stopped, if it has.
+    /// Why the node has stopped, if it has. In a fork of its process it does not run either.
     pub(crate) fn stopped(&self) -> Option<&str> {
+        if self.clock.is_forked() {
+            return Some(self.forked.get_or_init(|| self.clock.fork_reason()));
+        }
         self.stopped.get().map(String::as_str)
     }
 
@@ -202,25 +209,35 @@ impl Shared {
 
     /// Makes a request that nobody waits for.
     pub(crate) fn tell(&self, asker: Option<Asker>, request: ClientRequest) {
+        if self.clock.is_forked() {
+            return;
+        }
         let request = Request { request: Some(request), slot: None, watch: None, asker };
         // A node that is gone needs no telling.
         let _ = self.calls.send(Call::Request(request));
     }
 
-    /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped.
+    /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped,
+    /// and where nobody may wait for it.
     pub(crate) fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine) -> T + Send + 'static,
     ) -> Option<T> {
+        if own_thread::is_this() || self.clock.is_forked() {
+            return None;
+        }
         let (sender, seen) = bounded(1);
         let look = move |engine: &Engine| drop(sender.send(look(engine)));
         self.calls.send(Call::Look(Box::new(look))).ok()?;
-        // The node's own thread, in a waker say, would wait for itself.
         seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
     /// An answer that comes after so long, and that nothing else delays or brings on.
     pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
+        if let Some(reason) = self.stopped() {
+            let error = Error::Stopped { reason: reason.to_owned() };
+            return Pending::failed(error, self.clock.clone());
+        }
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
         let timer = Timer::new(self.clock.now().saturating_add(after), slot);
@@ -232,6 +249,9 @@ impl Shared {
     /// Tells the node to stop. The channel closes when it has.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
+        if self.clock.is_forked() {
+            return closes;
+        }
         let _ = self.calls.send(Call::Close(closed));
         closes
     }
@@ -244,13 +264,15 @@ impl Shared {
         mut pending: Pending<T>,
     ) -> Result<T> {
         let waited = self.limits.request_timeout;
-        pending.wait_timeout(waited).unwrap_or_else(|| {
-            Err(Error::Timeout {
-                operation: format!("{operation} {path}"),
-                waited,
-                reason: self.waiting_for(),
-            })
-        })
+        let named = || format!("{operation} {path}");
+        match pending.wait_timeout(waited) {
+            Some(Err(Error::WouldBlock { .. })) => Err(Error::WouldBlock { operation: named() }),
+            Some(answer) => answer,
+            None => {
+                let (operation, reason) = (named(), self.waiting_for());
+                Err(Error::Timeout { operation, waited, reason })
+            }
+        }
     }
 
     pub(crate) fn address(&self, node: NodeId) -> Option<String> {
@@ -281,7 +303,9 @@ impl Shared {
 
     /// Wants the node to be a member no more. The channel closes when it has stopped.
     pub(crate) fn leave(&self) {
-        let _ = self.calls.send(Call::Leave);
+        if !self.clock.is_forked() {
+            let _ = self.calls.send(Call::Leave);
+        }
     }
 
     /// Who tells what has passed through the network.

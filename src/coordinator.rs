@@ -193,14 +193,18 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Simulation)
     }
 
-    /// Opens a session, or resumes one, and gives the answer to wait for without blocking.
+    /// Opens a session, or resumes one, which without a timeout keeps its own, and gives the answer to wait for without blocking.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn begin_session(
         &self,
-        timeout: Duration,
+        timeout: Option<Duration>,
         resume: Option<(SessionId, [u8; 16])>,
     ) -> Result<(Session, crate::Pending<()>)> {
-        Session::open(&self.inner.owner, timeout, resume)
+        let usual = self.shared().limits.session_timeout;
+        match resume {
+            Some(known) => Session::resume(&self.inner.owner, known, timeout),
+            None => Session::open(&self.inner.owner, timeout.unwrap_or(usual)),
+        }
     }
 
     fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
@@ -248,12 +252,12 @@ impl Coordinator {
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
         // Whether it could be opened shows in its state and in its calls.
-        Session::open(&self.inner.owner, timeout, None).map(|(session, _)| session)
+        Session::open(&self.inner.owner, timeout).map(|(session, _)| session)
     }
 
     /// Takes over a session that was opened here or elsewhere: its ephemeral znodes and locks stay
     /// its own, its watches do not come along, and its former holder gets
-    /// [`Error::SessionMoved`]. Blocks as [`Session::create`].
+    /// [`Error::SessionMoved`]. It keeps its timeout. Blocks as [`Session::create`].
     ///
     /// # Errors
     /// [`Error::SessionExpired`] if the cluster does not know the session (any more);
@@ -273,9 +277,46 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn resume(&self, session: SessionId, password: [u8; 16]) -> Result<Session> {
-        let timeout = self.shared().limits.session_timeout;
-        let known = Some((session, password));
-        let (resumed, opened) = Session::open(&self.inner.owner, timeout, known)?;
+        self.resume_as(session, password, None)
+    }
+
+    /// As [`Coordinator::resume`], with another timeout, which is brought between 2 and 20 ticks: the
+    /// session has it from then on, also when it is resumed again. It does not end sooner for a
+    /// shorter one than its former holder was promised.
+    ///
+    /// Source: ZooKeeper, where whoever connects again asks for a timeout again. (There a new leader
+    /// goes back to the first one.)
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let old = cluster.node(0).open_session_with(Duration::from_secs(30))?;
+    /// old.sync()?;
+    /// let new = cluster.node(1).resume(old.id(), old.password())?;
+    /// assert_eq!(new.timeout(), Duration::from_secs(30));
+    /// let short = Duration::from_secs(10);
+    /// assert_eq!(cluster.node(2).resume_with(old.id(), old.password(), short)?.timeout(), short);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn resume_with(
+        &self,
+        session: SessionId,
+        password: [u8; 16],
+        timeout: Duration,
+    ) -> Result<Session> {
+        self.resume_as(session, password, Some(timeout))
+    }
+
+    fn resume_as(
+        &self,
+        session: SessionId,
+        password: [u8; 16],
+        timeout: Option<Duration>,
+    ) -> Result<Session> {
+        let known = (session, password);
+        let (resumed, opened) = Session::resume(&self.inner.owner, known, timeout)?;
         let settled = self.shared().settle("resume session", &session.to_string(), opened);
         settled.inspect_err(|_| resumed.abandon())?;
         // What the old holder may still see is what this one has seen: nothing older.

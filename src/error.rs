@@ -261,6 +261,13 @@ pub enum Error {
         /// The session.
         session: SessionId,
     },
+    /// The session was detached by this holder: it is open in the cluster until its timeout, and
+    /// whoever resumes it holds it. See [`Session::detach`](crate::Session::detach).
+    #[error("session {session} was detached and is not held here any more; resume it")]
+    SessionDetached {
+        /// The session.
+        session: SessionId,
+    },
     /// The password given to resume a session is not the session's.
     #[error("wrong password for session {session}")]
     WrongPassword {
@@ -479,6 +486,7 @@ impl Error {
             Error::SessionExpired { .. }
             | Error::SessionMoved { .. }
             | Error::SessionClosed { .. }
+            | Error::SessionDetached { .. }
             | Error::AuthFailed { .. }
             | Error::OutcomeUnknown { .. }
             | Error::Stopped { .. } => true,

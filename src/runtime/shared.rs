@@ -19,7 +19,7 @@ use crate::machine::command::NodeId;
 use crate::membership::Member;
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::node::io::{Answer, ClientRequest, NodeStatus, RequestId, WatchId};
+use crate::node::io::{Answer, ClientRequest, NodeStatus, Read, RequestId, WatchId};
 use crate::pending::{Pending, Slot};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
@@ -28,8 +28,10 @@ use crate::runtime::expect;
 use crate::runtime::own_thread;
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
+use crate::session::SessionState;
 use crate::sync::published::Published;
 use crate::watch::WatchSender;
+use crate::znode::SessionId;
 
 /// What a handle wants of the host.
 pub(crate) enum Call {
@@ -38,6 +40,8 @@ pub(crate) enum Call {
     Timer(Timer),
     /// Somebody looks at the node's tables.
     Look(Box<dyn FnOnce(&Engine) + Send>),
+    /// Somebody wants to know which sessions are held here.
+    Sessions(Sender<Vec<Arc<SessionShared>>>),
     /// The node is to be a member no more.
     Leave,
     /// The coordinator is to stop, in good order. What it holds is dropped when it has.
@@ -230,6 +234,49 @@ impl Shared {
         let look = move |engine: &Engine| drop(sender.send(look(engine)));
         self.calls.send(Call::Look(Box::new(look))).ok()?;
         seen.recv_timeout(self.limits.request_timeout).ok()
+    }
+
+    /// The sessions that are held here; none where nobody may wait for the answer.
+    fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        if own_thread::is_this() || self.clock.is_forked() {
+            return Vec::new();
+        }
+        let (sender, held) = bounded(1);
+        let _ = self.calls.send(Call::Sessions(sender));
+        held.recv_timeout(self.limits.request_timeout).unwrap_or_default()
+    }
+
+    /// Detaches all sessions that are held here, and gives their ids and passwords. Waits for the
+    /// answers of what they have asked for, at most for this time.
+    pub(crate) fn detach_all(&self, patience: Duration) -> Vec<(SessionId, [u8; 16])> {
+        let until = self.clock.now() + patience;
+        let waiting = self.sessions().into_iter().map(|session| {
+            let (asker, id) = (Asker::Holder(Arc::clone(&session)), session.id);
+            let read = |request| {
+                let (read, watch) = (Read::Ids, None);
+                ClientRequest::Read { request, session: id, read, watch }
+            };
+            let answered = self.ask_within(usize::MAX, asker, read, None, expect::ids);
+            (session, answered)
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let detached = waiting.into_iter().filter_map(|(session, mut answered)| {
+            // What is not answered by then has an unknown outcome.
+            let _ = answered.wait_timeout(until.saturating_sub(self.clock.now()));
+            self.detach(&session).then_some((session.id, session.secret))
+        });
+        detached.collect()
+    }
+
+    /// Lets go of a session and leaves it open, if it is held here and open.
+    pub(crate) fn detach(&self, session: &Arc<SessionShared>) -> bool {
+        let detaches = session.detach();
+        if detaches {
+            let (session, asker) = (session.id, Asker::Holder(Arc::clone(session)));
+            let state = SessionState::Detached;
+            self.tell(Some(asker), ClientRequest::Abandon { session, state });
+        }
+        detaches
     }
 
     /// An answer that comes after so long, and that nothing else delays or brings on.

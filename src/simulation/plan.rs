@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) guests: usize,
     /// What uses such an instance: so many tasks.
     pub(crate) guest_tasks: usize,
+    /// Whether sessions are detached, and keep their timeouts when they are resumed.
+    pub(crate) detaches: bool,
     /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
     pub(crate) fleet: bool,
     /// Whether an operator stops and starts the instances, and how.
@@ -135,6 +137,7 @@ impl Plan {
             zones: Vec::new(),
             guests: 0,
             guest_tasks: 1,
+            detaches: false,
             fleet: false,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
@@ -150,6 +153,7 @@ impl Plan {
         plan.draw_zones(&random.fork(10));
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
+        plan.detaches = random.fork(300).percent(40);
         plan
     }
 
@@ -210,6 +214,7 @@ impl Plan {
             usage: false,
             guests: 980,
             guest_tasks: 1,
+            detaches: false,
             fleet: true,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,

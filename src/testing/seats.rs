@@ -466,7 +466,10 @@ mod tests {
         let opened = shared.ask(
             Asker::Opener(Arc::clone(&session)),
             |request| match resumes {
-                true => ClientRequest::Resume { request, session: id, holder, secret, timeout },
+                true => {
+                    let timeout = Some(timeout);
+                    ClientRequest::Resume { request, session: id, holder, secret, timeout }
+                }
                 false => ClientRequest::Open { request, session: id, holder, secret, timeout },
             },
             None,

@@ -116,6 +116,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The session cannot be known as one more id. It is known as before, and goes on.
+    #[error("the session has no further id of scheme {scheme:?}: {reason}")]
+    IdRefused {
+        /// The scheme.
+        scheme: String,
+        /// Why: a session has 64 ids at most, of 1024 bytes at most.
+        reason: String,
+    },
     /// Other writers changed what a transaction had read, each time that it was tried; nothing was
     /// changed by it.
     #[error("the transaction was overtaken {attempts} times, last by a change of {path}")]

@@ -448,6 +448,9 @@ impl Session {
         self.check_alive()?;
         let Inner { session, shared, .. } = &*self.inner;
         shared.schemes.authenticate(scheme, credentials).inspect_err(|error| {
+            if !matches!(error, Error::AuthFailed { .. }) {
+                return;
+            }
             session.fail_auth(error.clone());
             let (request, session, command) = (RequestId(0), session.id, Write::Close);
             shared.tell(Some(self.asker()), ClientRequest::Write { request, session, command });

@@ -386,6 +386,7 @@ pub(crate) enum OpError {
         path: String,
         reason: String,
     },
+    /// The session has no further id. (What a scheme refuses is not in the log.)
     AuthFailed {
         scheme: String,
         reason: String,
@@ -437,7 +438,7 @@ impl OpError {
             OpError::InvalidTtl { path, ttl } => Error::InvalidTtl { path, ttl },
             OpError::NoAuth { path, permission } => Error::NoAuth { path, permission },
             OpError::InvalidAcl { path, reason } => Error::InvalidAcl { path, reason },
-            OpError::AuthFailed { scheme, reason } => Error::AuthFailed { scheme, reason },
+            OpError::AuthFailed { scheme, reason } => Error::IdRefused { scheme, reason },
             OpError::QuotaExceeded { path, bytes, limit, needed } => {
                 let resource = if bytes { "bytes" } else { "znodes" };
                 Error::QuotaExceeded { path, resource, limit, needed }

@@ -65,7 +65,8 @@ use self::command::{
 use self::graves::Graves;
 use self::ops::Write;
 use self::sessions::{Admission, Sessions};
-use self::tree::{CONFIG, hash_words};
+pub(crate) use self::tree::CONFIG;
+use self::tree::hash_words;
 use crate::membership::{Roster, Seat};
 use crate::path;
 use crate::planted::{Bug, planted, strikes};

@@ -260,6 +260,12 @@ impl Session {
         self.inner.session.state()
     }
 
+    /// Whether it is in a final state, without a look at the process: whoever asks has looked, or waits
+    /// next, and finds out.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inner.session.state().is_final()
+    }
+
     /// A channel of the session's states: what ZooKeeper tells its default watcher, and every other
     /// one, as events of type `None`. It begins with the present one. It closes after a final
     /// one. A reader that leaves more than 64 unread misses some, and is told the latest when it has

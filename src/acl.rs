@@ -187,9 +187,14 @@ impl Id {
         }
     }
 
+    /// Whether neither a session nor an ACL may have it.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.scheme.len() + self.id.len() > ID_BYTES_MAX
+    }
+
     /// Whether an ACL may have it, as far as can be told without the scheme's provider.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.scheme.len() + self.id.len() > ID_BYTES_MAX {
+        if self.is_too_long() {
             return Err(format!("an id of more than {ID_BYTES_MAX} bytes"));
         }
         let is_valid = match self.scheme.as_str() {
@@ -419,9 +424,12 @@ pub(crate) fn permits(list: Option<&AccessList>, ids: &[Id], wanted: Permissions
         .any(|entry| entry.id.is("world") || ids.iter().any(|id| id.matches(&entry.id)))
 }
 
-/// The list as a session of these ids may see it.
-pub(crate) fn shown(list: Option<&AccessList>, ids: &[Id]) -> Vec<Acl> {
-    let Some(all) = list else { return Acl::open() };
+/// The list of a znode as a session of these ids may see it. `closed`: nobody may write the znode,
+/// whatever its list.
+pub(crate) fn shown(list: Option<&AccessList>, closed: bool, ids: &[Id]) -> Vec<Acl> {
+    let Some(all) = list else {
+        return if closed { Acl::read_only() } else { Acl::open() };
+    };
     if permits(list, ids, Permissions::ADMIN) {
         return all.entries.to_vec();
     }
@@ -553,8 +561,12 @@ mod tests {
         let ids =
             |acl: Vec<Acl>| acl.into_iter().map(|entry| entry.id.to_string()).collect::<Vec<_>>();
         let redacted = ["world:anyone", "digest:alice:x", "argon2:bob:x", "sso:carol:plain"];
-        assert_eq!(ids(shown(Some(&all), &[])), redacted);
-        assert_eq!(shown(Some(&all), &[Id::new("digest", "alice:hash")]), all.entries().to_vec());
-        assert_eq!(shown(None, &[]), Acl::open());
+        assert_eq!(ids(shown(Some(&all), false, &[])), redacted);
+        assert_eq!(
+            shown(Some(&all), true, &[Id::new("digest", "alice:hash")]),
+            all.entries().to_vec()
+        );
+        assert_eq!(shown(None, false, &[]), Acl::open());
+        assert_eq!(shown(None, true, &[]), Acl::read_only());
     }
 }

@@ -13,17 +13,22 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha1::{Digest, Sha1};
 
-use crate::acl::{Acl, Id};
+use crate::acl::{Acl, ID_BYTES_MAX, Id};
 use crate::error::{Error, Result};
 
 /// A scheme of authentication of your own: see [`Builder::auth_provider`].
 ///
 /// Whoever [`Session::add_auth`] is called with its scheme for is known as what
 /// [`AuthProvider::authenticate`] returns, and [`Acl`]s may name these ids. One id permits what an
-/// ACL gives to exactly the same id, nothing else: where more is wanted, groups or roles, several
-/// are returned.
+/// ACL gives to exactly the same id, nothing else: where more is wanted, groups, roles or patterns,
+/// several are returned. A session has 64 ids at most.
 ///
-/// Source: ZooKeeper, `AuthenticationProvider`, whose `matches` runs on the server.
+/// It is asked where a session authenticates, and nowhere else: the replicas, which may have other
+/// providers or none, decide by comparing ids. So it has no say in whom an entry means, nor in what
+/// `auth` stands for, which is every id that it has given.
+///
+/// Source: ZooKeeper, `AuthenticationProvider`, whose `matches` and `isAuthenticated` run on the
+/// server.
 ///
 /// ```
 /// use quorate::{Acl, AuthProvider, CreateMode, Id, Permissions, testing::Cluster};
@@ -185,6 +190,10 @@ impl Schemes {
                 ids.into_iter().map(|id| Id::new(scheme, id)).collect()
             }
         };
+        if ids.iter().any(Id::is_too_long) {
+            let reason = format!("an id of more than {ID_BYTES_MAX} bytes");
+            return Err(Error::IdRefused { scheme: scheme.to_owned(), reason });
+        }
         if let Some(reason) = ids.iter().find_map(|id| id.check().err()) {
             return Err(failed(reason));
         }

@@ -19,7 +19,7 @@ use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
 use crate::runtime::naming::Naming;
-use crate::runtime::{driver, entropy};
+use crate::runtime::{driver, entropy, own_thread};
 use crate::security::Security;
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::version::VERSION;
@@ -322,6 +322,7 @@ impl Builder {
         mut self,
         peers: impl IntoIterator<Item = P>,
     ) -> Result<Coordinator> {
+        own_thread::check("joining a cluster")?;
         self.validate()?;
         let peers = Peers::parse(peers)?;
         let settings = [&self.advertise, &self.listen];

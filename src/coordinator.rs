@@ -18,6 +18,7 @@ use crate::node::client::LEFT;
 use crate::recovery::{self, Backup};
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
+use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::testing;
@@ -34,6 +35,15 @@ const PLACE_PERIOD: Duration = Duration::from_millis(20);
 /// It runs until [`Coordinator::close`], or until the last handle is dropped, those of its sessions
 /// included. Handles are clones. Several coordinators may run in one process, each with a data
 /// directory and an address of its own.
+///
+/// **Wakers of tasks run on its thread.** They must not block: blocking calls fail there with
+/// [`Error::WouldBlock`]. A panic in one is caught and logged.
+///
+/// **It does not run in a fork of its process.** There its sessions are over, its locks are not held,
+/// calls fail with [`Error::Stopped`], and dropping handles does nothing; reads show the replica as
+/// it was. A fork may join as a client, but not as a member. As long as it lives it keeps open what
+/// it has inherited: the process that was forked can be started again once the fork has ended, or
+/// has run another program.
 ///
 /// ```no_run
 /// use quorate::Coordinator;
@@ -80,7 +90,7 @@ enum Runs {
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
     Cluster {
-        cluster: Arc<testing::Running>,
+        _running: Arc<testing::Running>,
     },
     /// A simulation, whose one thread waits for nobody.
     #[cfg(any(test, feature = "simulator"))]
@@ -96,21 +106,21 @@ impl fmt::Debug for Owner {
 impl Owner {
     fn close(&self) {
         let closed = self.shared.close();
-        // The node's own thread may hold the last handle for a moment. It cannot wait for itself.
+        // The last handle may be dropped in a waker. The node's own thread cannot wait for itself,
+        // and another node's must not.
+        if own_thread::is_this() {
+            return;
+        }
         match &self.runs {
             Runs::Thread(thread) => {
                 let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(thread) = thread
-                    && thread.thread().id() != std::thread::current().id()
-                {
+                if let Some(thread) = thread {
                     let _ = thread.join();
                 }
             }
-            Runs::Cluster { cluster } => {
-                if !cluster.is_this_thread() {
-                    // Never a message: the channel closes with the node.
-                    let _ = closed.recv();
-                }
+            Runs::Cluster { .. } => {
+                // Never a message: the channel closes with the node.
+                let _ = closed.recv();
             }
             #[cfg(any(test, feature = "simulator"))]
             Runs::Simulation => drop(closed),
@@ -120,6 +130,14 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // There is no thread to be joined, and nothing of it to be let go of.
+            if let Runs::Thread(thread) = &mut self.runs {
+                let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+                std::mem::forget(thread.take());
+            }
+            return;
+        }
         // A node of a cluster in memory runs on: its vote may still be needed by the others' users.
         if let Runs::Thread(_) = &self.runs {
             self.close();
@@ -169,7 +187,7 @@ impl Coordinator {
     }
 
     pub(crate) fn of_cluster(shared: Arc<Shared>, cluster: Arc<testing::Running>) -> Coordinator {
-        Coordinator::run_by(shared, Runs::Cluster { cluster })
+        Coordinator::run_by(shared, Runs::Cluster { _running: cluster })
     }
 
     #[cfg(any(test, feature = "simulator"))]
@@ -177,14 +195,18 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Simulation)
     }
 
-    /// Opens a session, or resumes one, and gives the answer to wait for without blocking.
+    /// Opens a session, or resumes one, which without a timeout keeps its own, and gives the answer to wait for without blocking.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn begin_session(
         &self,
-        timeout: Duration,
+        timeout: Option<Duration>,
         resume: Option<(SessionId, [u8; 16])>,
     ) -> Result<(Session, crate::Pending<()>)> {
-        Session::open(&self.inner.owner, timeout, resume)
+        let usual = self.shared().limits.session_timeout;
+        match resume {
+            Some(known) => Session::resume(&self.inner.owner, known, timeout),
+            None => Session::open(&self.inner.owner, timeout.unwrap_or(usual)),
+        }
     }
 
     fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
@@ -232,12 +254,12 @@ impl Coordinator {
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
         // Whether it could be opened shows in its state and in its calls.
-        Session::open(&self.inner.owner, timeout, None).map(|(session, _)| session)
+        Session::open(&self.inner.owner, timeout).map(|(session, _)| session)
     }
 
     /// Takes over a session that was opened here or elsewhere: its ephemeral znodes and locks stay
     /// its own, its watches do not come along, and its former holder gets
-    /// [`Error::SessionMoved`]. Blocks as [`Session::create`].
+    /// [`Error::SessionMoved`]. It keeps its timeout. Blocks as [`Session::create`].
     ///
     /// # Errors
     /// [`Error::SessionExpired`] if the cluster does not know the session (any more);
@@ -257,9 +279,46 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn resume(&self, session: SessionId, password: [u8; 16]) -> Result<Session> {
-        let timeout = self.shared().limits.session_timeout;
-        let known = Some((session, password));
-        let (resumed, opened) = Session::open(&self.inner.owner, timeout, known)?;
+        self.resume_as(session, password, None)
+    }
+
+    /// As [`Coordinator::resume`], with another timeout, which is brought between 2 and 20 ticks: the
+    /// session has it from then on, also when it is resumed again. It does not end sooner for a
+    /// shorter one than its former holder was promised.
+    ///
+    /// Source: ZooKeeper, where whoever connects again asks for a timeout again. (There a new leader
+    /// goes back to the first one.)
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let old = cluster.node(0).open_session_with(Duration::from_secs(30))?;
+    /// old.sync()?;
+    /// let new = cluster.node(1).resume(old.id(), old.password())?;
+    /// assert_eq!(new.timeout(), Duration::from_secs(30));
+    /// let short = Duration::from_secs(10);
+    /// assert_eq!(cluster.node(2).resume_with(old.id(), old.password(), short)?.timeout(), short);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn resume_with(
+        &self,
+        session: SessionId,
+        password: [u8; 16],
+        timeout: Duration,
+    ) -> Result<Session> {
+        self.resume_as(session, password, Some(timeout))
+    }
+
+    fn resume_as(
+        &self,
+        session: SessionId,
+        password: [u8; 16],
+        timeout: Option<Duration>,
+    ) -> Result<Session> {
+        let known = (session, password);
+        let (resumed, opened) = Session::resume(&self.inner.owner, known, timeout)?;
         let settled = self.shared().settle("resume session", &session.to_string(), opened);
         settled.inspect_err(|_| resumed.abandon())?;
         // What the old holder may still see is what this one has seen: nothing older.
@@ -481,6 +540,7 @@ impl Coordinator {
     /// [`Error::Timeout`]: most voters must be there, also without this one, so the last instance of
     /// a cluster cannot leave it. It goes on trying as long as it runs.
     pub fn leave(&self, timeout: Duration) -> Result<()> {
+        own_thread::check("leaving the cluster")?;
         let shared = self.shared();
         let changes = self.availability_changes();
         let until = shared.clock.now().saturating_add(timeout);
@@ -537,6 +597,7 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn backup(&self, file: impl AsRef<Path>) -> Result<Backup> {
+        own_thread::check("a backup")?;
         let shared = self.shared();
         let Some(state) = shared.look(|engine| engine.node().map(|node| node.machine().state()))
         else {
@@ -563,6 +624,9 @@ impl Coordinator {
     /// seconds at most. It stays a member and may join again. Calls on handles that are left fail with
     /// [`Error::SessionClosed`] or [`Error::Stopped`].
     pub fn close(&self) {
+        if self.shared().clock.is_forked() {
+            return;
+        }
         drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();
     }

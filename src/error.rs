@@ -116,6 +116,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The session cannot be known as one more id. It is known as before, and goes on.
+    #[error("the session has no further id of scheme {scheme:?}: {reason}")]
+    IdRefused {
+        /// The scheme.
+        scheme: String,
+        /// Why: a session has 64 ids at most, of 1024 bytes at most.
+        reason: String,
+    },
     /// Other writers changed what a transaction had read, each time that it was tried; nothing was
     /// changed by it.
     #[error("the transaction was overtaken {attempts} times, last by a change of {path}")]
@@ -263,6 +271,13 @@ pub enum Error {
         /// The session.
         session: SessionId,
     },
+    /// The session was detached by this holder: it is open in the cluster until its timeout, and
+    /// whoever resumes it holds it. See [`Session::detach`](crate::Session::detach).
+    #[error("session {session} was detached and is not held here any more; resume it")]
+    SessionDetached {
+        /// The session.
+        session: SessionId,
+    },
     /// The password given to resume a session is not the session's.
     #[error("wrong password for session {session}")]
     WrongPassword {
@@ -294,12 +309,22 @@ pub enum Error {
         /// The limit, see [`Builder::pending_requests_max`](crate::Builder::pending_requests_max).
         limit: usize,
     },
-    /// The node has stopped: it was closed, or a fault stopped it. A write that was under way may
-    /// have happened.
+    /// The node has stopped: it was closed, or a fault stopped it, or it runs in the process of which
+    /// this one is a fork. A write that was under way may have happened.
     #[error("the node has stopped: {reason}")]
     Stopped {
         /// Why.
         reason: String,
+    },
+    /// A blocking call was made in a waker, and so on the thread of a node, which must not wait: for
+    /// itself it would wait in vain. A request that the call had made goes on.
+    #[error(
+        "{operation} would have to wait, and was called in a waker, on a node's own thread; let the \
+         waker wake a thread or a task, and make the call there"
+    )]
+    WouldBlock {
+        /// The call.
+        operation: String,
     },
     /// The list of peers is empty.
     #[error("the list of peers is empty; name every instance as host:port")]
@@ -449,7 +474,13 @@ pub enum Error {
 impl Error {
     /// Whether a write that failed with this may have happened all the same, or may happen yet.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Error::Timeout { .. } | Error::Stopped { .. } | Error::OutcomeUnknown { .. })
+        matches!(
+            self,
+            Error::Timeout { .. }
+                | Error::WouldBlock { .. }
+                | Error::Stopped { .. }
+                | Error::OutcomeUnknown { .. }
+        )
     }
 
     /// Whether the same call may succeed later, with nothing else changed.
@@ -465,6 +496,7 @@ impl Error {
             Error::SessionExpired { .. }
             | Error::SessionMoved { .. }
             | Error::SessionClosed { .. }
+            | Error::SessionDetached { .. }
             | Error::AuthFailed { .. }
             | Error::OutcomeUnknown { .. }
             | Error::Stopped { .. } => true,

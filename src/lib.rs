@@ -136,6 +136,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/quotas.md")]
 #[doc = include_str!("../docs/membership.md")]
 #[doc = include_str!("../docs/security.md")]
+#[doc = include_str!("../docs/sessions.md")]
 #[doc = include_str!("../docs/one-write.md")]
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::node::io::Answer;
 use crate::runtime::clock::Clock;
+use crate::runtime::own_thread;
 use crate::sync::slot;
 
 /// The answer to a request that has been made already.
@@ -76,9 +77,12 @@ impl<T> Pending<T> {
     }
 
     /// Blocks until the answer is there, however long that takes.
+    ///
+    /// # Errors
+    /// Those of the request; [`Error::WouldBlock`] in a waker, if the answer is not there yet.
     pub fn wait(self) -> Result<T> {
         let clock = self.clock.clone();
-        match block_on(self, &clock, None) {
+        match block_on(self, &clock, None)? {
             Some(result) => result,
             // Without a deadline there is always an answer.
             None => Err(Error::Stopped { reason: "no answer".to_owned() }),
@@ -87,11 +91,11 @@ impl<T> Pending<T> {
 
     /// Blocks until the answer is there, at most for `timeout`; `None` if it is not there by then.
     /// The request goes on, and can be waited for again. An answer is given once: whoever waits
-    /// after that gets an error.
+    /// after that gets an error. In a waker it does not block: see [`Error::WouldBlock`].
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<T>> {
         let clock = self.clock.clone();
         let deadline = clock.now().saturating_add(timeout);
-        block_on(self, &clock, Some(deadline))
+        block_on(self, &clock, Some(deadline)).unwrap_or_else(|error| Some(Err(error)))
     }
 
     /// The answer, if it is there.
@@ -161,21 +165,30 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future on this thread until it is done, at most until the deadline.
+/// Polls a future on this thread until it is done, at most until the deadline; `None` if it is not
+/// done by then.
+///
+/// # Errors
+/// [`Error::WouldBlock`] on a node's own thread, and [`Error::Stopped`] in a fork, in place of
+/// waiting.
 pub(crate) fn block_on<F: Future>(
     future: F,
     clock: &Clock,
     deadline: Option<Duration>,
-) -> Option<F::Output> {
+) -> Result<Option<F::Output>> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Some(output);
+            return Ok(Some(output));
         }
         if deadline.is_some_and(|deadline| clock.now() >= deadline) {
-            return None;
+            return Ok(None);
+        }
+        own_thread::check("waiting for an answer")?;
+        if clock.is_forked() {
+            return Err(Error::Stopped { reason: clock.fork_reason() });
         }
         clock.park_until(deadline);
     }

@@ -53,6 +53,7 @@ pub enum Bug {
     ContainersStay,
     DueForgottenAtSnapshot,
     SecretIgnored,
+    DetachCloses,
     ExpiryEarly,
     NewLeaderForgetsSessions,
     LeaseTooLong,
@@ -146,7 +147,7 @@ pub enum Bug {
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 125] = [
+    pub const ALL: [Bug; 126] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -188,6 +189,7 @@ impl Bug {
         Bug::ContainersStay,
         Bug::DueForgottenAtSnapshot,
         Bug::SecretIgnored,
+        Bug::DetachCloses,
         Bug::ExpiryEarly,
         Bug::NewLeaderForgetsSessions,
         Bug::LeaseTooLong,
@@ -341,6 +343,7 @@ impl Bug {
             Bug::NothingReaped => "no time to live ever ends",
             Bug::ContainersStay => "a container that is not used any more stays",
             Bug::DueForgottenAtSnapshot => "who starts from a snapshot does not know what is due",
+            Bug::DetachCloses => "a session that its holder detaches is closed",
             Bug::SecretIgnored => "a session is resumed with any password",
             Bug::ExpiryEarly => "a session is expired before its time",
             Bug::NewLeaderForgetsSessions => "a new leader does not expire the sessions it finds",

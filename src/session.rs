@@ -1,5 +1,6 @@
 //! Sessions: what users read and write through.
 
+mod detach;
 mod reads;
 
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
 
 /// Where a session stands.
 ///
-/// `Expired`, `Moved`, `Closed` and `AuthFailed` are final.
+/// `Expired`, `Moved`, `Closed`, `Detached` and `AuthFailed` are final.
 ///
 /// ```
 /// use quorate::SessionState;
@@ -58,6 +59,9 @@ pub enum SessionState {
     Moved,
     /// It was closed through a handle.
     Closed,
+    /// [`Session::detach`] let go of it here. It is open in the cluster until its timeout has passed,
+    /// and can be resumed.
+    Detached,
     /// [`Session::add_auth`] failed, and it was closed.
     AuthFailed,
 }
@@ -69,6 +73,7 @@ impl SessionState {
             SessionState::Expired
             | SessionState::Moved
             | SessionState::Closed
+            | SessionState::Detached
             | SessionState::AuthFailed => true,
             SessionState::Connecting | SessionState::Connected | SessionState::Suspended => false,
         }
@@ -113,6 +118,12 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // The parent's session is none of this process's business, and a thread that does not
+            // run here may have been in the middle of something in its channels: they stay.
+            std::mem::forget((Arc::clone(&self.session), Arc::clone(&self._owner)));
+            return;
+        }
         if !self.session.state().is_final() {
             self.session.set_state(SessionState::Closed);
             // Nobody waits for the answer.
@@ -125,31 +136,48 @@ impl Drop for Inner {
 
 impl Session {
     /// A new session, and the answer to its opening.
-    pub(crate) fn open(
+    pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
+        let holder = entropy::number()?;
+        let (id, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
+        let timeout = negotiated(timeout, owner.shared.limits.tick);
+        let session = SessionShared::new(id, holder, secret, timeout);
+        Session::hold(owner, session, |request, known| {
+            let &SessionShared { id: session, holder, secret, .. } = known;
+            ClientRequest::Open { request, session, holder, secret, timeout }
+        })
+    }
+
+    /// The same of one that is open already. Without a timeout it keeps its own, which is known with
+    /// the answer.
+    pub(crate) fn resume(
         owner: &Arc<Owner>,
-        timeout: Duration,
-        resume: Option<(SessionId, [u8; 16])>,
+        (id, secret): (SessionId, [u8; 16]),
+        timeout: Option<Duration>,
+    ) -> Result<(Session, Pending<()>)> {
+        let timeout = timeout.map(|timeout| negotiated(timeout, owner.shared.limits.tick));
+        let holder = entropy::number()?;
+        let session = SessionShared::new(id, holder, secret, timeout.unwrap_or_default());
+        Session::hold(owner, session, |request, known| {
+            let &SessionShared { id: session, holder, secret, .. } = known;
+            ClientRequest::Resume { request, session, holder, secret, timeout }
+        })
+    }
+
+    fn hold(
+        owner: &Arc<Owner>,
+        session: SessionShared,
+        opening: impl FnOnce(RequestId, &SessionShared) -> ClientRequest,
     ) -> Result<(Session, Pending<()>)> {
         let shared = Arc::clone(&owner.shared);
-        let holder = entropy::number()?;
-        let (id, secret) = match resume {
-            Some(known) => known,
-            None => (SessionId(entropy::number()?), entropy::bytes()?),
-        };
-        let timeout = negotiated(timeout, shared.limits.tick);
-        let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
+        let session = Arc::new(session);
         let pending = shared.ask(
             Asker::Opener(Arc::clone(&session)),
-            |request| {
-                let (session, resumes) = (id, resume.is_some());
-                if resumes {
-                    ClientRequest::Resume { request, session, holder, secret, timeout }
-                } else {
-                    ClientRequest::Open { request, session, holder, secret, timeout }
-                }
-            },
+            |request| opening(request, &session),
             None,
-            expect::opened,
+            {
+                let session = Arc::clone(&session);
+                move |answer| expect::timeout(answer).map(|timeout| session.set_timeout(timeout))
+            },
         );
         if pending.has_failed() {
             // Refused at once: nobody will ever open it.
@@ -158,7 +186,7 @@ impl Session {
             // Known as these from the start, whatever its user says.
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
-            let introduce = ClientRequest::Introduce { session: id, ids };
+            let introduce = ClientRequest::Introduce { session: session.id, ids };
             shared.tell(Some(Asker::Holder(Arc::clone(&session))), introduce);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
@@ -168,9 +196,9 @@ impl Session {
     /// Lets go of a session whose resumption was not seen to succeed: neither this handle nor its
     /// node may close it or keep it alive.
     pub(crate) fn abandon(&self) {
-        let session = self.id();
-        self.inner.session.set_state(SessionState::Expired);
-        self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session });
+        let (session, state) = (self.id(), SessionState::Expired);
+        self.inner.session.set_state(state);
+        self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session, state });
     }
 
     /// A handle of the same session that sees nothing but what is below `path`, as if that were the
@@ -222,12 +250,21 @@ impl Session {
 
     /// The session's timeout: what was asked for, brought between 2 and 20 ticks.
     pub fn timeout(&self) -> Duration {
-        self.inner.session.timeout
+        self.inner.session.timeout()
     }
 
     /// Where the session stands.
     pub fn state(&self) -> SessionState {
+        if self.inner.shared.clock.is_forked() {
+            return SessionState::Expired;
+        }
         self.inner.session.state()
+    }
+
+    /// Whether it is in a final state, without a look at the process: whoever asks has looked, or waits
+    /// next, and finds out.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inner.session.state().is_final()
     }
 
     /// A channel of the session's states: what ZooKeeper tells its default watcher, and every other
@@ -280,23 +317,24 @@ impl Session {
         &self.inner.shared
     }
 
-    /// Waits for an answer as blocking calls do.
     /// Whether this instance can read by itself; else a member is asked.
     pub(crate) fn has_replica(&self) -> bool {
         self.shared().has_replica
     }
 
+    /// Waits for an answer as blocking calls do.
     pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
         self.inner.shared.settle(operation, path, pending)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        match (self.inner.session.over(), self.inner.shared.stopped()) {
-            (Some(Error::SessionExpired { .. }), Some(reason)) => {
+        // Not `stopped` first: that costs a system call, and this is called by every read.
+        let Some(error) = self.inner.session.over() else { return Ok(()) };
+        match (error, self.inner.shared.stopped()) {
+            (Error::SessionExpired { .. }, Some(reason)) => {
                 Err(Error::Stopped { reason: reason.to_owned() })
             }
-            (Some(error), _) => Err(error),
-            (None, _) => Ok(()),
+            (error, _) => Err(error),
         }
     }
 
@@ -417,6 +455,9 @@ impl Session {
         self.check_alive()?;
         let Inner { session, shared, .. } = &*self.inner;
         shared.schemes.authenticate(scheme, credentials).inspect_err(|error| {
+            if !matches!(error, Error::AuthFailed { .. }) {
+                return;
+            }
             session.fail_auth(error.clone());
             let (request, session, command) = (RequestId(0), session.id, Write::Close);
             shared.tell(Some(self.asker()), ClientRequest::Write { request, session, command });

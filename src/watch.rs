@@ -11,6 +11,7 @@ use crate::node::io::{ClientRequest, WatchId};
 #[cfg(any(test, feature = "simulator"))]
 use crate::planted::{Bug, planted};
 use crate::root::Root;
+use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::sync::gap::{EventReceiver, EventSender, channel};
@@ -267,8 +268,12 @@ impl Watch {
         self.deletion.clone()
     }
 
-    /// Blocks until the next event; `None` when the watch is over.
+    /// Blocks until the next event; `None` when the watch is over. In a waker, where nobody may
+    /// wait, also when there is none yet.
     pub fn recv(&self) -> Option<WatchEvent> {
+        if own_thread::is_this() {
+            return self.events().try_recv().ok();
+        }
         self.events().recv().ok()
     }
 
@@ -361,6 +366,10 @@ impl Session {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // Its channel stays as it is, since the thread that fills it does not run here.
+            return self.events.leak();
+        }
         self.shared.tell(None, ClientRequest::Unwatch { watch: self.id });
     }
 }

@@ -483,14 +483,24 @@ fn lists_and_sessions_are_bounded() {
     let long = vec![Acl::new(Permissions::READ, Id::new("ip", "1".repeat(1 << 20)))];
     let refused = session.create_with_acl("/b", b"", mode, &long);
     assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
-    // 64 ids, and the address is one of them. One more, and the session is over.
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    // 64 ids, and the address is one of them. One more is refused, and nothing else happens: the
+    // session was closed for it, with all its ephemerals.
     for number in 0..63 {
         session.add_auth("digest", format!("u:{number}")).unwrap();
     }
     assert_eq!(session.who_am_i().unwrap().len(), 64);
-    let refused = session.add_auth("digest", "u:64");
-    assert!(matches!(refused, Err(Error::AuthFailed { .. })), "{refused:?}");
-    assert_eq!(session.state(), SessionState::AuthFailed);
+    let known = session.who_am_i().unwrap();
+    let long = format!("{}:1", "u".repeat(1024));
+    for one_more in ["u:64", &long] {
+        let refused = session.add_auth("digest", one_more).unwrap_err();
+        assert!(matches!(refused, Error::IdRefused { .. }), "{refused:?}");
+        assert!(!refused.is_session_lost() && !refused.is_outcome_unknown());
+        assert_eq!(session.who_am_i().unwrap(), known);
+    }
+    // One that it has already.
+    session.add_auth("digest", "u:7").unwrap();
+    assert!(session.is_alive() && session.exists("/mine").unwrap().is_some());
 }
 
 /// Row F37: an instance's sessions are known by its certificate, and `auth` stands for that.

@@ -185,7 +185,7 @@ fn a_session_closed_twice_is_closed_once_and_both_wait_for_it() {
 }
 
 #[test]
-fn a_waker_that_panics_leaves_nobody_waiting() {
+fn a_waker_that_panics_harms_nobody_else() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -199,9 +199,9 @@ fn a_waker_that_panics_leaves_nobody_waiting() {
     let waker = Waker::from(Arc::new(Panics));
     let mut next = Box::pin(watch.next());
     assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let set = session.set("/a", b"1");
-    assert!(matches!(set, Err(Error::Stopped { .. })), "{set:?}");
-    assert!(matches!(session.get("/a"), Err(Error::Stopped { .. })));
+    assert_eq!(session.set("/a", b"1").unwrap().version, 1);
+    assert_eq!(session.get("/a").unwrap().1.version, 1);
+    assert!(watch.recv().is_some());
 }
 
 /// It compiles: the future of each asynchronous call may be spawned on a runtime of many threads, also

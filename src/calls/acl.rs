@@ -1,17 +1,15 @@
 //! A session's calls that have to do with access lists: who it is, and who may do what.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use crate::acl::{self, ACL_ENTRIES_MAX, Acl, Id, Permissions};
 use crate::error::{Error, Result};
+use crate::machine::CONFIG;
 use crate::machine::command::Op;
-use crate::node::io::{ClientRequest, Read, RequestId, Write};
+use crate::node::io::{ClientRequest, Read, Write};
 use crate::nonblocking::{NonBlocking, check_create, check_data};
 use crate::pending::Pending;
 use crate::runtime::expect;
-use crate::runtime::shared::Asker;
 use crate::session::Session;
 use crate::znode::{CreateMode, Created, Stat};
 
@@ -55,7 +53,8 @@ impl Session {
         self.read(path, Permissions::READ | Permissions::ADMIN, |znode| match znode {
             Some(znode) => {
                 let acl = znode.acl().map(|acl| &**acl);
-                Ok((acl::shown(acl, &self.ids()), znode.stat()))
+                let closed = self.root.full(path) == CONFIG;
+                Ok((acl::shown(acl, closed, &self.ids()), znode.stat()))
             }
             None => Err(Error::NoNode { path: path.to_owned() }),
         })
@@ -69,8 +68,9 @@ impl Session {
     /// It holds for this handle and its clones; who resumes the session authenticates again.
     ///
     /// # Errors
-    /// [`Error::AuthFailed`] for an unknown scheme and for credentials that it does not take. The
-    /// session is then closed, and its state is
+    /// [`Error::IdRefused`] for a 65th id of the session, and for one of more than 1024 bytes: the
+    /// session is then known as before. [`Error::AuthFailed`] for an unknown scheme and for
+    /// credentials that it does not take. The session is then closed, and its state is
     /// [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done with
     /// fewer rights than was meant. (A wrong password for `digest` or `argon2` is no
     /// failure but somebody else.) Otherwise as [`Session::create`].
@@ -145,20 +145,7 @@ impl NonBlocking<'_> {
         };
         let command = Write::Authenticate(ids);
         let request = |request| ClientRequest::Write { request, session, command };
-        let (holder, shared) = (self.session.asker(), Arc::clone(self.session.shared()));
-        let added = self.ask(checked, request, |answer| expect::ids(answer).map(drop));
-        added.map(move |result| {
-            // As when a scheme refuses: what comes next must not be done with fewer rights.
-            if let (Err(error @ Error::AuthFailed { .. }), Asker::Holder(session)) =
-                (&result, &holder)
-            {
-                session.fail_auth(error.clone());
-                let (request, command) = (RequestId(0), Write::Close);
-                let close = ClientRequest::Write { request, session: session.id, command };
-                shared.tell(Some(Asker::Holder(Arc::clone(session))), close);
-            }
-            result
-        })
+        self.ask(checked, request, |answer| expect::ids(answer).map(drop))
     }
 
     /// See [`Session::who_am_i`].

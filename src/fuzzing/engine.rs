@@ -26,6 +26,7 @@ use crate::node::message::{
 use crate::node::{LogLimits, Node, NodeConfig};
 use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
+use crate::session::SessionState;
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
 use crate::version::VERSION;
 use crate::watch::{WatchMode, WatcherType};
@@ -310,9 +311,12 @@ impl<'a> World<'a> {
         let watch = WatchId(self.requests);
         Input::Client(match self.choices.below(12) {
             0..=2 => ClientRequest::Open { request, session, holder, secret, timeout },
-            3 => ClientRequest::Resume { request, session, holder, secret, timeout },
+            3 => {
+                let timeout = (holder > 0).then_some(timeout);
+                ClientRequest::Resume { request, session, holder, secret, timeout }
+            }
             4 => ClientRequest::Write { request, session, command: Write::Close },
-            5 => ClientRequest::Abandon { session },
+            5 => ClientRequest::Abandon { session, state: SessionState::Detached },
             6 => ClientRequest::Sync { request, session },
             7 => ClientRequest::Watch {
                 request,

@@ -70,13 +70,17 @@ pub(crate) struct Request {
     pub(crate) command: Command,
 }
 
+/// In place of a timeout, when a session is resumed: its own.
+pub(crate) const TIMEOUT_KEPT: u32 = 0;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Opens the session under `Request::session`.
     /// `base` is the last zxid that its node had seen when the session was first asked for: it
     /// tells a late copy of a session that has ended from a new one.
     Open { secret: [u8; 16], timeout_ms: u32, owner: NodeId, base: Zxid },
-    /// Hands the session to a new holder, if the secret is right.
+    /// Hands the session to a new holder, if the secret is right. With [`TIMEOUT_KEPT`] the session
+    /// has the timeout that it had.
     Resume { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
     /// Closes the session by its holder's wish.
     Close,
@@ -382,6 +386,7 @@ pub(crate) enum OpError {
         path: String,
         reason: String,
     },
+    /// The session has no further id. (What a scheme refuses is not in the log.)
     AuthFailed {
         scheme: String,
         reason: String,
@@ -433,7 +438,7 @@ impl OpError {
             OpError::InvalidTtl { path, ttl } => Error::InvalidTtl { path, ttl },
             OpError::NoAuth { path, permission } => Error::NoAuth { path, permission },
             OpError::InvalidAcl { path, reason } => Error::InvalidAcl { path, reason },
-            OpError::AuthFailed { scheme, reason } => Error::AuthFailed { scheme, reason },
+            OpError::AuthFailed { scheme, reason } => Error::IdRefused { scheme, reason },
             OpError::QuotaExceeded { path, bytes, limit, needed } => {
                 let resource = if bytes { "bytes" } else { "znodes" };
                 Error::QuotaExceeded { path, resource, limit, needed }

@@ -60,12 +60,13 @@ use std::sync::Arc;
 
 use self::command::{
     Applied, Batch, ChangeKind, Command, NodeId, Op, OpError, Outcome, Reply, Request,
-    SessionChange,
+    SessionChange, TIMEOUT_KEPT,
 };
 use self::graves::Graves;
 use self::ops::Write;
 use self::sessions::{Admission, Sessions};
-use self::tree::{CONFIG, hash_words};
+pub(crate) use self::tree::CONFIG;
+use self::tree::hash_words;
 use crate::membership::{Roster, Seat};
 use crate::path;
 use crate::planted::{Bug, planted, strikes};
@@ -389,6 +390,10 @@ impl Machine {
         if record.was_held_by(holder) {
             return Err(OpError::SessionMoved);
         }
+        let timeout_ms = match timeout_ms {
+            TIMEOUT_KEPT => record.timeout_ms,
+            asked => asked,
+        };
         self.state.sessions.update(id, |record| record.hold(timeout_ms, owner, holder));
         self.held(id, applied);
         Ok(Reply::Session { timeout_ms })

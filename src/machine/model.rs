@@ -318,13 +318,15 @@ impl Model {
                     return Err(OpError::SessionMoved);
                 }
                 session.holders.push(request.holder);
-                session.timeout_ms = *timeout_ms;
+                if *timeout_ms > 0 {
+                    session.timeout_ms = *timeout_ms;
+                }
                 session.results.clear();
                 session.ids.clear();
                 session.acked = 0;
                 self.zxid += 1;
                 self.session_changes.push(SessionChange::Held(id));
-                Ok(Reply::Session { timeout_ms: *timeout_ms })
+                Ok(Reply::Session { timeout_ms: session.timeout_ms })
             }
             Command::Reap { path } => {
                 let over = |at: u64| at <= self.time;

@@ -564,7 +564,7 @@ impl Cluster {
             session,
             holder,
             secret,
-            timeout: TICK * 3,
+            timeout: Some(TICK * 3),
         });
         self.answer(request)
     }

@@ -125,13 +125,13 @@ pub(crate) enum ClientRequest {
         secret: [u8; 16],
         timeout: Duration,
     },
-    /// The same for a session that exists already.
+    /// The same for a session that exists already. Without a timeout it keeps its own.
     Resume {
         request: RequestId,
         session: SessionId,
         holder: u64,
         secret: [u8; 16],
-        timeout: Duration,
+        timeout: Option<Duration>,
     },
     /// As whom the session is known, whatever its user says. Not answered.
     Introduce { session: SessionId, ids: Vec<Id> },
@@ -156,8 +156,8 @@ pub(crate) enum ClientRequest {
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
     RemoveWatches { request: RequestId, session: SessionId, path: String, which: WatcherType },
     /// The holder lets go of the session without closing it: it is kept alive no longer, and can
-    /// be resumed until it expires. Not answered.
-    Abandon { session: SessionId },
+    /// be resumed until it expires. Not answered. With the final state that it is in for its holder.
+    Abandon { session: SessionId, state: SessionState },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
     /// Answered with `Answer::Synced` when this replica has everything that was written, anywhere,

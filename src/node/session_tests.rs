@@ -92,21 +92,21 @@ fn a_resumption_that_is_given_up_closes_nothing() {
         session,
         holder: 5,
         secret: [7; 16],
-        timeout: TIMEOUT,
+        timeout: Some(TIMEOUT),
     });
-    cluster.ask(other, |_| ClientRequest::Abandon { session });
+    cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_some(), "it was never sent");
 
     // Sent, and in the log: nobody keeps the session alive, and anybody may resume it.
     cluster.resume(other, session, 6, [7; 16]).unwrap();
-    cluster.ask(other, |_| ClientRequest::Abandon { session });
+    cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
     cluster.advance(TIMEOUT / 2);
     assert!(cluster.data(leader, "/e").is_some());
     cluster.resume(leader, session, 7, [7; 16]).unwrap();
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_some());
-    cluster.ask(leader, |_| ClientRequest::Abandon { session });
+    cluster.ask(leader, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_none());
 }
@@ -142,7 +142,7 @@ fn a_session_resumed_and_closed_in_one_batch_has_moved() {
         session,
         holder: 5,
         secret: [7; 16],
-        timeout: TIMEOUT,
+        timeout: Some(TIMEOUT),
     });
     let close = cluster.write(2, session, Write::Close);
     cluster.answer(close).unwrap();
@@ -353,7 +353,7 @@ fn resumed_behind_a_snapshot(closed: bool) {
         session,
         holder: 9,
         secret: [7; 16],
-        timeout: Duration::from_secs(40),
+        timeout: Some(Duration::from_secs(40)),
     });
     let done = cluster.set(laggard, session, "/", "done");
     cluster.settle();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::io::{ClientRequest, Effects};
+use super::io::{ClientRequest, Effects, RequestId, Write};
 use super::local::NewWatch;
 use super::versions::Gate;
 use super::watches::{Fired, WatchKind};
@@ -32,8 +32,7 @@ impl Node {
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
-                let timeout = negotiated(timeout, self.config.tick);
-                let timeout_ms = local::milliseconds(timeout);
+                let (timeout, timeout_ms) = local::resumed_with(timeout, self.config.tick);
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 effects.ended.extend(self.watches.end_session(session));
                 self.local.open(request, session, holder, timeout, command, effects);
@@ -60,9 +59,12 @@ impl Node {
             ClientRequest::RemoveWatches { request, session, path, which } => {
                 self.local.remove_watches(request, session, path, which, effects);
             }
-            ClientRequest::Abandon { session } => {
-                let reason = "the handle was dropped before the session was resumed";
-                self.local.end_unknown(session, SessionState::Expired, reason, effects);
+            ClientRequest::Abandon { session, .. } if planted(Bug::DetachCloses) => {
+                self.local.write(RequestId(0), session, Write::Close, effects);
+            }
+            ClientRequest::Abandon { session, state } => {
+                let reason = "its holder let go of the session while the write was under way";
+                self.local.end_unknown(session, state, reason, effects);
                 effects.ended.extend(self.watches.end_session(session));
             }
             ClientRequest::Unwatch { watch } => self.watches.remove(watch),

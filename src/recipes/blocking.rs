@@ -10,7 +10,7 @@ use crate::session::Session;
 
 /// However long it takes.
 pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<T>>) -> Result<T> {
-    match block_on(future, &session.shared().clock, None) {
+    match block_on(future, &session.shared().clock, None)? {
         Some(result) => result,
         // Without a deadline there is always a result.
         None => Err(Error::Stopped { reason: "no answer".to_owned() }),
@@ -19,8 +19,9 @@ pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<
 
 /// Until something is lost, however long it is held.
 pub(super) fn until_lost(session: &Session, lost: impl Future<Output = LockLost>) -> LockLost {
-    // Without a deadline there is always a result.
-    block_on(lost, &session.shared().clock, None).unwrap_or(LockLost::SessionOver)
+    // Without a deadline there is always a result, but for a waker, where nobody may wait: whoever
+    // does is told to stop.
+    block_on(lost, &session.shared().clock, None).ok().flatten().unwrap_or(LockLost::SessionOver)
 }
 
 /// At most for `timeout`; `None` if there is no result by then. The future is dropped.
@@ -31,7 +32,7 @@ pub(super) fn within<T>(
 ) -> Result<Option<T>> {
     let clock = &session.shared().clock;
     let deadline = clock.now().saturating_add(timeout);
-    block_on(future, clock, Some(deadline)).transpose()
+    block_on(future, clock, Some(deadline))?.transpose()
 }
 
 /// At most for the request timeout, as for a call that does not wait for others.

@@ -486,7 +486,7 @@ impl Held {
     }
 
     pub(super) fn how_lost(&self) -> Option<LockLost> {
-        if self.session.state().is_final() {
+        if self.session.is_over() {
             return Some(LockLost::SessionOver);
         }
         if let Some(deletion) = self.watch.deletion() {

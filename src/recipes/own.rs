@@ -158,7 +158,7 @@ impl Own {
     }
 
     pub(super) fn how_lost(&self) -> Option<LockLost> {
-        if self.session.state().is_final() {
+        if self.session.is_over() {
             return Some(LockLost::SessionOver);
         }
         if !self.session.has_replica() {

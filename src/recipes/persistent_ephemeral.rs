@@ -276,7 +276,7 @@ impl PersistentEphemeral {
     pub fn run(self) -> Result<()> {
         let clock = self.handle.clock.clone();
         // Without a deadline there is always a result.
-        block_on(self.run_async(), &clock, None).unwrap_or(Ok(()))
+        block_on(self.run_async(), &clock, None)?.unwrap_or(Ok(()))
     }
 
     /// The same without blocking the thread. Dropping the future closes it, and the znode is deleted
@@ -506,7 +506,8 @@ impl EphemeralHandle {
     /// if it is not by then, or is closed.
     pub fn wait_present(&self, timeout: Duration) -> bool {
         let deadline = self.clock.now().saturating_add(timeout);
-        block_on(self.present_async(), &self.clock, Some(deadline)).unwrap_or(false)
+        let present = block_on(self.present_async(), &self.clock, Some(deadline));
+        present.ok().flatten().unwrap_or(false)
     }
 
     /// Waits for the same without blocking the thread. False if it is closed.

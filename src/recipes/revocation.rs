@@ -129,7 +129,7 @@ impl Revocations {
     /// gets the request, and all learn of the loss.
     pub fn wait(&self) -> bool {
         // Without a deadline there is always a result.
-        block_on(self.next(), &self.clock, None).unwrap_or(false)
+        block_on(self.next(), &self.clock, None).ok().flatten().unwrap_or(false)
     }
 
     /// The same, without blocking the thread.

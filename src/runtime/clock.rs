@@ -10,9 +10,12 @@ use super::uptime::uptime;
 /// which the machine is suspended counts, where the system lets it: see `uptime`.
 ///
 /// A clock for tests runs as the real one does and can be moved on by hand.
+///
+/// It also knows the process that it was made in: in a fork of that, its node does not run.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     start: Duration,
+    process: u32,
     manual: Option<Arc<Manual>>,
     #[cfg(any(test, feature = "simulator"))]
     simulated: Option<Arc<dyn Simulated>>,
@@ -45,6 +48,7 @@ impl Clock {
     pub(crate) fn real() -> Clock {
         Clock {
             start: uptime(),
+            process: std::process::id(),
             manual: None,
             #[cfg(any(test, feature = "simulator"))]
             simulated: None,
@@ -66,6 +70,21 @@ impl Clock {
             return simulated.now();
         }
         BASE + uptime().saturating_sub(self.start) + self.ahead()
+    }
+
+    /// Whether this process is a fork of the one that the clock was made in: it has copies of the
+    /// handles, and not the threads that serve them. A system call, so nothing for every read.
+    pub(crate) fn is_forked(&self) -> bool {
+        cfg!(unix) && std::process::id() != self.process
+    }
+
+    /// Why nothing works in a fork.
+    pub(crate) fn fork_reason(&self) -> String {
+        format!(
+            "it runs in process {}, and this process is a fork of that one, which has no node, \
+             session or lock; fork before joining, or join here as a client",
+            self.process
+        )
     }
 
     /// Milliseconds since the Unix epoch.

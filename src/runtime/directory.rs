@@ -14,7 +14,7 @@
 //! but takes no part in founding one.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{boot, entropy};
 use crate::error::{Error, Result};
@@ -73,6 +73,7 @@ pub(crate) struct Opened {
 
 /// Opens the directory and starts the node that it is of.
 pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
+    check_not_forked(dir)?;
     let has_peers = config.peers.iter().any(|peer| peer != address);
     let directory = Arc::new(DataDirectory::new(dir));
     let opened = match open(dir, address, config, now) {
@@ -98,6 +99,21 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
         directory.known().former = former;
     }
     Ok(Opened { store, node, directory })
+}
+
+/// sled has threads for the whole process, which do not run in a fork: opening a store there would
+/// wait for them for ever.
+fn check_not_forked(dir: &Path) -> Result<()> {
+    static PROCESS: OnceLock<u32> = OnceLock::new();
+    let first = *PROCESS.get_or_init(std::process::id);
+    if first == std::process::id() {
+        return Ok(());
+    }
+    let reason = format!(
+        "this process is a fork of process {first}, which has used the store already; join here as \
+         a client, or fork before the first member is started"
+    );
+    Err(Error::DataDirUnusable { dir: dir.to_owned(), reason })
 }
 
 enum Failure {

@@ -25,6 +25,7 @@ use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::naming::Naming;
+use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
@@ -126,6 +127,7 @@ struct Driver {
 impl Driver {
     /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
     fn run(mut self) {
+        own_thread::claim();
         let mut wake_at = Some(Time::ZERO);
         while let Some(at) = wake_at {
             wake_at = self.turn(at);

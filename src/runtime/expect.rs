@@ -1,6 +1,7 @@
 //! The answers of the node, for those who asked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::acl::{Acl, Id};
 use crate::error::{Error, Result};
@@ -92,9 +93,17 @@ pub(crate) fn synced(answer: Answer) -> Result<u64> {
     }
 }
 
+#[cfg(test)]
 pub(crate) fn opened(answer: Answer) -> Result<()> {
+    timeout(answer).map(drop)
+}
+
+/// The timeout of a session that was opened or resumed.
+pub(crate) fn timeout(answer: Answer) -> Result<Duration> {
     match answer {
-        Answer::Reply(Reply::Session { .. }) => Ok(()),
+        Answer::Reply(Reply::Session { timeout_ms }) => {
+            Ok(Duration::from_millis(u64::from(timeout_ms)))
+        }
         other => unexpected(&other),
     }
 }

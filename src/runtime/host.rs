@@ -157,6 +157,11 @@ impl Host {
                 look(&self.engine);
                 true
             }
+            Call::Sessions(held) => {
+                let sessions = self.sessions.values().filter_map(|(_, held)| held.upgrade());
+                let _ = held.send(sessions.collect());
+                true
+            }
             Call::Leave => {
                 self.inputs.push(Input::Leave);
                 true
@@ -169,8 +174,9 @@ impl Host {
                 self.closers.push(closed);
                 // Sessions closed in the log free their locks now and not after their timeout.
                 for (session, (_, shared)) in &self.sessions {
-                    if let Some(shared) = shared.upgrade() {
-                        shared.give_up();
+                    if shared.upgrade().is_some_and(|shared| !shared.give_up()) {
+                        // Detached: who did that is about to say so here.
+                        continue;
                     }
                     let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
                     self.inputs.push(Input::Client(ClientRequest::Write {
@@ -414,7 +420,10 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Its thread may have been ended by a waker that panicked.
+        if std::thread::panicking() {
+            let reason = "its thread panicked; the process's panic message says where";
+            let _ = self.shared.stopped.set(reason.to_owned());
+        }
         self.close();
     }
 }

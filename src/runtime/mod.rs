@@ -11,6 +11,7 @@ pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod naming;
+pub(crate) mod own_thread;
 pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod timers;

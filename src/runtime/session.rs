@@ -26,7 +26,8 @@ pub(crate) struct SessionShared {
     /// Tells its handles from others that held the same session before, or will after.
     pub(crate) holder: u64,
     pub(crate) secret: [u8; 16],
-    pub(crate) timeout: Duration,
+    /// In nanoseconds. Of one that was resumed and keeps its own: known once it is open.
+    timeout: AtomicU64,
     state: Mutex<States>,
     /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
     lease: AtomicU64,
@@ -57,7 +58,7 @@ impl SessionShared {
             id,
             holder,
             secret,
-            timeout,
+            timeout: AtomicU64::new(nanoseconds(timeout)),
             state: Mutex::new(state),
             lease: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
@@ -93,12 +94,38 @@ impl SessionShared {
     /// Whether the session is surely alive at this moment.
     pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
         let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
-        clock.now() < lease && !self.given_up.load(Ordering::Acquire) && !self.state().is_final()
+        clock.now() < lease
+            && !self.given_up.load(Ordering::Acquire)
+            && !self.state().is_final()
+            && !clock.is_forked()
     }
 
-    /// Before it is asked to be closed.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
+    }
+
+    /// Before it is asked to be closed. Whether there is something to be closed: not if its holder
+    /// has detached it.
+    pub(crate) fn give_up(&self) -> bool {
+        let state = self.lock();
         self.given_up.store(true, Ordering::Release);
+        state.now() != SessionState::Detached
+    }
+
+    /// Its holder lets go of it and leaves it open. Whether it was the holder's still: from here on
+    /// it is not, and is not closed by it either.
+    pub(crate) fn detach(&self) -> bool {
+        let mut state = self.lock();
+        let is_open = matches!(state.now(), SessionState::Connected | SessionState::Suspended);
+        let detaches = is_open && !self.given_up.load(Ordering::Acquire);
+        if detaches {
+            state.set(SessionState::Detached);
+        }
+        detaches
     }
 
     /// It is over, since its user has failed to authenticate.
@@ -115,13 +142,17 @@ impl SessionShared {
             SessionState::Expired => Some(Error::SessionExpired { session }),
             SessionState::Moved => Some(Error::SessionMoved { session }),
             SessionState::Closed => Some(Error::SessionClosed { session }),
+            SessionState::Detached => Some(Error::SessionDetached { session }),
             SessionState::AuthFailed => self.auth_failure.get().cloned(),
             SessionState::Connecting | SessionState::Connected | SessionState::Suspended => None,
         }
     }
 
     pub(crate) fn set_lease(&self, until: Time) {
-        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        self.lease.store(until, Ordering::Release);
+        self.lease.store(nanoseconds(until), Ordering::Release);
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

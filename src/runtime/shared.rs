@@ -19,17 +19,20 @@ use crate::machine::command::NodeId;
 use crate::membership::Member;
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::node::io::{Answer, ClientRequest, NodeStatus, RequestId, WatchId};
+use crate::node::io::{Answer, ClientRequest, NodeStatus, Read, RequestId, WatchId};
 use crate::pending::{Pending, Slot};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
 use crate::runtime::expect;
+use crate::runtime::own_thread;
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
+use crate::session::SessionState;
 use crate::sync::published::Published;
 use crate::watch::WatchSender;
+use crate::znode::SessionId;
 
 /// What a handle wants of the host.
 pub(crate) enum Call {
@@ -38,6 +41,8 @@ pub(crate) enum Call {
     Timer(Timer),
     /// Somebody looks at the node's tables.
     Look(Box<dyn FnOnce(&Engine) + Send>),
+    /// Somebody wants to know which sessions are held here.
+    Sessions(Sender<Vec<Arc<SessionShared>>>),
     /// The node is to be a member no more.
     Leave,
     /// The coordinator is to stop, in good order. What it holds is dropped when it has.
@@ -84,6 +89,8 @@ pub(crate) struct Shared {
     pub(super) tree: Published<Tree>,
     pub(super) status: Mutex<NodeStatus>,
     pub(super) stopped: OnceCell<String>,
+    /// What `stopped` says in a fork.
+    forked: OnceCell<String>,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
@@ -127,6 +134,7 @@ impl Shared {
             tree: Published::new(engine.tree()),
             status: Mutex::new(engine.status()),
             stopped: OnceCell::new(),
+            forked: OnceCell::new(),
             clock,
             limits,
             node: engine.id(),
@@ -152,8 +160,11 @@ impl Shared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why the node has stopped, if it has.
+    /// Why the node has stopped, if it has. In a fork of its process it does not run either.
     pub(crate) fn stopped(&self) -> Option<&str> {
+        if self.clock.is_forked() {
+            return Some(self.forked.get_or_init(|| self.clock.fork_reason()));
+        }
         self.stopped.get().map(String::as_str)
     }
 
@@ -206,25 +217,78 @@ impl Shared {
 
     /// Makes a request that nobody waits for.
     pub(crate) fn tell(&self, asker: Option<Asker>, request: ClientRequest) {
+        if self.clock.is_forked() {
+            return;
+        }
         let request = Request { request: Some(request), slot: None, watch: None, asker };
         // A node that is gone needs no telling.
         let _ = self.calls.send(Call::Request(request));
     }
 
-    /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped.
+    /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped,
+    /// and where nobody may wait for it.
     pub(crate) fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine) -> T + Send + 'static,
     ) -> Option<T> {
+        if own_thread::is_this() || self.clock.is_forked() {
+            return None;
+        }
         let (sender, seen) = bounded(1);
         let look = move |engine: &Engine| drop(sender.send(look(engine)));
         self.calls.send(Call::Look(Box::new(look))).ok()?;
-        // The node's own thread, in a waker say, would wait for itself.
         seen.recv_timeout(self.limits.request_timeout).ok()
+    }
+
+    /// The sessions that are held here; none where nobody may wait for the answer.
+    fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        if own_thread::is_this() || self.clock.is_forked() {
+            return Vec::new();
+        }
+        let (sender, held) = bounded(1);
+        let _ = self.calls.send(Call::Sessions(sender));
+        held.recv_timeout(self.limits.request_timeout).unwrap_or_default()
+    }
+
+    /// Detaches all sessions that are held here, and gives their ids and passwords. Waits for the
+    /// answers of what they have asked for, at most for this time.
+    pub(crate) fn detach_all(&self, patience: Duration) -> Vec<(SessionId, [u8; 16])> {
+        let until = self.clock.now() + patience;
+        let waiting = self.sessions().into_iter().map(|session| {
+            let (asker, id) = (Asker::Holder(Arc::clone(&session)), session.id);
+            let read = |request| {
+                let (read, watch) = (Read::Ids, None);
+                ClientRequest::Read { request, session: id, read, watch }
+            };
+            let answered = self.ask_within(usize::MAX, asker, read, None, expect::ids);
+            (session, answered)
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let detached = waiting.into_iter().filter_map(|(session, mut answered)| {
+            // What is not answered by then has an unknown outcome.
+            let _ = answered.wait_timeout(until.saturating_sub(self.clock.now()));
+            self.detach(&session).then_some((session.id, session.secret))
+        });
+        detached.collect()
+    }
+
+    /// Lets go of a session and leaves it open, if it is held here and open.
+    pub(crate) fn detach(&self, session: &Arc<SessionShared>) -> bool {
+        let detaches = session.detach();
+        if detaches {
+            let (session, asker) = (session.id, Asker::Holder(Arc::clone(session)));
+            let state = SessionState::Detached;
+            self.tell(Some(asker), ClientRequest::Abandon { session, state });
+        }
+        detaches
     }
 
     /// An answer that comes after so long, and that nothing else delays or brings on.
     pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
+        if let Some(reason) = self.stopped() {
+            let error = Error::Stopped { reason: reason.to_owned() };
+            return Pending::failed(error, self.clock.clone());
+        }
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
         let timer = Timer::new(self.clock.now().saturating_add(after), slot);
@@ -236,6 +300,9 @@ impl Shared {
     /// Tells the node to stop. The channel closes when it has.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
+        if self.clock.is_forked() {
+            return closes;
+        }
         let _ = self.calls.send(Call::Close(closed));
         closes
     }
@@ -248,13 +315,15 @@ impl Shared {
         mut pending: Pending<T>,
     ) -> Result<T> {
         let waited = self.limits.request_timeout;
-        pending.wait_timeout(waited).unwrap_or_else(|| {
-            Err(Error::Timeout {
-                operation: format!("{operation} {path}"),
-                waited,
-                reason: self.waiting_for(),
-            })
-        })
+        let named = || format!("{operation} {path}");
+        match pending.wait_timeout(waited) {
+            Some(Err(Error::WouldBlock { .. })) => Err(Error::WouldBlock { operation: named() }),
+            Some(answer) => answer,
+            None => {
+                let (operation, reason) = (named(), self.waiting_for());
+                Err(Error::Timeout { operation, waited, reason })
+            }
+        }
     }
 
     pub(crate) fn address(&self, node: NodeId) -> Option<String> {
@@ -296,7 +365,9 @@ impl Shared {
 
     /// Wants the node to be a member no more. The channel closes when it has stopped.
     pub(crate) fn leave(&self) {
-        let _ = self.calls.send(Call::Leave);
+        if !self.clock.is_forked() {
+            let _ = self.calls.send(Call::Leave);
+        }
     }
 
     /// Who tells what has passed through the network.

@@ -12,8 +12,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
@@ -76,9 +74,10 @@ const SALT: &[u8] = b"quorate cluster secret";
 
 /// A secret that all members of a cluster know, for [`Security::Secret`].
 ///
-/// Best are 32 random bytes, in hexadecimal or base64 (`openssl rand -hex 32`): they are the key
-/// itself. Any other text is a phrase, of at least 20 characters, 8 of them different, and made into
-/// a key by Argon2id (19 MiB, some 20 ms). Whoever records traffic can try out phrases at that
+/// **Exactly 64 hexadecimal digits are a key**, as `openssl rand -hex 32` prints it, and used as it
+/// is. **Any other text is a phrase**, of at least 20 characters, 8 of them different, and made into
+/// a key by Argon2id (19 MiB, some 20 ms). Random bytes in another form, base64 for one, are a
+/// phrase like any other, and a good one. Whoever records traffic can try out phrases at that
 /// price, so a phrase should be of six random words or more, and not of the kind that people
 /// make up.
 ///
@@ -148,7 +147,7 @@ fn key(text: &str) -> Result<[u8; 32]> {
              least 20 characters, 8 of them different",
         ));
     }
-    if let Some(key) = from_hex(text).or_else(|| from_base64(text)) {
+    if let Some(key) = from_hex(text) {
         return Ok(key);
     }
     let mut key = [0; 32];
@@ -168,30 +167,34 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     bytes.try_into().ok()
 }
 
-fn from_base64(text: &str) -> Option<[u8; 32]> {
-    let engines = [&STANDARD, &STANDARD_NO_PAD, &URL_SAFE, &URL_SAFE_NO_PAD];
-    engines.iter().find_map(|engine| engine.decode(text).ok()?.try_into().ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn random_bytes_are_the_key_in_whatever_form() {
+    fn sixty_four_hexadecimal_digits_are_the_key() {
         let key: [u8; 32] = std::array::from_fn(|at| (at * 37 + 129) as u8);
         let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let forms = [
-            hex.clone(),
-            hex.to_uppercase(),
-            format!("  {hex}\n"),
-            STANDARD.encode(key),
-            STANDARD_NO_PAD.encode(key),
-            URL_SAFE.encode(key),
-        ];
-        for form in forms {
+        for form in [hex.clone(), hex.to_uppercase(), format!("  {hex}\n")] {
             assert_eq!(Secret::new(&form).unwrap().keys(), [key], "{form}");
         }
+        for phrase in [&hex[1..], &format!("{hex}0"), &hex.replace('8', "g")] {
+            assert_ne!(Secret::new(phrase).unwrap().keys()[0][..4], key[..4], "{phrase}");
+        }
+    }
+
+    /// 43 letters, digits and hyphens are also base64 for 32 bytes: such a phrase was the key as it
+    /// stood, and not stretched, so that it could be tried out at a millionth of the price.
+    #[test]
+    fn a_phrase_is_stretched_whatever_its_length() {
+        use base64::Engine;
+        use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+        let phrase = "violin-carbon-otter-meadow-quartz-lantern-w";
+        let read = URL_SAFE_NO_PAD.decode(phrase).unwrap();
+        assert_eq!((phrase.len(), read.len()), (43, 32));
+        assert_ne!(Secret::new(phrase).unwrap().keys()[0][..], read[..]);
+        let text = STANDARD.encode(&read);
+        assert_ne!(Secret::new(&text).unwrap().keys()[0][..], read[..]);
     }
 
     #[test]

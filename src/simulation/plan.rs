@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) guest_tasks: usize,
     /// Whether all disks may be damaged at once, and a disk again before its node votes.
     pub(crate) damages: bool,
+    /// Whether sessions are detached, and keep their timeouts when they are resumed.
+    pub(crate) detaches: bool,
     /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
     pub(crate) fleet: bool,
     /// Whether an operator stops and starts the instances, and how.
@@ -141,6 +143,7 @@ impl Plan {
             guests: 0,
             guest_tasks: 1,
             damages: false,
+            detaches: false,
             fleet: false,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
@@ -159,6 +162,7 @@ impl Plan {
         plan.takers = random.fork(281).percent(20);
         // Who wants most of the list to found accepts what that makes of a lost disk.
         plan.damages = random.fork(241).percent(20) && plan.majority_after.is_none();
+        plan.detaches = random.fork(300).percent(40);
         plan
     }
 
@@ -221,6 +225,7 @@ impl Plan {
             guests: 980,
             guest_tasks: 1,
             damages: false,
+            detaches: false,
             fleet: true,
             rolls: None,
             watch_capacity: WATCH_CAPACITY,

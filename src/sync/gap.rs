@@ -24,6 +24,7 @@ use std::task::{Poll, Waker};
 use super::prim::{
     Mutex, MutexGuard, OnceLock, PoisonError, Receiver, Sender, TryRecvError, unbounded,
 };
+use super::task::Task;
 
 /// The sending end.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ enum Waiting {
 #[derive(Debug, Default)]
 struct Tasks {
     /// Each with the number of its [`Waiter`], in their order.
-    wakers: Vec<(u64, Waker)>,
+    wakers: Vec<(u64, Task)>,
     last_number: u64,
 }
 
@@ -162,6 +163,13 @@ impl<E> EventReceiver<E> {
         self.events.get_or_init(|| self.between.receiver())
     }
 
+    /// Never lets go of the channel.
+    pub(crate) fn leak(&self) {
+        if let Some(events) = self.events.get() {
+            std::mem::forget(events.clone());
+        }
+    }
+
     /// Waits for the next event, `None` after the last one. Of several that wait, one gets it.
     pub(crate) async fn next(&self) -> Option<E> {
         let mut waiter = self.waiter();
@@ -209,9 +217,9 @@ impl<E> Waiter<'_, E> {
             tasks.last_number
         });
         let former = match tasks.at(number) {
-            Ok(at) => Some(std::mem::replace(&mut tasks.wakers[at].1, waker.clone())),
+            Ok(at) => Some(std::mem::replace(&mut tasks.wakers[at].1, Task::new(waker))),
             Err(at) => {
-                tasks.wakers.insert(at, (number, waker.clone()));
+                tasks.wakers.insert(at, (number, Task::new(waker)));
                 None
             }
         };

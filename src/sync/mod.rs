@@ -23,6 +23,7 @@ mod prim;
 pub(crate) mod published;
 pub(crate) mod slot;
 pub(crate) mod states;
+mod task;
 
 #[cfg(test)]
 mod tests;

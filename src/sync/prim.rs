@@ -6,3 +6,20 @@ pub(super) use std::thread::yield_now;
 
 pub(super) use arc_swap::{ArcSwap, Guard};
 pub(super) use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
+
+/// Runs a user's code on a thread that must outlive a panic of it.
+pub(super) fn contained(code: impl FnOnce()) {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    // Nothing of ours is in the closure but the waker itself.
+    let Err(panic) = catch_unwind(AssertUnwindSafe(code)) else { return };
+    let message = panic.downcast_ref::<&str>().copied();
+    let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(
+        message = message.unwrap_or("no message"),
+        "a waker panicked; the node goes on, and whoever it was to wake may wait for ever"
+    );
+    // The value that it panicked with is the user's too, and may panic when it is dropped.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(panic);
+    }
+}

@@ -7,6 +7,7 @@ use std::fmt;
 use std::task::Waker;
 
 use super::prim::{Mutex, MutexGuard, PoisonError};
+use super::task::Task;
 
 pub(crate) struct Slot<T> {
     state: Mutex<State<T>>,
@@ -19,7 +20,7 @@ struct State<T> {
 
 enum Waiting<T> {
     Nobody,
-    Task(Waker),
+    Task(Task),
     Then(Box<dyn FnOnce(T) + Send>),
 }
 
@@ -67,7 +68,7 @@ impl<T> Slot<T> {
         let mut state = self.lock();
         let answer = state.answer.take();
         if answer.is_none() {
-            state.waiting = Waiting::Task(waker.clone());
+            state.waiting = Waiting::Task(Task::new(waker));
         }
         answer
     }

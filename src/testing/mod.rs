@@ -17,6 +17,7 @@ use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::error::Result;
 use crate::runtime::clock::Clock;
+use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
 use crate::version::{FIRST, VERSION};
@@ -58,24 +59,20 @@ pub struct Cluster {
 #[derive(Debug)]
 pub(crate) struct Running {
     control: Sender<Control>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Running {
-    /// Whether the cluster's own thread asks.
-    pub(crate) fn is_this_thread(&self) -> bool {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = thread.as_ref().map(|thread| thread.thread().id());
-        id == Some(std::thread::current().id())
-    }
+    clock: Clock,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let thread = self.thread.take();
+        if self.clock.is_forked() {
+            // It does not run in this process.
+            return std::mem::forget(thread);
+        }
         let _ = self.control.send(Control::End);
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+            && !own_thread::is_this()
         {
             let _ = thread.join();
         }
@@ -222,12 +219,13 @@ impl Cluster {
             panic!("{error}");
         }
         let (control, orders): (_, Receiver<Control>) = unbounded();
-        let (seats, shared) = Seats::new(nodes, settings, Clock::manual());
+        let clock = Clock::manual();
+        let (seats, shared) = Seats::new(nodes, settings, clock.clone());
         let thread = std::thread::Builder::new()
             .name("quorate-test".to_owned())
             .spawn(move || seats.run(&orders))
             .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
-        let running = Arc::new(Running { control, thread: Mutex::new(Some(thread)) });
+        let running = Arc::new(Running { control, clock, thread: Some(thread) });
         let coordinators =
             shared.into_iter().map(|shared| Coordinator::of_cluster(shared, Arc::clone(&running)));
         let nodes = Mutex::new(coordinators.collect());
@@ -248,6 +246,7 @@ impl Cluster {
     }
 
     fn order<T>(&self, order: impl FnOnce(Sender<T>) -> Control) -> T {
+        assert!(!own_thread::is_this(), "a cluster in memory cannot be waited for in a waker");
         let (sender, receiver) = bounded(1);
         let _ = self.running.control.send(order(sender));
         // The thread runs as long as this cluster is here, unless it has panicked.

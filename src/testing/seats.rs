@@ -23,6 +23,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
+use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, Shared};
 use crate::runtime::{boot, entropy};
 use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore, StorageError};
@@ -216,6 +217,7 @@ impl Seats {
 
     /// Until the last user of the cluster is gone.
     pub(crate) fn run(mut self, orders: &Receiver<Control>) {
+        own_thread::claim();
         loop {
             self.wait(orders);
             while let Ok(order) = orders.try_recv() {
@@ -464,7 +466,10 @@ mod tests {
         let opened = shared.ask(
             Asker::Opener(Arc::clone(&session)),
             |request| match resumes {
-                true => ClientRequest::Resume { request, session: id, holder, secret, timeout },
+                true => {
+                    let timeout = Some(timeout);
+                    ClientRequest::Resume { request, session: id, holder, secret, timeout }
+                }
                 false => ClientRequest::Open { request, session: id, holder, secret, timeout },
             },
             None,

@@ -1,6 +1,6 @@
 //! Which paths are valid, and what the system keeps for itself.
 
-use quorate::{Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
+use quorate::{Acl, Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
 
 use crate::{P, SECOND, heard, make, one};
 
@@ -199,6 +199,15 @@ fn what_is_there_from_the_start_stays() {
     assert_eq!(session.set(config, b"x"), Err(reserved(config)));
     assert_eq!(session.create("/zookeeper/config/x", b"", P), Err(reserved(config)));
     assert_eq!(session.get(config).unwrap().1.version, 0);
+    // Its list says so, as ZooKeeper's does, to whoever asks in whichever way.
+    let acls = |session: &Session, path| {
+        [session.acl(path).unwrap().0, session.nonblocking().acl(path).wait().unwrap().0]
+    };
+    assert_eq!(acls(&session, config), [Acl::read_only(), Acl::read_only()]);
+    let below = session.chroot("/zookeeper").unwrap();
+    assert_eq!(acls(&below, "/config"), [Acl::read_only(), Acl::read_only()]);
+    assert_eq!(acls(&session, "/zookeeper"), [Acl::open(), Acl::open()]);
+    assert_eq!(session.set_acl(config, &Acl::open()).unwrap_err(), reserved(config));
 }
 
 #[test]

@@ -11,3 +11,5 @@ pub(crate) mod published;
 pub(crate) mod slot;
 #[path = "../../../src/sync/states.rs"]
 pub(crate) mod states;
+#[path = "../../../src/sync/task.rs"]
+mod task;

@@ -13,6 +13,11 @@ pub(crate) use loom::thread::yield_now;
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::PoisonError;
 
+/// Not modelled: a panic is loom's own way to report a fault.
+pub(crate) fn contained(code: impl FnOnce()) {
+    code();
+}
+
 /// Shows the last value stored, or by the memory model an earlier one.
 pub(crate) struct ArcSwap<T> {
     /// All values there ever were. Not part of the model: its lock orders nothing there.

@@ -213,6 +213,7 @@ impl Client {
         let error = match state {
             SessionState::Moved => Error::SessionMoved { session },
             SessionState::Closed => Error::SessionClosed { session },
+            SessionState::Detached => Error::SessionDetached { session },
             _ => Error::SessionExpired { session },
         };
         let calls = self.calls.iter().filter(|(_, call)| ours(call.session, call.holder));

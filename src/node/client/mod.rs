@@ -340,8 +340,7 @@ impl Client {
             }
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
                 self.end_calls(session, None, SessionState::Moved);
-                let timeout = negotiated(timeout, self.config.tick);
-                let timeout_ms = local::milliseconds(timeout);
+                let (timeout, timeout_ms) = local::resumed_with(timeout, self.config.tick);
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 let effects = &mut self.effects;
                 self.local.open(request, session, holder, timeout, command, effects);
@@ -352,9 +351,9 @@ impl Client {
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
             }
-            ClientRequest::Abandon { session } => {
-                let reason = "the handle was dropped before the session was resumed";
-                self.local.end_unknown(session, SessionState::Expired, reason, effects);
+            ClientRequest::Abandon { session, state } => {
+                let reason = "its holder let go of the session while the write was under way";
+                self.local.end_unknown(session, state, reason, effects);
             }
             ClientRequest::Unwatch { watch } => self.unwatch(watch),
             other => self.call(other),

@@ -22,9 +22,10 @@ use std::time::Duration;
 use crate::acl::{AccessList, Id, Permissions};
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::machine::command::{Command, OpError, Outcome, Reply, Request};
+use crate::machine::command::{Command, OpError, Outcome, Reply, Request, TIMEOUT_KEPT};
 use crate::node::admission;
 use crate::node::io::{Answer, Effects, RequestId, Time, Write};
+use crate::node::negotiated;
 use crate::node::rounds::Ticket;
 use crate::node::versions::Gate;
 use crate::planted::{Bug, planted};
@@ -471,6 +472,10 @@ impl LocalSessions {
         audit::note(session, &held.ids, &opening.command, result);
         match result {
             Ok(reply) => {
+                if let Reply::Session { timeout_ms } = reply {
+                    // What was asked for, or what it had.
+                    held.timeout = Duration::from_millis(u64::from(*timeout_ms));
+                }
                 if !held.is_over() {
                     let since = held.first_sent.unwrap_or_default();
                     held.heard = since;
@@ -660,6 +665,18 @@ impl LocalSessions {
             }
             owes
         });
+    }
+}
+
+/// The timeout of a session that is resumed, and as the command has it. One that keeps its own has
+/// none here until that is known.
+pub(crate) fn resumed_with(timeout: Option<Duration>, tick: Duration) -> (Duration, u32) {
+    match timeout {
+        Some(timeout) => {
+            let timeout = negotiated(timeout, tick);
+            (timeout, milliseconds(timeout))
+        }
+        None => (Duration::ZERO, TIMEOUT_KEPT),
     }
 }
 

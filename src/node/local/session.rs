@@ -174,6 +174,7 @@ impl LocalSession {
         match self.state {
             SessionState::Moved => Error::SessionMoved { session: self.id },
             SessionState::Closed => Error::SessionClosed { session: self.id },
+            SessionState::Detached => Error::SessionDetached { session: self.id },
             _ => Error::SessionExpired { session: self.id },
         }
     }

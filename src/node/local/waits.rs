@@ -13,7 +13,7 @@ use super::session::{Confirming, NewWatch, Wait, WaitFor};
 use crate::acl::{self, AccessList, Id, Permissions};
 use crate::error::Error;
 use crate::machine::command::Reply;
-use crate::machine::{Machine, Tree, Znode};
+use crate::machine::{CONFIG, Machine, Tree, Znode};
 use crate::node::history::History;
 use crate::node::io::{Answer, Effects, Read, RequestId, WatchId};
 use crate::node::rounds::Ticket;
@@ -318,7 +318,8 @@ pub(crate) fn answer_read(
             let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
             let znode = znode.ok_or_else(|| missing(path))?;
             let acl = znode.acl().map(|acl| &**acl);
-            return Ok(Answer::Acl(acl::shown(acl, held.ids), znode.stat()));
+            let acl = acl::shown(acl, path == CONFIG, held.ids);
+            return Ok(Answer::Acl(acl, znode.stat()));
         }
         Read::Ids => return Ok(Answer::Ids((**held.ids).clone())),
         Read::Ephemerals => {

@@ -13,6 +13,8 @@ use crate::znode::SessionId;
 pub(crate) struct Sessions {
     fair_clocks: bool,
     handles: Vec<Weak<Handle>>,
+    /// Sessions that were detached, and by which holder.
+    detached: BTreeSet<(SessionId, u64)>,
     /// Sessions that were expired by order, whatever their holders could know.
     forced: BTreeSet<SessionId>,
     /// Holders whose session is over, and who do not know it yet.
@@ -21,12 +23,22 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn new(fair_clocks: bool) -> Sessions {
-        Sessions { fair_clocks, handles: Vec::new(), forced: BTreeSet::new(), ghosts: Vec::new() }
+        Sessions {
+            fair_clocks,
+            handles: Vec::new(),
+            detached: BTreeSet::new(),
+            forced: BTreeSet::new(),
+            ghosts: Vec::new(),
+        }
     }
 
     pub(crate) fn opened(&mut self, handle: &Rc<Handle>) {
         self.handles.retain(|handle| handle.strong_count() > 0);
         self.handles.push(Rc::downgrade(handle));
+    }
+
+    pub(crate) fn detached(&mut self, handle: &Handle) {
+        self.detached.insert((handle.session().id(), handle.holder()));
     }
 
     pub(crate) fn force(&mut self, session: SessionId) {
@@ -51,6 +63,10 @@ impl Sessions {
     /// I19, I22: at the moment when a session's end is first applied anywhere, its holder does not
     /// take it for alive any more; and where nothing is wrong, no session expires.
     pub(crate) fn ended(&mut self, end: End, phase: Phase) -> Result<(), Violation> {
+        let closed = !end.by_expiry && self.detached.contains(&(end.session, end.holder));
+        require(!closed, "I18 a detached session stays open", || {
+            format!("session {} was closed by who had detached it", end.session)
+        })?;
         if self.forced.contains(&end.session) {
             return Ok(());
         }

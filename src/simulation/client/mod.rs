@@ -69,6 +69,9 @@ impl Client {
         } else {
             usual / 2 * self.random.within(1..5) as u32
         };
+        // Whose holder's number is even: half of them.
+        let keeps = self.kernel.plan.detaches && known.is_some() && holder.is_multiple_of(2);
+        let timeout = (!keeps).then_some(timeout);
         let (session, pending) = self.coordinator.begin_session(timeout, known)?;
         let handle = Rc::new(Handle {
             kernel: Rc::clone(&self.kernel),
@@ -441,6 +444,21 @@ impl Handle {
             let result = pending.await;
             handle.answered(number, "close", &result);
             handle.note("close", "", &result);
+        })
+    }
+
+    /// Lets go of the session and leaves it open, as `Session::detach` does it.
+    pub(crate) fn detach(self: &Rc<Self>) -> Answering<()> {
+        let waits = self.kernel.wait("detach", self.place);
+        let pending = self.session.nonblocking().who_am_i();
+        let handle = Rc::clone(self);
+        Box::pin(async move {
+            let _waits = waits;
+            if pending.await.is_ok() && handle.session.let_go() {
+                handle.kernel.checks.borrow_mut().sessions.detached(&handle);
+                handle.kernel.count("detach");
+                handle.note("detach", "", &Ok(()));
+            }
         })
     }
 

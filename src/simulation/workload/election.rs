@@ -237,7 +237,7 @@ async fn stay(client: &Client, handle: &Handle) {
     let opened: Arc<Mutex<Vec<Session>>> = Arc::default();
     let all = Arc::clone(&opened);
     let sessions = move || {
-        let (session, _) = coordinator.begin_session(timeout, None)?;
+        let (session, _) = coordinator.begin_session(Some(timeout), None)?;
         all.lock().unwrap_or_else(PoisonError::into_inner).push(session.clone());
         Ok(session)
     };

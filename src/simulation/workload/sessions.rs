@@ -32,6 +32,10 @@ pub(crate) async fn run(client: Client) {
         if client.random.percent(20) {
             steal(&client, &handle).await;
         }
+        if kernel.plan.detaches && client.random.percent(30) {
+            handle.detach().await;
+            continue;
+        }
         match client.random.below(4) {
             0 => handle.close().await,
             1 => {

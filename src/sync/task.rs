@@ -1,0 +1,39 @@
+//! The waker of a task that waits.
+//!
+//! A waker is its user's code, and it is woken and dropped on the node's thread. A panic in it is
+//! caught and logged there: it ends neither that thread nor what else the step has to do.
+
+use std::fmt;
+use std::task::Waker;
+
+use super::prim::contained;
+
+/// Woken at most once.
+pub(super) struct Task(Option<Waker>);
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").finish_non_exhaustive()
+    }
+}
+
+impl Task {
+    pub(super) fn new(waker: &Waker) -> Task {
+        Task(Some(waker.clone()))
+    }
+
+    /// To be called without a lock: the waker may want the same one.
+    pub(super) fn wake(mut self) {
+        if let Some(waker) = self.0.take() {
+            contained(|| waker.wake());
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(waker) = self.0.take() {
+            contained(|| drop(waker));
+        }
+    }
+}

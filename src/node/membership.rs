@@ -394,6 +394,13 @@ impl Node {
         self.config.heartbeat * (2 * ELECTION_TICKS as u32)
     }
 
+    /// Whether a member is connected and was heard of within the last few heartbeats.
+    pub(super) fn answers(&self, node: NodeId) -> bool {
+        let heard = self.membership.heard.get(&node);
+        let recent = |at: &Time| self.now.mono <= *at + self.config.heartbeat * 3;
+        self.versions.is_connected(node) && heard.is_some_and(recent)
+    }
+
     fn sight(&self, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);

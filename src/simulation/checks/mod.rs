@@ -8,6 +8,7 @@
 pub(crate) mod agreement;
 pub(crate) mod durability;
 pub(crate) mod elections;
+pub(crate) mod handover;
 pub(crate) mod locks;
 pub(crate) mod membership;
 pub(crate) mod order;
@@ -64,6 +65,7 @@ pub(crate) struct Checks {
     pub(crate) history: History,
     moments: u64,
     pub(crate) elections: elections::Elections,
+    pub(crate) handover: handover::Handover,
     pub(crate) locks: locks::Locks,
     pub(crate) membership: membership::Membership,
     pub(crate) order: order::Order,
@@ -82,6 +84,7 @@ impl Checks {
             history: History::default(),
             moments: 0,
             elections: elections::Elections::new(plan.clocks_are_fair()),
+            handover: handover::Handover::default(),
             locks: locks::Locks::new(plan.clocks_are_fair()),
             membership: membership::Membership::default(),
             order: order::Order::default(),

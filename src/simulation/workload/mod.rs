@@ -12,6 +12,7 @@ mod queues;
 mod registers;
 mod sessions;
 mod state;
+pub(crate) mod steady;
 mod watches;
 mod znodes;
 
@@ -44,6 +45,9 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
             11 => kernel.executor.spawn(place, state::run(client)),
             _ => kernel.executor.spawn(place, election::run(client)),
         }
+    }
+    if kernel.plan.rolls.is_some_and(|rolls| rolls.is_planned()) && !kernel.plan.is_guest(place) {
+        kernel.executor.spawn(place, steady::run(new_client(kernel, place, coordinator)));
     }
     if kernel.plan.queues {
         let client = new_client(kernel, place, coordinator);

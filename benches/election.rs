@@ -1,6 +1,12 @@
-//! How long it takes from the death of a leader's process to the next candidate's lead.
+//! How long it takes until somebody leads again: after the death of a leader's process, and after a
+//! planned close.
 //!
-//! `cargo bench --bench election` prints the median and the longest of some rounds, for two session
+//! `cargo bench --bench election -- planned` prints the second alone: three instances with real disks in
+//! this process, two threads of each write without a pause, and the instance that leads Raft is closed
+//! and started again. What counts is the longest time in which no write of any instance was done, and
+//! how long `close` took.
+//!
+//! `cargo bench --bench election` prints both. For the first, it is the median and the longest of some rounds, for two session
 //! timeouts: three processes over TCP with real disks, all on this machine, campaign, and whoever
 //! leads is killed with SIGKILL. The session of the dead one must expire first; what is beyond its
 //! timeout is the cost of the take-over.
@@ -11,23 +17,32 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use quorate::recipes::LeaderLatch;
-use quorate::{Coordinator, WatchMode};
+use quorate::{Coordinator, CreateMode, WatchMode};
 
 const PEERS: &str = "QUORATE_BENCH_PEERS";
 const ADDRESS: &str = "QUORATE_BENCH_ADDRESS";
 const TIMEOUT: &str = "QUORATE_BENCH_TIMEOUT_MS";
 const ROUNDS: usize = 6;
+const PLANNED_ROUNDS: usize = 10;
 
 fn main() {
     if let (Ok(peers), Ok(address)) = (std::env::var(PEERS), std::env::var(ADDRESS)) {
         return worker(&peers, &address);
     }
+    let only_planned = std::env::args().any(|arg| arg == "planned");
+    let is_bench = only_planned || std::env::args().any(|arg| arg == "--bench");
+    planned_close(if is_bench { PLANNED_ROUNDS } else { 1 });
+    if only_planned {
+        return;
+    }
     // `cargo test --benches` only sees whether this runs.
-    let (timeouts, rounds): (&[u64], usize) = match std::env::args().any(|arg| arg == "--bench") {
+    let (timeouts, rounds): (&[u64], usize) = match is_bench {
         true => (&[4_000, 10_000], ROUNDS),
         false => (&[4_000], 1),
     };
@@ -117,15 +132,18 @@ fn next(lines: &Lines) -> (Instant, usize, String) {
     lines.recv_timeout(Duration::from_secs(120)).expect("a line")
 }
 
+/// Of three ports that are free.
+fn addresses() -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
 /// The times, by whether the one that was killed led the Raft cluster as well when it came to lead.
 /// First the timeout that the sessions really have.
 fn take_over(timeout: u64, rounds: usize) -> (String, Vec<Duration>, Vec<Duration>) {
     let dir = tempfile::tempdir().unwrap();
-    let listeners: Vec<TcpListener> =
-        (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let peers: Vec<String> =
-        listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
-    drop(listeners);
+    let peers = addresses();
     let (sender, lines) = channel();
     let mut workers: Vec<Worker> =
         (0..3).map(|place| start(dir.path(), &peers, place, timeout, &sender)).collect();
@@ -153,4 +171,99 @@ fn take_over(timeout: u64, rounds: usize) -> (String, Vec<Duration>, Vec<Duratio
         (leads, campaigning) = (Some((place, says)), workers.len() - 1);
     }
     (granted, others, raft)
+}
+
+/// One instance of a cluster in this process, and those who write there.
+struct Instance {
+    coordinator: Coordinator,
+    writers: Vec<std::thread::JoinHandle<()>>,
+}
+
+/// Writes until its instance is closed, in a new session whenever the last one is over, as threads do
+/// that know nothing of the shutdown. Fails if a write fails before.
+fn write_on(coordinator: &Coordinator, path: &str, acks: &Sender<Instant>, closing: &AtomicBool) {
+    loop {
+        match coordinator.session().create_or_set(path, vec![7; 100], CreateMode::Persistent) {
+            Ok(_) => drop(acks.send(Instant::now())),
+            Err(error) => {
+                assert!(closing.load(Ordering::SeqCst), "a write failed: {error}");
+                if coordinator.status().stopped.is_some() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Instance {
+    fn start(
+        dir: &Path,
+        peers: &[String],
+        place: usize,
+        acks: &Sender<Instant>,
+        closing: &Arc<AtomicBool>,
+    ) -> Instance {
+        let coordinator = Coordinator::builder()
+            .advertise(&peers[place])
+            .data_dir(dir.join(place.to_string()))
+            .join(peers)
+            .unwrap();
+        let writer = |thread: usize| {
+            let (coordinator, acks) = (coordinator.clone(), acks.clone());
+            let (closing, path) = (Arc::clone(closing), format!("/writer-{place}-{thread}"));
+            std::thread::spawn(move || write_on(&coordinator, &path, &acks, &closing))
+        };
+        let writers = (0..2).map(writer).collect();
+        Instance { coordinator, writers }
+    }
+}
+
+/// The longest time in which no write was done, in two seconds from then on.
+fn longest_gap(acked: &Receiver<Instant>, begin: Instant) -> Duration {
+    let (mut last, mut gap) = (begin, Duration::ZERO);
+    while last < begin + Duration::from_secs(2) {
+        let at = acked.recv().expect("they write");
+        gap = gap.max(at.saturating_duration_since(last));
+        last = last.max(at);
+    }
+    gap
+}
+
+fn planned_close(rounds: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses();
+    let (acks, acked) = channel();
+    let flags: Vec<Arc<AtomicBool>> = (0..3).map(|_| Arc::default()).collect();
+    let begin = |place: usize| Instance::start(dir.path(), &peers, place, &acks, &flags[place]);
+    let mut instances: Vec<Instance> = (0..3).map(begin).collect();
+    let (mut gaps, mut closes) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        for instance in &instances {
+            instance.coordinator.wait_ready(Duration::from_secs(60)).unwrap();
+        }
+        // Two seconds of writes: all of them know how the others are.
+        let usual = longest_gap(&acked, Instant::now());
+        let leads = |instance: &Instance| instance.coordinator.status().is_leader;
+        let leader = instances.iter().position(leads).expect("one leads");
+        flags[leader].store(true, Ordering::SeqCst);
+        let closing = Instant::now();
+        instances[leader].coordinator.close();
+        closes.push(closing.elapsed());
+        let gap = longest_gap(&acked, closing);
+        gaps.push((gap, usual));
+        instances[leader].writers.drain(..).for_each(|writer| writer.join().unwrap());
+        flags[leader].store(false, Ordering::SeqCst);
+        instances[leader] = begin(leader);
+    }
+    flags.iter().for_each(|flag| flag.store(true, Ordering::SeqCst));
+    for instance in &mut instances {
+        instance.coordinator.close();
+        instance.writers.drain(..).for_each(|writer| writer.join().unwrap());
+    }
+    for ((gap, usual), close) in gaps.iter().zip(closes) {
+        println!(
+            "planned close of the leader: no write for {gap:.1?} at most, {usual:.1?} before; it took \
+             {close:.1?}"
+        );
+    }
 }

@@ -617,7 +617,11 @@ impl Coordinator {
         recovery::back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)
     }
 
-    /// Stops this instance: closes its sessions, hands over leadership, and ends its threads.
+    /// Stops this instance: hands over leadership, closes its sessions, and ends its threads.
+    ///
+    /// Leadership goes first, whatever the instance's own threads are about, so that the others can
+    /// write again after a few messages and disk writes: their calls wait that long and do not fail.
+    /// New sessions are refused from then on, with [`Error::Stopped`].
     ///
     /// Takes a second at most, unless its disk hangs. If the cluster would lose its majority now, but
     /// another instance is about to take the place of a lost voter, it first waits for that, ten

@@ -142,12 +142,13 @@ pub enum Bug {
     GuestWriteAnew,
     GuestReadEarly,
     ReadyBeforePlace,
+    HandsOverLast,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 126] = [
+    pub const ALL: [Bug; 127] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -273,6 +274,7 @@ impl Bug {
         Bug::GuestWriteAnew,
         Bug::GuestReadEarly,
         Bug::ReadyBeforePlace,
+        Bug::HandsOverLast,
         Bug::TellingsLost,
     ];
 
@@ -470,6 +472,9 @@ impl Bug {
             }
             Bug::UsageUnchecked => {
                 "a transaction is committed though the use of a quota that it has read has changed"
+            }
+            Bug::HandsOverLast => {
+                "a leader that closes hands over when no session is left, and lets more be opened"
             }
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"

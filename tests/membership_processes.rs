@@ -7,9 +7,11 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{PATIENCE, Process, addresses, node, place};
+use crossbeam_channel::Sender;
 use quorate::{Coordinator, CreateMode};
 
 /// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
@@ -319,6 +321,50 @@ fn a_rolling_restart_loses_nothing() {
         peers[1..].iter().map(|address| start(dir.path(), &peers, address)).collect();
     ready(&mut others[0]);
     has_all(&mut others[0], &acked);
+}
+
+/// Threads of the application go on while its instance is closed, and open a session whenever the last
+/// one is over. A leader waited for its sessions to end before it handed over: it went without, and
+/// nobody could write until an election was over.
+#[test]
+fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let join = |address: &String| node(address).data_dir(dir.path().join(address)).join(&peers);
+    let members: Vec<Coordinator> = peers.iter().map(|address| join(address).unwrap()).collect();
+    members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+    let leads = |member: &Coordinator| member.status().is_leader;
+    let leader = loop {
+        match members.iter().position(leads) {
+            Some(leader) => break leader,
+            None => std::thread::yield_now(),
+        }
+    };
+    let (acked, acks) = crossbeam_channel::unbounded();
+    let done = AtomicBool::new(false);
+    let write = |place: usize, acked: Sender<usize>| {
+        while !done.load(Ordering::SeqCst) && members[place].status().stopped.is_none() {
+            let path = format!("/{place}");
+            match members[place].session().create_or_set(&path, b"", CreateMode::Persistent) {
+                Ok(_) => acked.send(place).unwrap(),
+                Err(error) => assert!(place == leader, "a write of another one failed: {error}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for place in 0..3 {
+            let (write, acked) = (&write, acked.clone());
+            scope.spawn(move || write(place, acked));
+        }
+        let mut writing = BTreeSet::new();
+        while writing.len() < 3 {
+            writing.insert(acks.recv_timeout(PATIENCE).unwrap());
+        }
+        members[leader].close();
+        let led = members.iter().any(leads);
+        done.store(true, Ordering::SeqCst);
+        assert!(led, "nobody leads: it has gone without handing over");
+    });
 }
 
 /// Each instance leaves, and one with a new address and a new disk takes its place, while others write.

@@ -12,6 +12,9 @@ use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::znode::SessionId;
 
+/// How long an heir may take to lead before another one is chosen, in heartbeats.
+const HEIR_TICKS: u32 = 4;
+
 impl Node {
     pub(super) fn take_forwarded(&mut self, from: NodeId, request: Request) {
         // Only a leader decides that a session has expired, and a node opens sessions for itself.
@@ -192,20 +195,39 @@ impl Node {
         }
     }
 
-    /// Hands leadership to the voter that has most of the log.
+    /// Hands leadership over, to one heir, until somebody else leads. May be asked for again and again.
+    ///
+    /// raft-rs takes no proposals meanwhile, brings the heir level with the log and tells it once to
+    /// stand for election. An heir that does not lead after [`HEIR_TICKS`] has died or has not received
+    /// that: then another voter is chosen, if there is one.
     pub(super) fn resign(&mut self) {
         if self.raw.raft.state != StateRole::Leader {
             return;
         }
-        let progress = self.raw.raft.prs();
-        let heir = progress
-            .iter()
-            .filter(|(id, progress)| **id != self.id && progress.recent_active)
-            .filter(|(id, _)| self.raw.store().conf_state().voters.contains(id))
-            .max_by_key(|(id, progress)| (progress.matched, **id))
-            .map(|(id, _)| *id);
-        if let Some(heir) = heir {
-            self.raw.transfer_leader(heir);
+        let now = self.now.mono;
+        let mut last = None;
+        if let Some(heir) = self.raw.raft.lead_transferee {
+            if now < self.heir_since + self.config.heartbeat * HEIR_TICKS {
+                return;
+            }
+            self.raw.raft.abort_leader_transfer();
+            last = Some(heir);
         }
+        let Some(heir) = self.heir(last) else { return };
+        self.heir_since = now;
+        self.raw.transfer_leader(heir);
+    }
+
+    /// The voter that can lead soonest: one that answers, and has most of the log.
+    fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
+        let voters = &self.raw.store().conf_state().voters;
+        let progress = self.raw.raft.prs().iter();
+        let candidates = progress.filter(|(id, progress)| {
+            **id != self.id && progress.recent_active && voters.contains(id)
+        });
+        let best = candidates.max_by_key(|(id, progress)| {
+            (Some(**id) != last, self.answers(**id), progress.matched, **id)
+        });
+        best.map(|(id, _)| *id)
     }
 }

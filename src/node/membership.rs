@@ -415,6 +415,13 @@ impl Node {
         stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
     }
 
+    /// Whether a member is connected and was heard of within the last few heartbeats.
+    pub(super) fn answers(&self, node: NodeId) -> bool {
+        let heard = self.membership.heard.get(&node);
+        let recent = |at: &Time| self.now.mono <= *at + self.config.heartbeat * 3;
+        self.versions.is_connected(node) && heard.is_some_and(recent)
+    }
+
     fn sight(&self, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);

@@ -267,6 +267,8 @@ pub(crate) struct Node {
     /// Sessions whose expiry is proposed: no longer renewed.
     expiring: BTreeSet<SessionId>,
     reaper: Reaper,
+    /// Since when leadership is being handed to the present heir.
+    heir_since: Time,
     outgoing: Outgoing,
 
     incoming: Incoming,

@@ -125,6 +125,7 @@ impl Node {
             expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
             reaper: Reaper::new(config.container_period),
+            heir_since: Time::ZERO,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             staged: None,

@@ -365,6 +365,50 @@ fn a_failed_disk_stops_the_node_and_answers_everybody() {
     assert_ne!(new, leader);
 }
 
+/// raft-rs tells an heir once to stand for election. When that was lost, the same heir was waited for
+/// as long as an election takes, and then told again.
+#[test]
+fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    cluster.advance(HEARTBEAT * 20);
+    let term = cluster.node(leader).status().term;
+    let heir = (1..=3).rev().find(|id| *id != leader).unwrap();
+    let other = (1..=3).find(|id| ![leader, heir].contains(id)).unwrap();
+    cluster.cut.insert((leader, heir));
+    for _ in 0..8 {
+        cluster.resign(leader);
+        cluster.settle();
+        cluster.advance(HEARTBEAT);
+    }
+    assert_eq!((cluster.leader(), cluster.node(other).status().term), (Some(other), term + 1));
+}
+
+/// The heir was chosen anew each time that the leader was asked to hand over: when another voter had as
+/// much of the log a moment later, both stood for election, and often neither won.
+#[test]
+fn a_resigning_leader_has_one_heir() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    for follower in &followers {
+        cluster.hosts.get_mut(follower).unwrap().disk_stalled = true;
+    }
+    cluster.set(leader, session, "/", "1");
+    cluster.settle();
+    // One after the other has all of the log.
+    for follower in followers {
+        cluster.hosts.get_mut(&follower).unwrap().disk_stalled = false;
+        cluster.advance(HEARTBEAT);
+        cluster.cut.insert((leader, follower));
+        cluster.resign(leader);
+        cluster.settle();
+    }
+    let stand = cluster.trace.iter().filter(|line| line.contains("TimeoutNow"));
+    assert_eq!(stand.count(), 1);
+}
+
 #[test]
 fn a_resigning_leader_hands_over_at_once() {
     let mut cluster = Cluster::new(3);

@@ -20,6 +20,7 @@ use crate::node::io::{
 };
 use crate::node::message::PeerMessage;
 use crate::pending::Slot;
+use crate::planted::{Bug, planted};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::session::SessionShared;
@@ -58,6 +59,8 @@ struct Closing {
     stays: bool,
     /// Until when it takes its time to close, once it does not.
     until: Time,
+    /// Whether it has led meanwhile.
+    led: bool,
 }
 
 pub(crate) struct Host {
@@ -190,6 +193,7 @@ impl Host {
                     stays_until: now + STAY_TIME,
                     stays: false,
                     until: now + CLOSE_TIME,
+                    led: false,
                 });
                 self.engine.status().leader.is_some()
             }
@@ -240,6 +244,10 @@ impl Host {
 
     fn open(&mut self, session: &Arc<SessionShared>) -> Result<()> {
         let id = session.id;
+        if self.closing.is_some() && !planted(Bug::HandsOverLast) {
+            session.set_state(SessionState::Expired);
+            return Err(Error::Stopped { reason: "it is being closed".to_owned() });
+        }
         let former = self.sessions.get(&id).and_then(|(_, former)| former.upgrade());
         if let Some(former) = former {
             // Held by this very node, which so has the password too. A wrong one must not cost the
@@ -263,7 +271,9 @@ impl Host {
             closing.stays = must_stay && now.mono < closing.stays_until;
             if closing.stays {
                 closing.until = now.mono + CLOSE_TIME;
-            } else if self.sessions.is_empty() {
+            } else if self.sessions.is_empty() || !planted(Bug::HandsOverLast) {
+                // At once: the sessions are closed through the next leader.
+                closing.led |= self.engine.leadership().2;
                 self.inputs.push(Input::Resign);
             }
         }
@@ -362,14 +372,16 @@ impl Host {
             self.shared.stopped().is_some()
                 || (!closing.stays
                     && (self.shared.clock.now() >= closing.until
-                        || (self.sessions.is_empty() && !self.hands_over())))
+                        || (self.sessions.is_empty() && !self.hands_over(closing.led))))
         })
     }
 
-    /// Whether it leads still, with somebody there to lead instead.
-    fn hands_over(&self) -> bool {
+    /// Whether it leads still, with somebody there to lead instead, or has led and its vote may be
+    /// needed for the next leader.
+    fn hands_over(&self, led: bool) -> bool {
         let status = self.engine.status();
-        status.is_leader && status.peers.iter().any(|(_, problem)| problem.is_none())
+        let others = status.peers.iter().any(|(_, problem)| problem.is_none());
+        others && (status.is_leader || (led && status.leader.is_none()))
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {

@@ -24,7 +24,10 @@ pub struct Hunt {
 pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt {
     let mut hunt = Hunt { bug, seeds: 0, found: None };
     // What only an operator can bring about is looked for where there is one.
-    let kind = if bug == Bug::ReadyBeforePlace { Kind::Rolled } else { Kind::Usual };
+    let kind = match bug {
+        Bug::ReadyBeforePlace | Bug::HandsOverLast => Kind::Rolled,
+        _ => Kind::Usual,
+    };
     for seed in seeds {
         plant(Some(bug));
         let report = run_once(seed, length, words, kind);

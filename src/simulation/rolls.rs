@@ -67,6 +67,7 @@ impl World {
             }
             State::Starting { place, .. } if self.is_ready(place) => {
                 self.kernel.count_event("instances rolled");
+                self.kernel.checks.borrow_mut().handover.is_back();
                 self.kernel.trace.say_fault(format_args!("node {place}: is ready"));
                 State::Next { at: now + *operator.random.pick(&[0, 0, SECOND, 10 * SECOND]) }
             }
@@ -87,12 +88,13 @@ impl World {
     }
 
     fn stop_next(&mut self, random: &Random, rolls: Rolls) -> State {
-        let leader = self.leader().filter(|_| random.percent(40));
+        let leader = self.leader().filter(|_| random.percent(60));
         let place = leader.unwrap_or_else(|| random.index(self.processes.len()));
         let coordinator = self.kernel.coordinators.borrow()[place].clone();
         match coordinator.filter(|_| !random.percent(rolls.kills)) {
             Some(coordinator) => {
                 self.kernel.trace.say_fault(format_args!("node {place}: is to close"));
+                self.kernel.checks.borrow_mut().handover.closes(place, self.now());
                 coordinator.close();
                 let now = self.now();
                 self.want_step(place, now);

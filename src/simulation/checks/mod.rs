@@ -9,6 +9,7 @@ pub(crate) mod agreement;
 pub(crate) mod consumers;
 pub(crate) mod durability;
 pub(crate) mod elections;
+pub(crate) mod handover;
 pub(crate) mod locks;
 pub(crate) mod log_time;
 pub(crate) mod membership;
@@ -67,6 +68,7 @@ pub(crate) struct Checks {
     moments: u64,
     pub(crate) consumers: consumers::Consumers,
     pub(crate) elections: elections::Elections,
+    pub(crate) handover: handover::Handover,
     pub(crate) locks: locks::Locks,
     pub(crate) log_time: log_time::LogTime,
     pub(crate) membership: membership::Membership,
@@ -87,6 +89,7 @@ impl Checks {
             moments: 0,
             consumers: consumers::Consumers::default(),
             elections: elections::Elections::new(plan.clocks_are_fair()),
+            handover: handover::Handover::default(),
             locks: locks::Locks::new(plan.clocks_are_fair()),
             log_time: log_time::LogTime::default(),
             membership: membership::Membership::default(),

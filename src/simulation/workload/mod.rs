@@ -13,6 +13,7 @@ mod queues;
 mod registers;
 mod sessions;
 mod state;
+pub(crate) mod steady;
 mod watches;
 mod znodes;
 
@@ -54,6 +55,9 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
         let (kernel, coordinator) = (Rc::clone(kernel), coordinator.clone());
         let client = Client { kernel, place, coordinator, random };
         client.kernel.executor.spawn(place, consumers::run(client.clone()));
+    }
+    if kernel.plan.rolls.is_some_and(|rolls| rolls.is_planned()) && !kernel.plan.is_guest(place) {
+        kernel.executor.spawn(place, steady::run(new_client(kernel, place, coordinator)));
     }
     if kernel.plan.queues {
         let client = new_client(kernel, place, coordinator);

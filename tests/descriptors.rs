@@ -24,7 +24,7 @@ const BYTES: usize = 40_000;
 /// Writes all znodes so often.
 fn write(session: &Session, rounds: usize) {
     for _ in 0..rounds {
-        let set = |number| session.nonblocking().set(&format!("/n{number}"), &vec![7; BYTES]);
+        let set = |number| session.nonblocking().set(&format!("/n{number}"), vec![7; BYTES]);
         let pending: Vec<_> = (0..ZNODES).map(set).collect();
         for one in pending {
             one.wait().unwrap();

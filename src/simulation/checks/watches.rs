@@ -510,10 +510,11 @@ impl Record {
     /// session may not hear.
     fn hidden(&self, oracle: &Oracle, moved: Moved) -> bool {
         let Watched { kind, path, ids, .. } = &self.watched;
-        // Of a net change it may not hear by what the znode is in the end.
-        let in_the_end = moved.installed.and_then(|installed| {
-            oracle.at(path, installed).or_else(|| oracle.at(path, moved.from))
-        });
+        // Of a net change it may not hear by what the znode is in the end, also if it is the member
+        // of a client that compares.
+        let compared = moved.installed.or(moved.is_forgotten().then_some(moved.to));
+        let in_the_end = compared
+            .and_then(|compared| oracle.at(path, compared).or_else(|| oracle.at(path, moved.from)));
         if in_the_end.is_some_and(|known| !known.permits(ids, Permissions::READ)) {
             return true;
         }

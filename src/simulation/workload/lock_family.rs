@@ -84,16 +84,15 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = ReadWriteLock::new(session, "/taken")?;
     for contender in lock.contenders_async().await? {
         let (path, Some(holder)) = (contender.path, contender.session) else { continue };
-        // None that somebody has taken already.
+        // Not this session's own, since others may take that over, and none that is taken already.
+        if holder == session.id() {
+            continue;
+        }
         if handle.data_seen(&path).await.is_ok_and(|data| &data[..] == TAKEN) {
             continue;
         }
         let calls = session.nonblocking();
         let taken = calls.take_over(&path, TAKEN, holder).await?.stat;
-        if taken.version > 0 || taken.czxid != taken.mzxid {
-            // It was this session's own.
-            continue;
-        }
         kernel.count("taken over");
         for _ in 0..client.random.within(1..4) {
             client.think().await;

@@ -3,7 +3,6 @@
 //! full, and now and then it looks in the very moment in which it is woken.
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
@@ -79,13 +78,13 @@ async fn follow(client: &Client, session: &Session) -> Result<()> {
         looks: Mutex::default(),
     });
     while !kernel.is_stopping() && !session.state().is_final() {
-        if client.random.percent(50) {
-            listen(&bell, &looking);
-        }
+        // It wakes for as long as it is kept.
+        let listening = client.random.percent(50).then(|| listen(&bell, &looking));
         let thoughts = *client.random.pick(&[1, 1, 2, 5, 20]);
         for _ in 0..thoughts {
             client.think().await;
         }
+        drop(listening);
         let mut looks = std::mem::take(&mut *looking.looks());
         looks.push(look(session, watch.events())?);
         let jumped = std::mem::replace(&mut installed, installs()) != installs();
@@ -119,11 +118,12 @@ async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result
     Ok(watch)
 }
 
-/// Has the bell's next event wake it.
-fn listen(bell: &Watch, looking: &Arc<Looking>) {
+/// Has the bell's next event wake it, until what this gives is dropped.
+fn listen<'a>(bell: &'a Watch, looking: &Arc<Looking>) -> impl Future + use<'a> {
     bell.events().try_iter().for_each(drop);
     let waker = Waker::from(Arc::clone(looking));
-    let mut next = pin!(bell.next());
+    let mut next = Box::pin(bell.next());
     // What it tells does not matter, only that it wakes.
     let _ = next.as_mut().poll(&mut Context::from_waker(&waker));
+    next
 }

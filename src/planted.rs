@@ -142,7 +142,7 @@ pub enum Bug {
     GuestWriteAnew,
     GuestReadEarly,
     ReadyBeforePlace,
-    HandsOverLast,
+    ClosesWithoutHandover,
 }
 
 #[cfg(any(test, feature = "simulator"))]
@@ -274,7 +274,7 @@ impl Bug {
         Bug::GuestWriteAnew,
         Bug::GuestReadEarly,
         Bug::ReadyBeforePlace,
-        Bug::HandsOverLast,
+        Bug::ClosesWithoutHandover,
         Bug::TellingsLost,
     ];
 
@@ -473,9 +473,7 @@ impl Bug {
             Bug::UsageUnchecked => {
                 "a transaction is committed though the use of a quota that it has read has changed"
             }
-            Bug::HandsOverLast => {
-                "a leader that closes hands over when no session is left, and lets more be opened"
-            }
+            Bug::ClosesWithoutHandover => "a leader that closes goes without handing over",
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

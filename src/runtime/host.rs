@@ -244,7 +244,7 @@ impl Host {
 
     fn open(&mut self, session: &Arc<SessionShared>) -> Result<()> {
         let id = session.id;
-        if self.closing.is_some() && !planted(Bug::HandsOverLast) {
+        if self.closing.is_some() {
             session.set_state(SessionState::Expired);
             return Err(Error::Stopped { reason: "it is being closed".to_owned() });
         }
@@ -271,7 +271,7 @@ impl Host {
             closing.stays = must_stay && now.mono < closing.stays_until;
             if closing.stays {
                 closing.until = now.mono + CLOSE_TIME;
-            } else if self.sessions.is_empty() || !planted(Bug::HandsOverLast) {
+            } else if !planted(Bug::ClosesWithoutHandover) {
                 // At once: the sessions are closed through the next leader.
                 closing.led |= self.engine.leadership().2;
                 self.inputs.push(Input::Resign);

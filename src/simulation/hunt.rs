@@ -25,7 +25,7 @@ pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt
     let mut hunt = Hunt { bug, seeds: 0, found: None };
     // What only an operator can bring about is looked for where there is one.
     let kind = match bug {
-        Bug::ReadyBeforePlace | Bug::HandsOverLast => Kind::Rolled,
+        Bug::ReadyBeforePlace | Bug::ClosesWithoutHandover => Kind::Rolled,
         _ => Kind::Usual,
     };
     for seed in seeds {

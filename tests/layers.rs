@@ -36,7 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("membership", &["machine", "node", "peers", "planted", "version", "znode"]),
-    ("storage", &["storage", "node", "machine", "membership", "error", "znode"]),
+    ("storage", &["storage", "node", "machine", "membership", "error", "planted", "znode"]),
     ("security", &["security", "error"]),
     (
         "transport",

@@ -638,8 +638,18 @@ mod tests {
             golden.sample(name, &bytes);
             // What is added here must not be sent to a peer of a version that has it not: see
             // `version`.
-            let of_3 =
-                ["join", "leave", "gone", "health", "meet", "present", "ask", "tell", "let go"];
+            let of_3 = [
+                "join",
+                "leave",
+                "gone",
+                "health",
+                "meet",
+                "present",
+                "ask",
+                "tell",
+                "let go",
+                "no leader",
+            ];
             let of_3 = of_3.contains(&name) || name.starts_with("guest");
             assert_eq!(bytes[0] >= 8, of_3, "{name} is of a later version");
             assert!(bytes[0] != 0 || bytes[2] < 8, "{name} is of a later version");

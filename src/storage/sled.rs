@@ -203,10 +203,17 @@ impl SledStore {
     }
 
     /// Notes in the directory that its node votes, if it does by this checkpoint.
-    fn note_voter(&mut self, meta: &SnapshotMeta) -> Result<(), StorageError> {
-        match self.directory.identity() {
-            Some(identity) if is_voter(identity, meta) => self.directory.mark_voter(),
-            _ => Ok(()),
+    fn note_voter(&mut self, meta: &SnapshotMeta) {
+        if self.directory.identity().is_some_and(|identity| is_voter(identity, meta)) {
+            self.mark_voter();
+        }
+    }
+
+    /// Best effort: what it is for is durable by then, and as long as the mark is missing, more is
+    /// kept than need be. The next checkpoint tries again.
+    fn mark_voter(&mut self) {
+        if let Err(error) = self.directory.mark_voter() {
+            tracing::warn!(%error, "cannot note that this member votes");
         }
     }
 
@@ -451,7 +458,8 @@ impl LogStore for SledStore {
             // Until here the directory opens as blank, from here on as founded.
             store.directory.take(identity)?;
             store.state = State::Live(Box::new(live));
-            store.note_voter(meta)
+            store.note_voter(meta);
+            Ok(())
         })
     }
 
@@ -506,7 +514,7 @@ impl LogStore for SledStore {
                 );
                 store.directory.clear_quarantined()?;
             }
-            store.note_voter(&replayed.boot.checkpoint)?;
+            store.note_voter(&replayed.boot.checkpoint);
             Ok(replayed.boot)
         })
     }
@@ -525,7 +533,7 @@ impl LogStore for SledStore {
             let testimony = live.testimony();
             live.generation.commit(&testimony)?;
             if has_voted(write.hard_state.as_ref()) {
-                store.directory.mark_voter()?;
+                store.mark_voter();
             }
             Ok(())
         })
@@ -600,7 +608,8 @@ impl LogStore for SledStore {
             let Some(target) = target else {
                 old.bounds = bounds;
                 old.commit_delta(&pending, meta, from)?;
-                return store.note_voter(meta);
+                store.note_voter(meta);
+                return Ok(());
             };
             let number = target.number();
             let first_chain = first_chain(store.directory.origin()?, number);
@@ -621,7 +630,8 @@ impl LogStore for SledStore {
                 let _ = old.generation.close();
                 let _ = store.directory.remove_leftovers(Some(number));
             }
-            store.note_voter(meta)
+            store.note_voter(meta);
+            Ok(())
         })
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use loom::future::block_on;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use crate::every_schedule;
@@ -239,21 +240,33 @@ fn all_tasks_that_wait_are_woken_by_the_end() {
     });
 }
 
-/// Both wait for the same value, and neither takes the event that says that it is there.
+/// Both wait for the same value, and neither takes the event that says that it is there. A third
+/// thread sends it, so that both may be waiting.
 #[test]
 fn all_tasks_that_wait_for_a_value_are_woken_when_it_is_there() {
     every_schedule(|| {
-        let (published, mut sender, events, _) = start(1);
-        let events = Arc::new(events);
-        let until = |events: Arc<EventReceiver<Event>>, published: Arc<Published<u64>>| {
-            block_on(events.until(|_| (**published.read() == 1).then_some(())));
+        let (sender, events) = channel(1);
+        let (mut sender, events): (EventSender<Event>, Arc<EventReceiver<Event>>) =
+            (sender, Arc::new(events));
+        let value = Arc::new(AtomicBool::new(false));
+        let until = |events: &EventReceiver<Event>, value: &AtomicBool| {
+            block_on(events.until(|_| value.load(Ordering::SeqCst).then_some(())));
         };
         let other = {
-            let (events, published) = (Arc::clone(&events), Arc::clone(&published));
-            thread::spawn(move || until(events, published))
+            let (events, value) = (Arc::clone(&events), Arc::clone(&value));
+            thread::spawn(move || until(&events, &value))
         };
-        change(&published, &mut sender, 1..=1);
-        until(events, published);
+        let node = {
+            let value = Arc::clone(&value);
+            thread::spawn(move || {
+                deliver(&mut sender, 1);
+                value.store(true, Ordering::SeqCst);
+                sender.wake();
+                sender
+            })
+        };
+        until(&events, &value);
         other.join().unwrap();
+        drop(node.join().unwrap());
     });
 }

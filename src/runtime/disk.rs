@@ -5,8 +5,9 @@
 //! no write waits for more than one chunk.
 
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Dirty, State};
@@ -18,6 +19,9 @@ use crate::storage::{
 
 /// A write is not joined with more beyond this, and is cut into parts when it is larger itself.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// How long nothing is to be written before the store does what need not be done with each write.
+const REST_AFTER: Duration = Duration::from_millis(5);
 
 /// The node's end of the disk's thread. Dropping it ends the thread once all is written.
 #[derive(Debug)]
@@ -34,7 +38,7 @@ impl Disk {
     pub(crate) fn start(store: Box<dyn LogStore>, done: Sender<Input>) -> std::io::Result<Disk> {
         let (ops, queue) = unbounded();
         let steps = Steps::default();
-        let mut writer = Writer { store, queue, done, stepper: steps.stepper(), checkpoint: None };
+        let mut writer = Writer { store, queue, done, stepper: steps.stepper(), checkpoint: None, busy: false };
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
             .spawn(move || writer.run())?;
@@ -69,6 +73,8 @@ struct Writer {
     done: Sender<Input>,
     stepper: Stepper,
     checkpoint: Option<Checkpoint>,
+    /// Whether something was written since the store was last told of a rest.
+    busy: bool,
 }
 
 /// A checkpoint that is being written.
@@ -96,8 +102,7 @@ impl Writer {
                 self.checkpoint_chunk()?;
                 self.queue.try_recv()
             } else {
-                self.stepper.rest();
-                self.queue.recv().map_err(|_| TryRecvError::Disconnected)
+                self.wait()?
             };
             match op {
                 Ok(op) => self.perform(op)?,
@@ -105,6 +110,23 @@ impl Writer {
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
         }
+    }
+
+    /// Waits for something to do; tells the store if that takes a while.
+    fn wait(&mut self) -> Result<Result<DiskOp, TryRecvError>, StorageError> {
+        self.stepper.rest();
+        if self.busy {
+            match self.queue.recv_timeout(REST_AFTER) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(op) => return Ok(Ok(op)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Err(TryRecvError::Disconnected)),
+            }
+            self.stepper.begin();
+            self.store.rest()?;
+            self.stepper.rest();
+            self.busy = false;
+        }
+        Ok(self.queue.recv().map_err(|_| TryRecvError::Disconnected))
     }
 
     fn perform(&mut self, op: DiskOp) -> Result<(), StorageError> {
@@ -166,6 +188,7 @@ impl Writer {
             }
         }
         append(&mut *self.store, write, || self.stepper.begin())?;
+        self.busy = true;
         self.tell(Input::Written { number });
         Ok(next)
     }

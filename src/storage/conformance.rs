@@ -20,6 +20,10 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     test(&mut || Box::new(disk.open()));
     let dir = tempfile::tempdir().unwrap();
     test(&mut || Box::new(SledStore::open(dir.path(), SledOptions::default()).unwrap()));
+    // The log goes on in another segment all the time.
+    let dir = tempfile::tempdir().unwrap();
+    let options = SledOptions { segment_bytes: 2 << 10, ..SledOptions::default() };
+    test(&mut || Box::new(SledStore::open(dir.path(), options).unwrap()));
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {

@@ -21,12 +21,15 @@ mod directory;
 mod files;
 mod frame;
 mod generation;
+mod log_body;
+mod log_file;
 mod log_index;
 mod memory;
 mod opening;
 mod record;
 mod replay;
 mod rules;
+mod segments;
 mod sled;
 mod witness;
 
@@ -150,6 +153,11 @@ pub(crate) trait LogStore: Send {
     /// Makes a write durable.
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError>;
 
+    /// Called when nothing was written for a while, for what need not be done with each write.
+    fn rest(&mut self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
     /// or when so much has gathered that a new image costs less than it saves. A checkpoint
     /// begun before and not committed is forgotten. Appends may come between the calls.
@@ -203,6 +211,8 @@ impl StorageError {
 pub(crate) fn fuzz(parts: &[&[u8]]) {
     record::fuzz(parts);
     for part in parts {
+        log_body::fuzz(part);
+        log_file::fuzz(part);
         witness::fuzz(part);
     }
 }

@@ -1,20 +1,23 @@
-//! The disk's thread: it alone touches the store.
+//! The threads of the disk: they alone touch the store.
 //!
-//! It takes all the writes that have gathered and makes them durable as one
-//! (group commit), and writes a checkpoint chunk by chunk in between, so that
-//! no write waits for more than one chunk.
+//! `quorate-disk` takes all the writes that have gathered and makes them durable
+//! as one (group commit). `quorate-state` writes the chunks of checkpoints
+//! meanwhile, which no write waits for; when they are durable, `quorate-disk`
+//! makes the checkpoint count by one more write.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input};
 use crate::runtime::watchdog::{Stepper, Steps};
 use crate::storage::{
-    CheckpointKind, HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError,
+    CheckpointKind, Checkpointer, HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError,
 };
 
 /// A write is not joined with more beyond this, and is cut into parts when it is larger itself.
@@ -23,65 +26,153 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// How long nothing is to be written before the store does what need not be done with each write.
 const REST_AFTER: Duration = Duration::from_millis(5);
 
-/// The node's end of the disk's thread. Dropping it ends the thread once all is written.
+/// The node's end of the disk's threads. Dropping it ends them once all is written; a checkpoint
+/// that is not finished by then is given up.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// Node -> disk. Not bounded here: what is in it is bounded by what Raft lets be uncommitted.
-    ops: Option<Sender<DiskOp>>,
+    jobs: Sender<Job>,
     thread: Option<JoinHandle<()>>,
-    /// Its calls of the store, each of which writes a few megabytes at most.
-    steps: Steps,
+    /// The calls of the store by either thread, each of which writes a few megabytes at most.
+    log_steps: Steps,
+    checkpoint_steps: Steps,
+}
+
+/// What `quorate-disk` is asked for.
+#[derive(Debug)]
+enum Job {
+    Op(DiskOp),
+    /// `quorate-state` has made the checkpoint durable; `false` if it was given up.
+    Finished(Result<bool, StorageError>),
+    End,
+}
+
+/// A checkpoint that `quorate-state` is to write.
+struct Order {
+    state: State,
+    dirty: Dirty,
 }
 
 impl Disk {
     /// Starts the thread; what it has done arrives in `done` as inputs for the node.
     pub(crate) fn start(store: Box<dyn LogStore>, done: Sender<Input>) -> std::io::Result<Disk> {
-        let (ops, queue) = unbounded();
-        let steps = Steps::default();
-        let mut writer = Writer { store, queue, done, stepper: steps.stepper(), checkpoint: None, busy: false };
+        let (jobs, queue) = unbounded();
+        let (log_steps, checkpoint_steps) = (Steps::default(), Steps::default());
+        let mut store = store;
+        let failed = |error: StorageError| std::io::Error::other(error.to_string());
+        let checkpointer = store.checkpointer().map_err(failed)?;
+        let state = StateThread::start(checkpointer, jobs.clone(), checkpoint_steps.stepper())?;
+        let stepper = log_steps.stepper();
+        let mut writer =
+            Writer { store, queue, done, stepper, state, checkpoint: None, busy: false };
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
             .spawn(move || writer.run())?;
-        Ok(Disk { ops: Some(ops), thread: Some(thread), steps })
+        Ok(Disk { jobs, thread: Some(thread), log_steps, checkpoint_steps })
     }
 
     pub(crate) fn submit(&self, op: DiskOp) {
-        if let Some(ops) = &self.ops {
-            // A failed writer has reported that already and takes nothing more.
-            let _ = ops.send(op);
-        }
+        // A failed writer has reported that already and takes nothing more.
+        let _ = self.jobs.send(Job::Op(op));
     }
 
-    /// The call of the store that is under way, if one is.
-    pub(crate) fn under_way(&self) -> Option<u64> {
-        self.steps.under_way()
+    /// The calls of the store that are under way, if any are: one of a write, one of a checkpoint.
+    pub(crate) fn under_way(&self) -> [Option<u64>; 2] {
+        [self.log_steps.under_way(), self.checkpoint_steps.under_way()]
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        drop(self.ops.take());
+        let _ = self.jobs.send(Job::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-struct Writer {
-    store: Box<dyn LogStore>,
-    queue: Receiver<DiskOp>,
-    done: Sender<Input>,
-    stepper: Stepper,
-    checkpoint: Option<Checkpoint>,
-    /// Whether something was written since the store was last told of a rest.
-    busy: bool,
+/// `quorate-state`.
+struct StateThread {
+    orders: Option<Sender<Order>>,
+    /// Whether what is under way is to be given up.
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// A checkpoint that is being written.
-struct Checkpoint {
-    chunks: ChunkWriter,
-    meta: SnapshotMeta,
-    keep_from: u64,
+impl StateThread {
+    fn start(
+        mut checkpointer: Box<dyn Checkpointer>,
+        jobs: Sender<Job>,
+        mut stepper: Stepper,
+    ) -> std::io::Result<StateThread> {
+        let (orders, queue) = unbounded::<Order>();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread =
+            std::thread::Builder::new().name("quorate-state".to_owned()).spawn(move || {
+                while let Ok(order) = queue.recv() {
+                    let finished = write(&mut *checkpointer, order, || {
+                        stepper.begin();
+                        !stopped.load(Ordering::Relaxed)
+                    });
+                    stepper.rest();
+                    let _ = jobs.send(Job::Finished(finished));
+                }
+            })?;
+        Ok(StateThread { orders: Some(orders), stop, thread: Some(thread) })
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // The thread ends with this value, and not before.
+            let _ = orders.send(order);
+        }
+    }
+}
+
+impl Drop for StateThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.orders.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Writes the chunks of a checkpoint; asks before each call of the store whether to go on. `false`
+/// if the checkpoint was given up.
+fn write(
+    checkpointer: &mut dyn Checkpointer,
+    Order { state, dirty }: Order,
+    mut goes_on: impl FnMut() -> bool,
+) -> Result<bool, StorageError> {
+    if !goes_on() {
+        return Ok(false);
+    }
+    let chunks = match checkpointer.begin(false)? {
+        CheckpointKind::Full => ChunkWriter::full(state),
+        CheckpointKind::Delta => ChunkWriter::delta(state, dirty),
+    };
+    for chunk in chunks {
+        if !goes_on() || !checkpointer.put_chunk(&chunk)? {
+            return Ok(false);
+        }
+    }
+    Ok(goes_on() && checkpointer.finish()?)
+}
+
+struct Writer {
+    store: Box<dyn LogStore>,
+    queue: Receiver<Job>,
+    done: Sender<Input>,
+    stepper: Stepper,
+    /// Ended before the store is closed, of which it holds a part.
+    state: StateThread,
+    /// The checkpoint that is being written.
+    checkpoint: Option<(SnapshotMeta, u64)>,
+    /// Whether something was written since the store was last told of a rest.
+    busy: bool,
 }
 
 impl Writer {
@@ -95,75 +186,71 @@ impl Writer {
 
     /// Ends well when the node is gone and all is written.
     fn work(&mut self) -> Result<(), StorageError> {
+        let mut next = None;
         loop {
-            let op = if self.checkpoint.is_some() {
-                // A chunk between any two writes: neither waits long for the other.
-                self.stepper.begin();
-                self.checkpoint_chunk()?;
-                self.queue.try_recv()
-            } else {
-                self.wait()?
+            let job = match next.take() {
+                Some(job) => job,
+                None => self.wait()?,
             };
-            match op {
-                Ok(op) => self.perform(op)?,
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return Ok(()),
+            match job {
+                Job::Op(op) => next = self.perform(op)?,
+                Job::Finished(finished) => self.commit(finished?)?,
+                Job::End => return Ok(()),
             }
         }
     }
 
     /// Waits for something to do; tells the store if that takes a while.
-    fn wait(&mut self) -> Result<Result<DiskOp, TryRecvError>, StorageError> {
+    fn wait(&mut self) -> Result<Job, StorageError> {
         self.stepper.rest();
         if self.busy {
             match self.queue.recv_timeout(REST_AFTER) {
+                Ok(job) => return Ok(job),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Job::End),
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(op) => return Ok(Ok(op)),
-                Err(RecvTimeoutError::Disconnected) => return Ok(Err(TryRecvError::Disconnected)),
             }
             self.stepper.begin();
             self.store.rest()?;
             self.stepper.rest();
             self.busy = false;
         }
-        Ok(self.queue.recv().map_err(|_| TryRecvError::Disconnected))
+        Ok(self.queue.recv().unwrap_or(Job::End))
     }
 
-    fn perform(&mut self, op: DiskOp) -> Result<(), StorageError> {
-        let mut next = Some(op);
-        while let Some(op) = next.take() {
-            match op {
-                DiskOp::Write { number, write } => next = self.write(number, write)?,
-                DiskOp::Install { number, hard_state, meta, state } => {
-                    // It replaces everything, a checkpoint under way included.
-                    self.checkpoint = None;
-                    let store = &mut *self.store;
-                    install(store, hard_state, &meta, state, || self.stepper.begin())?;
-                    self.tell(Input::Written { number });
-                }
-                DiskOp::Identify { number, identity } => {
-                    self.stepper.begin();
-                    self.store.set_identity(&identity)?;
-                    self.tell(Input::Written { number });
-                }
-                DiskOp::Promise { number, promise } => {
-                    self.stepper.begin();
-                    self.store.keep_promise(&promise)?;
-                    self.tell(Input::Written { number });
-                }
-                DiskOp::Removed { number } => {
-                    self.stepper.begin();
-                    self.store.mark_removed()?;
-                    self.tell(Input::Written { number });
-                }
-                DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
-                    self.stepper.begin();
-                    let chunks = begin_checkpoint(&mut *self.store, state, dirty)?;
-                    self.checkpoint = Some(Checkpoint { chunks, meta, keep_from });
-                }
+    /// Does an operation; gives back what came next, if it has taken that from the queue.
+    fn perform(&mut self, op: DiskOp) -> Result<Option<Job>, StorageError> {
+        let number = match op {
+            DiskOp::Write { number, write } => return self.write(number, write),
+            DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
+                self.checkpoint = Some((meta, keep_from));
+                self.state.order(Order { state, dirty });
+                return Ok(None);
             }
-        }
-        Ok(())
+            DiskOp::Install { number, hard_state, meta, state } => {
+                // It replaces everything, a checkpoint under way included.
+                self.checkpoint = None;
+                let store = &mut *self.store;
+                install(store, hard_state, &meta, state, || self.stepper.begin())?;
+                number
+            }
+            DiskOp::Identify { number, identity } => {
+                self.stepper.begin();
+                self.store.set_identity(&identity)?;
+                number
+            }
+            DiskOp::Promise { number, promise } => {
+                self.stepper.begin();
+                self.store.keep_promise(&promise)?;
+                number
+            }
+            DiskOp::Removed { number } => {
+                self.stepper.begin();
+                self.store.mark_removed()?;
+                number
+            }
+        };
+        self.tell(Input::Written { number });
+        Ok(None)
     }
 
     /// Writes this and all the writes that have gathered behind it; gives back what came next.
@@ -171,13 +258,13 @@ impl Writer {
         &mut self,
         mut number: u64,
         mut write: LogWrite,
-    ) -> Result<Option<DiskOp>, StorageError> {
+    ) -> Result<Option<Job>, StorageError> {
         let mut next = None;
         while size(&write) < WRITE_BYTES_MAX
-            && let Ok(op) = self.queue.try_recv()
+            && let Ok(job) = self.queue.try_recv()
         {
-            match op {
-                DiskOp::Write { number: later, write: more } => {
+            match job {
+                Job::Op(DiskOp::Write { number: later, write: more }) => {
                     number = later;
                     merge(&mut write, more);
                 }
@@ -193,18 +280,13 @@ impl Writer {
         Ok(next)
     }
 
-    fn checkpoint_chunk(&mut self) -> Result<(), StorageError> {
-        let Some(checkpoint) = &mut self.checkpoint else {
-            return Ok(());
-        };
-        if let Some(chunk) = checkpoint.chunks.next() {
-            return self.store.put_chunk(&chunk);
+    /// Makes the checkpoint count that was finished, if it is still wanted.
+    fn commit(&mut self, is_finished: bool) -> Result<(), StorageError> {
+        if is_finished && let Some((meta, keep_from)) = self.checkpoint.take() {
+            self.stepper.begin();
+            self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
+            self.tell(Input::CheckpointDone { index: meta.index });
         }
-        let (meta, keep_from) = (&checkpoint.meta, checkpoint.keep_from);
-        self.store.commit_checkpoint(meta, LogAfter::From(keep_from))?;
-        let index = meta.index;
-        self.checkpoint = None;
-        self.tell(Input::CheckpointDone { index });
         Ok(())
     }
 
@@ -238,24 +320,11 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             Ok(Input::Written { number })
         }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
-            for chunk in begin_checkpoint(store, state, dirty)? {
-                store.put_chunk(&chunk)?;
-            }
+            write(&mut *store.checkpointer()?, Order { state, dirty }, || true)?;
             store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
             Ok(Input::CheckpointDone { index: meta.index })
         }
     }
-}
-
-fn begin_checkpoint(
-    store: &mut dyn LogStore,
-    state: State,
-    dirty: Dirty,
-) -> Result<ChunkWriter, StorageError> {
-    Ok(match store.begin_checkpoint(false)? {
-        CheckpointKind::Full => ChunkWriter::full(state),
-        CheckpointKind::Delta => ChunkWriter::delta(state, dirty),
-    })
 }
 
 /// Replaces everything; says so before each call of the store.
@@ -267,11 +336,14 @@ fn install(
     mut step: impl FnMut(),
 ) -> Result<(), StorageError> {
     step();
-    store.begin_checkpoint(true)?;
+    let mut writer = store.checkpointer()?;
+    writer.begin(true)?;
     for chunk in ChunkWriter::full(state) {
         step();
-        store.put_chunk(&chunk)?;
+        writer.put_chunk(&chunk)?;
     }
+    step();
+    writer.finish()?;
     step();
     store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
 }
@@ -452,6 +524,6 @@ mod tests {
         let hard_state = HardState { term: 2, vote: 0, commit: 100 };
         let mut steps = 0;
         install(&mut store, hard_state, &meta, machine.state(), || steps += 1).unwrap();
-        assert_eq!(steps, 1 + chunks + 1);
+        assert_eq!(steps, 1 + chunks + 2);
     }
 }

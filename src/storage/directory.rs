@@ -32,10 +32,11 @@ use super::files::{
     sync_directory,
 };
 use super::frame::{FRAME_BYTES_MAX, Format, Frame};
+use super::generation::Generation;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, refuse};
 use super::witness::Witness;
-use super::{Identity, StorageError};
+use super::{Identity, SledOptions, StorageError};
 use crate::machine::command::NodeId;
 use crate::membership::Promise;
 
@@ -98,6 +99,25 @@ struct Takeover {
     before: String,
     /// Whether all of it is there.
     cleared: bool,
+}
+
+/// Where the generations of a directory live.
+#[derive(Clone, Debug)]
+pub(super) struct GenerationPaths(PathBuf);
+
+impl GenerationPaths {
+    pub(super) fn path(&self, number: u64) -> PathBuf {
+        self.0.join(format!("{GENERATION}{number:06}"))
+    }
+
+    /// Makes an empty generation.
+    pub(super) fn create(
+        &self,
+        number: u64,
+        options: &SledOptions,
+    ) -> Result<Generation, StorageError> {
+        Generation::create(self.path(number), number, &options.tuning())
+    }
 }
 
 /// A locked data directory.
@@ -325,9 +345,9 @@ impl Directory {
         }
     }
 
-    /// Where a generation lives.
-    pub(super) fn generation(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{GENERATION}{number:06}"))
+    /// Where the generations live.
+    pub(super) fn generations(&self) -> GenerationPaths {
+        GenerationPaths(self.path.clone())
     }
 
     /// Where the log lives.

@@ -305,8 +305,21 @@ fn corrupt_error(what: &str, reason: &str) -> StorageError {
     StorageError::Corrupt { what: format!("{what}: {reason}") }
 }
 
+/// Makes a panic an error: sled panics as often as it fails.
+pub(super) fn guarded<T>(
+    call: impl FnOnce() -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result,
+        Err(panic) => Err(StorageError::Io {
+            what: "a panic in the store".to_owned(),
+            reason: panic_text(&*panic),
+        }),
+    }
+}
+
 /// What a panic said.
-pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {

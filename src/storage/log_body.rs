@@ -41,20 +41,6 @@ pub(super) struct CheckpointBody {
     pub(super) kept_from: u64,
 }
 
-impl CheckpointBody {
-    /// The bytes of the full image, and of all deltas.
-    pub(super) fn bytes(&self) -> (u64, u64) {
-        let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
-        let base = self.parts.first().map_or(0, |part| part.bytes);
-        (base, all - base)
-    }
-
-    /// Larger than the id of every part.
-    pub(super) fn next_part(&self) -> u64 {
-        self.parts.last().map_or(1, |part| part.id.saturating_add(1))
-    }
-}
-
 /// The full image or a delta.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckpointPart {

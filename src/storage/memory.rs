@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rules::{Bounds, check_successor, refuse};
 use super::{
-    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
+    Boot, CheckpointKind, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
     SnapshotMeta, StorageError,
 };
 use crate::membership::Promise;
@@ -59,7 +59,7 @@ impl MemoryDisk {
                 .image
                 .as_ref()
                 .map_or_else(Promise::default, |image| image.promise.clone()),
-            pending: None,
+            pending: Arc::default(),
             failed: None,
         }
     }
@@ -80,7 +80,7 @@ pub(crate) struct MemoryStore {
     identity: Option<Identity>,
     promise: Promise,
     /// The checkpoint begun and not yet committed.
-    pending: Option<(CheckpointKind, Vec<Vec<u8>>)>,
+    pending: Arc<Mutex<Pending>>,
     failed: Option<String>,
 }
 
@@ -224,26 +224,10 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        self.call(|store, disk| {
-            let image = founded(disk)?;
-            let kind = if full || image.checkpoints.len() > DELTAS_MAX {
-                CheckpointKind::Full
-            } else {
-                CheckpointKind::Delta
-            };
-            store.pending = Some((kind, Vec::new()));
-            Ok(kind)
-        })
-    }
-
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        self.call(|store, _| match &mut store.pending {
-            Some((_, chunks)) => {
-                chunks.push(chunk.to_vec());
-                Ok(())
-            }
-            None => refuse("a chunk, and no checkpoint was begun".to_owned()),
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        self.call(|store, _| -> Result<Box<dyn Checkpointer>, StorageError> {
+            let (disk, pending) = (Arc::clone(&store.shared), Arc::clone(&store.pending));
+            Ok(Box::new(MemoryCheckpointer { disk, pending, begun: 0 }))
         })
     }
 
@@ -253,8 +237,9 @@ impl LogStore for MemoryStore {
         log: LogAfter,
     ) -> Result<(), StorageError> {
         self.call(|store, disk| {
-            let Some((kind, chunks)) = store.pending.take() else {
-                return refuse("a commit, and no checkpoint was begun".to_owned());
+            let Some(Begun { kind, chunks, is_finished: true }) = pending(&store.pending).take()
+            else {
+                return refuse("a commit of a checkpoint that is not finished".to_owned());
             };
             let image = founded(disk)?;
             let full = kind == CheckpointKind::Full;
@@ -273,5 +258,73 @@ impl LogStore for MemoryStore {
             }
             Ok(())
         })
+    }
+}
+
+/// The checkpoint that was begun last.
+#[derive(Debug, Default)]
+struct Pending {
+    number: u64,
+    begun: Option<Begun>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    kind: CheckpointKind,
+    chunks: Vec<Vec<u8>>,
+    is_finished: bool,
+}
+
+impl Pending {
+    fn take(&mut self) -> Option<Begun> {
+        self.begun.take()
+    }
+
+    /// The checkpoint of this number, if no other one was begun since.
+    fn of(&mut self, number: u64) -> Result<Option<&mut Begun>, StorageError> {
+        if self.number != number {
+            return Ok(None);
+        }
+        match &mut self.begun {
+            Some(begun) => Ok(Some(begun)),
+            None => refuse("no checkpoint was begun".to_owned()),
+        }
+    }
+}
+
+/// Each change is a single assignment, so a lock that is poisoned guards a sound value.
+fn pending(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes checkpoints into memory.
+struct MemoryCheckpointer {
+    disk: Arc<Mutex<Disk>>,
+    pending: Arc<Mutex<Pending>>,
+    begun: u64,
+}
+
+impl Checkpointer for MemoryCheckpointer {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
+        let full = full || deltas > DELTAS_MAX;
+        let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
+        let mut pending = pending(&self.pending);
+        self.begun = pending.number + 1;
+        let begun = Some(Begun { kind, chunks: Vec::new(), is_finished: false });
+        *pending = Pending { number: self.begun, begun };
+        Ok(kind)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<bool, StorageError> {
+        let mut pending = pending(&self.pending);
+        let begun = pending.of(self.begun)?;
+        Ok(begun.map(|begun| begun.chunks.push(chunk.to_vec())).is_some())
+    }
+
+    fn finish(&mut self) -> Result<bool, StorageError> {
+        let mut pending = pending(&self.pending);
+        let begun = pending.of(self.begun)?;
+        Ok(begun.map(|begun| begun.is_finished = true).is_some())
     }
 }

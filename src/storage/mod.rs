@@ -17,6 +17,7 @@
 //! - One thread calls it.
 
 mod anew;
+mod checkpoint;
 mod directory;
 mod files;
 mod frame;
@@ -158,17 +159,28 @@ pub(crate) trait LogStore: Send {
         Ok(())
     }
 
-    /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
-    /// or when so much has gathered that a new image costs less than it saves. A checkpoint
-    /// begun before and not committed is forgotten. Appends may come between the calls.
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
+    /// What writes the chunks of checkpoints, while appends go on: for another thread, if that is
+    /// wanted. Of a store that is loaded.
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError>;
 
-    /// Adds a chunk, of any size up to a few MiB.
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError>;
-
-    /// Makes the checkpoint count, at once and durably. `Reset` goes with `Full` only.
+    /// Makes the checkpoint that was finished last count, at once and durably. `Reset` goes with
+    /// `Full` only.
     fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter)
     -> Result<(), StorageError>;
+}
+
+/// Writes the chunks of one checkpoint after the other. None of them counts before it is committed.
+pub(crate) trait Checkpointer: Send {
+    /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
+    /// or when so much has gathered that a new image costs less than it saves. A checkpoint that
+    /// was begun before and not committed is forgotten, whoever has begun it.
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
+
+    /// Adds a chunk, of any size up to a few MiB. `false` if the checkpoint was forgotten.
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<bool, StorageError>;
+
+    /// Makes all chunks durable. `false` if the checkpoint was forgotten.
+    fn finish(&mut self) -> Result<bool, StorageError>;
 }
 
 /// Why a store failed.

@@ -14,22 +14,22 @@
 //! pool among all databases of a process and may not serve another one after
 //! it. In a process that aborts on panic there is nothing to catch.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
-use super::generation::{Generation, Tuning, panic_text};
-use super::log_body::{CheckpointBody, CheckpointPart, LogBodyRef};
+use super::generation::{Generation, Tuning, guarded};
+use super::checkpoint::{Checkpoints, Finished, Shared, write_first};
+use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::{LogFile, RecordKind};
 use super::log_index::{LogIndex, Span};
 use super::opening;
-use super::record::{ChunkId, encode, first_chunk_chain, log_id};
+use super::record::log_id;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, refuse};
 use super::witness::{Testimony, Witness};
 use super::{
-    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite,
+    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite,
     SnapshotMeta, StorageError,
 };
 use crate::membership::Promise;
@@ -63,7 +63,7 @@ impl Default for SledOptions {
 }
 
 impl SledOptions {
-    fn tuning(&self) -> Tuning {
+    pub(super) fn tuning(&self) -> Tuning {
         Tuning {
             cache_bytes: self.cache_bytes,
             // Not an option: the largest value that makes no blob depends on it.
@@ -72,17 +72,12 @@ impl SledOptions {
     }
 }
 
-/// How many times longer than what lives in it the database may be.
-const FILE_BYTES_FACTOR: u64 = 4;
-
 /// A node's store in a data directory.
 #[derive(Debug)]
 pub(crate) struct SledStore {
     options: SledOptions,
     failed: Option<String>,
     state: State,
-    /// The checkpoint begun and not yet committed.
-    pending: Option<Pending>,
     /// Last, so that the lock outlives the databases.
     directory: Directory,
 }
@@ -106,8 +101,7 @@ struct Opened {
 /// A store that can be written.
 #[derive(Debug)]
 struct Live {
-    /// Closed before the generation's directory is given up.
-    generation: Generation,
+    checkpoints: Shared,
     log: LogFile,
     log_id: u64,
     witness: Witness,
@@ -116,19 +110,6 @@ struct Live {
     hard_state: HardState,
     bounds: Bounds,
     index: LogIndex,
-    /// What counts.
-    checkpoint: CheckpointBody,
-    next_part: u64,
-    /// Parts of checkpoints that were begun and count for nothing.
-    stale: Vec<u64>,
-}
-
-/// A checkpoint on its way.
-#[derive(Debug)]
-struct Pending {
-    /// The new generation of a full checkpoint; a delta goes into the one there is.
-    target: Option<Generation>,
-    part: CheckpointPart,
 }
 
 /// After so many records the witness is written although there was no pause.
@@ -165,7 +146,7 @@ impl SledStore {
                 .map(|opened| State::Opened(Box::new(opened))),
         };
         match opened {
-            Ok(state) => Ok(SledStore { options, failed: None, state, pending: None, directory }),
+            Ok(state) => Ok(SledStore { options, failed: None, state, directory }),
             Err(error) => Err(directory.quarantine_if_corrupt(error)),
         }
     }
@@ -179,7 +160,7 @@ impl SledStore {
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
         let replay = read_log(&log, log_id(directory.origin()?), &last)?;
         let number = replay.checkpoint.generation;
-        let path = directory.generation(number);
+        let path = directory.generations().path(number);
         size.set(Generation::bytes_in(&path));
         let generation = Generation::open(path, number, &options.tuning())?;
         Ok(Opened { generation, replay, witness })
@@ -194,13 +175,7 @@ impl SledStore {
             let reason = reason.clone();
             return Err(StorageError::Poisoned { reason });
         }
-        let result = match catch_unwind(AssertUnwindSafe(|| call(self))) {
-            Ok(result) => result,
-            Err(panic) => Err(StorageError::Io {
-                what: "a panic in the store".to_owned(),
-                reason: panic_text(&*panic),
-            }),
-        };
+        let result = guarded(|| call(self));
         result.map_err(|error| {
             self.failed = Some(error.to_string());
             self.directory.quarantine_if_corrupt(error)
@@ -213,11 +188,6 @@ impl SledStore {
             State::Opened(..) => refuse("the store is not loaded".to_owned()),
             State::Blank => refuse("the store is blank".to_owned()),
         }
-    }
-
-    fn create_generation(&self, number: u64) -> Result<Generation, StorageError> {
-        let path = self.directory.generation(number);
-        Generation::create(path, number, &self.options.tuning())
     }
 }
 
@@ -245,15 +215,12 @@ impl Live {
         Ok(())
     }
 
-    /// Makes a checkpoint count whose chunks are durable, and drops what it makes needless.
-    fn commit(
-        &mut self,
-        generation: u64,
-        parts: Vec<CheckpointPart>,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-        bounds: Bounds,
-    ) -> Result<(), StorageError> {
+    /// Makes the finished checkpoint count, and drops what it makes needless.
+    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<(), StorageError> {
+        let shared = self.checkpoints.clone();
+        let mut checkpoints = shared.lock();
+        let Finished { is_full, generation, parts } = checkpoints.finished()?;
+        let bounds = self.bounds.after_checkpoint(meta, log, is_full)?;
         let next_seq = self.log.last().seq + 1;
         let (hard_state, log_from, dropped) = match log {
             LogAfter::From(from) => {
@@ -274,38 +241,13 @@ impl Live {
         self.log.drop_before(kept_from);
         self.hard_state = hard_state;
         self.bounds = bounds;
-        self.next_part = self.next_part.max(body.next_part());
-        self.checkpoint = body;
+        let finished = Finished { is_full, generation, parts: body.parts };
+        if let Some(old) = checkpoints.committed(finished) {
+            self.log.dispose(old);
+        }
         Ok(())
     }
 }
-
-impl Pending {
-    fn new(target: Option<Generation>, log_id: u64, generation: u64, id: u64) -> Pending {
-        let chain = first_chunk_chain(log_id, generation, id);
-        Pending { target, part: CheckpointPart { id, chunks: 0, bytes: 0, chain } }
-    }
-
-    fn put(
-        part: &mut CheckpointPart,
-        generation: &mut Generation,
-        chunk: &[u8],
-    ) -> Result<(), StorageError> {
-        let id = ChunkId { group: part.id, number: part.chunks };
-        let record = encode(id, part.chain, chunk);
-        generation.write(&record)?;
-        let Some(chunks) = part.chunks.checked_add(1) else {
-            return refuse("more chunks than can be counted".to_owned());
-        };
-        part.chunks = chunks;
-        part.bytes += record.bytes;
-        part.chain = record.chain;
-        Ok(())
-    }
-}
-
-/// The part of a checkpoint that a generation begins with.
-const FIRST_PART: u64 = 1;
 
 impl LogStore for SledStore {
     fn identity(&self) -> Option<&Identity> {
@@ -347,13 +289,9 @@ impl LogStore for SledStore {
             let io = |error| super::files::io_error("clearing the directory", &error);
             store.directory.remove_leftovers(None).map_err(io)?;
             let log_id = log_id(&Directory::origin_of(identity));
-            let mut generation = store.create_generation(FIRST_GENERATION)?;
-            let Pending { mut part, .. } =
-                Pending::new(None, log_id, FIRST_GENERATION, FIRST_PART);
-            for chunk in chunks {
-                Pending::put(&mut part, &mut generation, &chunk)?;
-            }
-            generation.sync()?;
+            let (paths, options) = (store.directory.generations(), store.options);
+            let (generation, part) =
+                write_first(&paths, &options, log_id, FIRST_GENERATION, chunks)?;
             let dir = store.directory.log();
             let mut log = LogFile::create(&dir, log_id, store.options.segment_bytes)?;
             let checkpoint = CheckpointBody {
@@ -377,8 +315,10 @@ impl LogStore for SledStore {
             super::files::sync_directory(&dir).map_err(io)?;
             // Until here the directory opens as blank, from here on as founded.
             store.directory.take(identity)?;
+            let parts = checkpoint.parts;
+            let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             store.state = State::Live(Box::new(Live {
-                generation,
+                checkpoints: Shared::new(checkpoints),
                 log,
                 log_id,
                 witness,
@@ -386,9 +326,6 @@ impl LogStore for SledStore {
                 hard_state,
                 bounds,
                 index: LogIndex::default(),
-                next_part: checkpoint.next_part(),
-                checkpoint,
-                stale: Vec::new(),
             }));
             Ok(())
         })
@@ -402,7 +339,9 @@ impl LogStore for SledStore {
                     // As the next start would read it.
                     let replayed = read_log(live.log.dir(), live.log_id, &live.testimony());
                     let boot = replayed.and_then(|mut replay| {
-                        read_chunks(&live.generation, live.log_id, &replay.checkpoint, sink)?;
+                        let checkpoints = live.checkpoints.lock();
+                        let generation = checkpoints.generation();
+                        read_chunks(generation, live.log_id, &replay.checkpoint, sink)?;
                         Ok(replay.boot())
                     });
                     store.state = State::Live(live);
@@ -415,17 +354,17 @@ impl LogStore for SledStore {
             read_chunks(&generation, log_id, &replay.checkpoint, sink)?;
             let boot = replay.boot();
             let LogReplay { scan, checkpoint, hard_state, bounds, index, .. } = replay;
-            let counts = |group: &u64| checkpoint.parts.iter().any(|part| part.id == *group);
-            let groups = generation.chunk_groups()?;
-            let next_group = groups.iter().max().map_or(1, |group| group.saturating_add(1));
             // Only now that all of it is known to be sound. Best effort: what stays is removed by
             // a later open.
             let _ = store.directory.remove_leftovers(Some(generation.number()));
             let (dir, length) = (store.directory.log(), store.options.segment_bytes);
             let mut log = LogFile::resume(&dir, log_id, length, scan)?;
             log.drop_before(checkpoint.kept_from);
+            let (paths, options) = (store.directory.generations(), store.options);
+            let parts = checkpoint.parts;
+            let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             let mut live = Live {
-                generation,
+                checkpoints: Shared::new(checkpoints),
                 log,
                 log_id,
                 witness,
@@ -433,13 +372,9 @@ impl LogStore for SledStore {
                 hard_state,
                 bounds,
                 index,
-                next_part: checkpoint.next_part().max(next_group),
-                stale: groups.into_iter().filter(|group| !counts(group)).collect(),
-                checkpoint,
             };
             // A record that the witness has not seen may be acknowledged from now on.
             live.testify()?;
-            store.pending = None;
             store.state = State::Live(Box::new(live));
             Ok(boot)
         })
@@ -473,50 +408,9 @@ impl LogStore for SledStore {
         self.call(|store| store.live()?.testify())
     }
 
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        self.call(|store| {
-            let options = store.options;
-            let abandoned = store.pending.take();
-            let live = store.live()?;
-            if let Some(pending) = abandoned
-                && pending.target.is_none()
-            {
-                live.stale.push(pending.part.id);
-            }
-            for part in std::mem::take(&mut live.stale) {
-                live.generation.remove_group(part)?;
-            }
-            let (base, deltas) = live.checkpoint.bytes();
-            let deltas_max = base.max(options.delta_bytes_min);
-            let file_max = (FILE_BYTES_FACTOR * (base + deltas)).max(options.file_bytes_min);
-            let full = full
-                || deltas > deltas_max
-                || live.checkpoint.parts.len() > options.deltas_max
-                || live.generation.file_bytes()? > file_max;
-            let (log_id, number) = (live.log_id, live.generation.number());
-            if !full {
-                let part = live.next_part;
-                live.next_part += 1;
-                store.pending = Some(Pending::new(None, log_id, number, part));
-                return Ok(CheckpointKind::Delta);
-            }
-            let target = Some(store.create_generation(number + 1)?);
-            store.pending = Some(Pending::new(target, log_id, number + 1, FIRST_PART));
-            Ok(CheckpointKind::Full)
-        })
-    }
-
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        self.call(|store| {
-            let Some(mut pending) = store.pending.take() else {
-                return refuse("a chunk, and no checkpoint was begun".to_owned());
-            };
-            match &mut pending.target {
-                Some(target) => Pending::put(&mut pending.part, target, chunk)?,
-                None => Pending::put(&mut pending.part, &mut store.live()?.generation, chunk)?,
-            }
-            store.pending = Some(pending);
-            Ok(())
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        self.call(|store| -> Result<Box<dyn Checkpointer>, StorageError> {
+            Ok(Box::new(store.live()?.checkpoints.writer()))
         })
     }
 
@@ -525,39 +419,17 @@ impl LogStore for SledStore {
         meta: &SnapshotMeta,
         log: LogAfter,
     ) -> Result<(), StorageError> {
-        self.call(|store| {
-            let Some(Pending { target, part }) = store.pending.take() else {
-                return refuse("a commit, and no checkpoint was begun".to_owned());
-            };
-            let live = store.live()?;
-            let bounds = live.bounds.after_checkpoint(meta, log, target.is_some())?;
-            let Some(mut target) = target else {
-                live.generation.sync()?;
-                let mut parts = live.checkpoint.parts.clone();
-                parts.push(part);
-                return live.commit(live.generation.number(), parts, meta, log, bounds);
-            };
-            target.sync()?;
-            // Its parts are numbered from the first on again.
-            live.next_part = 0;
-            live.stale.clear();
-            live.commit(target.number(), vec![part], meta, log, bounds)?;
-            let old = std::mem::replace(&mut live.generation, target);
-            live.log.dispose(old);
-            Ok(())
-        })
+        self.call(|store| store.live()?.commit(meta, log))
     }
 }
 
 impl Drop for SledStore {
     fn drop(&mut self) {
-        // An append is durable when it returns: only chunks without a manifest may be lost here.
-        // The databases close before the lock is given up.
-        self.pending = None;
         if let (State::Live(live), None) = (&mut self.state, &self.failed) {
             // Best effort, as after a crash.
             let _ = live.testify();
         }
+        // The databases close before the lock is given up.
         self.state = State::Blank;
     }
 }

@@ -102,17 +102,19 @@ impl Script {
             self.advance();
             return ack(self.step);
         };
-        store.begin_checkpoint(*full).unwrap();
+        let mut writer = store.checkpointer().unwrap();
+        writer.begin(*full).unwrap();
         let (before, after) = chunks.split_at(chunks.len() / 2);
         for chunk in before {
-            store.put_chunk(chunk).unwrap();
+            assert!(writer.put_chunk(chunk).unwrap());
         }
         store.append(write).unwrap();
         self.advance();
         ack(self.step);
         for chunk in after {
-            store.put_chunk(chunk).unwrap();
+            assert!(writer.put_chunk(chunk).unwrap());
         }
+        assert!(writer.finish().unwrap());
         store.commit_checkpoint(meta, *log).unwrap();
         self.advance();
         ack(self.step);

@@ -40,6 +40,7 @@ mod hashes;
 mod history;
 pub(crate) mod io;
 mod lead;
+mod leader_loss;
 #[cfg(test)]
 mod learners_tests;
 mod local;
@@ -207,6 +208,7 @@ pub(crate) struct Node {
     election_timeout: usize,
     timeout_grounds: (u64, StateRole, NodeId),
     leaderless_ticks: usize,
+    leader_loss: Option<leader_loss::LeaderLoss>,
     /// When something last came from a leader, or this node led. (For a learner, Raft never takes a
     /// leader for gone.)
     led_at: Time,
@@ -427,15 +429,12 @@ impl Node {
             // One tick however late it is: ticks missed while paused must not start an election
             // before the messages that wait are read.
             self.next_tick = now.mono + self.config.heartbeat;
-            // A node stands for election only with a log that is all on its disk: raft-rs relies on
-            // it, and who cannot write should not lead.
-            let log = &self.raw.raft.raft_log;
-            let durable = log.persisted == log.last_index();
-            if self.installing.is_none() && (durable || raft_leads(&self.raw)) {
+            if self.may_campaign() || (self.installing.is_none() && raft_leads(&self.raw)) {
                 self.leaderless_ticks += usize::from(self.raw.raft.leader_id == 0);
                 self.draw_timeout();
                 self.raw.tick();
             }
+            self.hasten_election()?;
             self.pulse();
         }
         self.form()?;
@@ -443,6 +442,13 @@ impl Node {
         self.draw_timeout();
         self.finish();
         Ok(())
+    }
+
+    /// Whether this node may stand for election: only with a log that is all on its disk. raft-rs
+    /// relies on it, and a node that cannot write should not lead.
+    fn may_campaign(&self) -> bool {
+        let log = &self.raw.raft.raft_log;
+        self.installing.is_none() && log.persisted == log.last_index()
     }
 
     /// Puts our own election timeout in the place of the one that raft-rs draws from a generator
@@ -493,6 +499,7 @@ impl Node {
                 if self.outgoing.abort(peer, None) {
                     self.raw.report_snapshot(peer, SnapshotStatus::Failure);
                 }
+                self.connection_lost(peer)?;
             }
             Input::Client(request) => self.take_request(request),
             Input::Written { number } => {

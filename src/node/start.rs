@@ -83,6 +83,7 @@ impl Node {
             election_timeout: ELECTION_TICKS,
             timeout_grounds: (0, StateRole::Leader, 0),
             leaderless_ticks: 0,
+            leader_loss: None,
             led_at: now.mono,
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             next_tick: now.mono + config.heartbeat,

@@ -5,20 +5,17 @@
 //! meanwhile, which no write waits for; when they are durable, `quorate-disk`
 //! makes the checkpoint count by one more write.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
+use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
-use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input};
+use crate::runtime::state_thread::{Order, StateThread, write_checkpoint};
 use crate::runtime::watchdog::{Stepper, Steps};
-use crate::storage::{
-    CheckpointKind, Checkpointer, HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError,
-};
+use crate::storage::{HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError};
 
 /// A write is not joined with more beyond this, and is cut into parts when it is larger itself.
 const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -47,12 +44,6 @@ enum Job {
     End,
 }
 
-/// A checkpoint that `quorate-state` is to write.
-struct Order {
-    state: State,
-    dirty: Dirty,
-}
-
 impl Disk {
     /// Starts the thread; what it has done arrives in `done` as inputs for the node.
     pub(crate) fn start(store: Box<dyn LogStore>, done: Sender<Input>) -> std::io::Result<Disk> {
@@ -61,7 +52,11 @@ impl Disk {
         let mut store = store;
         let failed = |error: StorageError| std::io::Error::other(error.to_string());
         let checkpointer = store.checkpointer().map_err(failed)?;
-        let state = StateThread::start(checkpointer, jobs.clone(), checkpoint_steps.stepper())?;
+        let state = StateThread::start(checkpointer, checkpoint_steps.stepper(), {
+            let jobs = jobs.clone();
+            // The writer is gone when it does not listen any more.
+            move |finished| drop(jobs.send(Job::Finished(finished)))
+        })?;
         let stepper = log_steps.stepper();
         let mut writer =
             Writer { store, queue, done, stepper, state, checkpoint: None, busy: false };
@@ -89,77 +84,6 @@ impl Drop for Disk {
             let _ = thread.join();
         }
     }
-}
-
-/// `quorate-state`.
-struct StateThread {
-    orders: Option<Sender<Order>>,
-    /// Whether what is under way is to be given up.
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl StateThread {
-    fn start(
-        mut checkpointer: Box<dyn Checkpointer>,
-        jobs: Sender<Job>,
-        mut stepper: Stepper,
-    ) -> std::io::Result<StateThread> {
-        let (orders, queue) = unbounded::<Order>();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread =
-            std::thread::Builder::new().name("quorate-state".to_owned()).spawn(move || {
-                while let Ok(order) = queue.recv() {
-                    let finished = write(&mut *checkpointer, order, || {
-                        stepper.begin();
-                        !stopped.load(Ordering::Relaxed)
-                    });
-                    stepper.rest();
-                    let _ = jobs.send(Job::Finished(finished));
-                }
-            })?;
-        Ok(StateThread { orders: Some(orders), stop, thread: Some(thread) })
-    }
-
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            // The thread ends with this value, and not before.
-            let _ = orders.send(order);
-        }
-    }
-}
-
-impl Drop for StateThread {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.orders.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Writes the chunks of a checkpoint; asks before each call of the store whether to go on. `false`
-/// if the checkpoint was given up.
-fn write(
-    checkpointer: &mut dyn Checkpointer,
-    Order { state, dirty }: Order,
-    mut goes_on: impl FnMut() -> bool,
-) -> Result<bool, StorageError> {
-    if !goes_on() {
-        return Ok(false);
-    }
-    let chunks = match checkpointer.begin(false)? {
-        CheckpointKind::Full => ChunkWriter::full(state),
-        CheckpointKind::Delta => ChunkWriter::delta(state, dirty),
-    };
-    for chunk in chunks {
-        if !goes_on() || !checkpointer.put_chunk(&chunk)? {
-            return Ok(false);
-        }
-    }
-    Ok(goes_on() && checkpointer.finish()?)
 }
 
 struct Writer {
@@ -254,11 +178,7 @@ impl Writer {
     }
 
     /// Writes this and all the writes that have gathered behind it; gives back what came next.
-    fn write(
-        &mut self,
-        mut number: u64,
-        mut write: LogWrite,
-    ) -> Result<Option<Job>, StorageError> {
+    fn write(&mut self, mut number: u64, mut write: LogWrite) -> Result<Option<Job>, StorageError> {
         let mut next = None;
         while size(&write) < WRITE_BYTES_MAX
             && let Ok(job) = self.queue.try_recv()
@@ -320,7 +240,7 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             Ok(Input::Written { number })
         }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
-            write(&mut *store.checkpointer()?, Order { state, dirty }, || true)?;
+            write_checkpoint(&mut *store.checkpointer()?, Order { state, dirty }, || true)?;
             store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
             Ok(Input::CheckpointDone { index: meta.index })
         }
@@ -405,7 +325,9 @@ mod tests {
     use crate::machine::command::{Batch, Command, Op, Request};
     use crate::membership::{Ballot, Promise};
     use crate::node::message::{EntryKind, LogEntry};
-    use crate::storage::{Identity, MemoryDisk, MemoryStore};
+    use crate::storage::{
+        Boot, CheckpointKind, Checkpointer, ChunkSink, Identity, MemoryDisk, MemoryStore,
+    };
     use crate::znode::CreateMode;
 
     fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
@@ -525,5 +447,148 @@ mod tests {
         let mut steps = 0;
         install(&mut store, hard_state, &meta, machine.state(), || steps += 1).unwrap();
         assert_eq!(steps, 1 + chunks + 2);
+    }
+
+    /// A store whose checkpoints wait before each chunk until the test lets them go on.
+    struct Held {
+        store: MemoryStore,
+        chunks: Receiver<()>,
+    }
+
+    struct HeldCheckpointer {
+        inner: Box<dyn Checkpointer>,
+        chunks: Receiver<()>,
+    }
+
+    impl Checkpointer for HeldCheckpointer {
+        fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+            self.inner.begin(full)
+        }
+
+        fn put_chunk(&mut self, chunk: &[u8]) -> Result<bool, StorageError> {
+            let _ = self.chunks.recv();
+            self.inner.put_chunk(chunk)
+        }
+
+        fn finish(&mut self) -> Result<bool, StorageError> {
+            self.inner.finish()
+        }
+    }
+
+    impl LogStore for Held {
+        fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+            let (inner, chunks) = (self.store.checkpointer()?, self.chunks.clone());
+            Ok(Box::new(HeldCheckpointer { inner, chunks }))
+        }
+
+        fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+            self.store.append(write)
+        }
+
+        fn commit_checkpoint(
+            &mut self,
+            meta: &SnapshotMeta,
+            log: LogAfter,
+        ) -> Result<(), StorageError> {
+            self.store.commit_checkpoint(meta, log)
+        }
+
+        fn identity(&self) -> Option<&Identity> {
+            self.store.identity()
+        }
+
+        fn promise(&self) -> &Promise {
+            self.store.promise()
+        }
+
+        fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+            self.store.set_identity(identity)
+        }
+
+        fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+            self.store.keep_promise(promise)
+        }
+
+        fn mark_removed(&mut self) -> Result<(), StorageError> {
+            self.store.mark_removed()
+        }
+
+        fn found(
+            &mut self,
+            identity: &Identity,
+            hard_state: HardState,
+            meta: &SnapshotMeta,
+            chunks: &mut dyn Iterator<Item = Vec<u8>>,
+        ) -> Result<(), StorageError> {
+            self.store.found(identity, hard_state, meta, chunks)
+        }
+
+        fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+            self.store.load(sink)
+        }
+    }
+
+    fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
+        let voting = crate::node::message::Voting { voters: vec![1], ..Default::default() };
+        SnapshotMeta { index, term: 1, zxid: machine.zxid(), hash: machine.hash(), voting }
+    }
+
+    fn held_thread() -> (MemoryDisk, Disk, Sender<()>, Receiver<Input>, Machine) {
+        let (disk, store) = founded();
+        let (go_on, chunks) = unbounded();
+        let (done, inputs) = unbounded();
+        let thread = Disk::start(Box::new(Held { store, chunks }), done).unwrap();
+        let mut machine = Machine::new();
+        thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
+        assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 1 }));
+        let (meta, state, dirty) = (meta(&machine, 2), machine.state(), machine.take_dirty());
+        thread.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 3 });
+        (disk, thread, go_on, inputs, machine)
+    }
+
+    #[test]
+    fn a_write_does_not_wait_for_a_checkpoint() {
+        let (disk, thread, go_on, inputs, _) = held_thread();
+        for number in 2..20 {
+            thread.submit(DiskOp::Write { number, write: write(1, number + 2..=number + 2) });
+            assert!(matches!(inputs.recv().unwrap(), Input::Written { number: n } if n == number));
+        }
+        drop(go_on);
+        assert!(matches!(inputs.recv().unwrap(), Input::CheckpointDone { index: 2 }));
+        drop(thread);
+        let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+        assert_eq!((boot.checkpoint.index, boot.entries[0].index), (2, 3));
+        assert_eq!(boot.entries.last().unwrap().index, 21);
+    }
+
+    #[test]
+    fn a_state_from_the_leader_takes_the_place_of_a_checkpoint_under_way() {
+        let (disk, thread, go_on, inputs, machine) = held_thread();
+        let hard_state = HardState { term: 2, vote: 0, commit: 100 };
+        let (meta, state) = (meta(&machine, 100), machine.state());
+        thread.submit(DiskOp::Install { number: 2, hard_state, meta, state });
+        // Both are held at their chunks.
+        drop(go_on);
+        assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 2 }));
+        drop(thread);
+        assert!(inputs.try_recv().is_err(), "the checkpoint is done, too");
+        let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+        assert_eq!((boot.checkpoint.index, boot.entries.len()), (100, 0));
+    }
+
+    #[test]
+    fn a_checkpoint_under_way_does_not_hold_up_the_end() {
+        let (disk, thread, go_on, inputs, _) = held_thread();
+        thread.submit(DiskOp::Write { number: 2, write: write(1, 4..=4) });
+        // One chunk, whichever it waits for; there are more.
+        let ending = std::thread::spawn(move || drop(thread));
+        while !ending.is_finished() {
+            let _ = go_on.send(());
+            std::thread::yield_now();
+        }
+        ending.join().unwrap();
+        assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 2 }));
+        let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+        assert_eq!(boot.entries.last().unwrap().index, 4);
     }
 }

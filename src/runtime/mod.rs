@@ -12,6 +12,7 @@ pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod session;
 pub(crate) mod shared;
+mod state_thread;
 pub(crate) mod timers;
 mod uptime;
 pub(crate) mod watchdog;

@@ -414,7 +414,8 @@ impl<'a> SegmentReader<'a> {
             return None;
         }
         let kind = RecordKind::parse(prefix[4])?;
-        let field = |start: usize| prefix.get(start..start + 8).and_then(array).map(u64::from_le_bytes);
+        let field =
+            |start: usize| prefix.get(start..start + 8).and_then(array).map(u64::from_le_bytes);
         let length = usize::try_from(field(8)?).ok()?;
         let end = PREFIX_BYTES.checked_add(length)?;
         let stored = rest.get(end..end.checked_add(CHECKSUM_BYTES)?)?;

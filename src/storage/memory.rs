@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rules::{Bounds, check_successor, refuse};
 use super::{
-    Boot, CheckpointKind, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
-    SnapshotMeta, StorageError,
+    Boot, CheckpointKind, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogEntry,
+    LogStore, LogWrite, SnapshotMeta, StorageError,
 };
 use crate::membership::Promise;
 

@@ -17,9 +17,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::checkpoint::{Checkpoints, Finished, Shared, write_first};
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
 use super::generation::{Generation, Tuning, guarded};
-use super::checkpoint::{Checkpoints, Finished, Shared, write_first};
 use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::{LogFile, RecordKind};
 use super::log_index::{LogIndex, Span};
@@ -29,8 +29,8 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, refuse};
 use super::witness::{Testimony, Witness};
 use super::{
-    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite,
-    SnapshotMeta, StorageError,
+    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, SnapshotMeta,
+    StorageError,
 };
 use crate::membership::Promise;
 
@@ -229,9 +229,7 @@ impl Live {
                 let from = from.max(self.bounds.first);
                 (self.hard_state, from, self.index.droppable(from))
             }
-            LogAfter::Reset(hard_state) => {
-                (hard_state, meta.index + 1, self.index.spans().count())
-            }
+            LogAfter::Reset(hard_state) => (hard_state, meta.index + 1, self.index.spans().count()),
         };
         let kept_from = self.index.spans().nth(dropped).map_or(next_seq, |span| span.seq);
         let meta = meta.clone();

@@ -10,6 +10,8 @@
 //! --minutes M       how long faults happen in each world (10; of a fleet, 1)
 //! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
 //!                   replica, which are cut off, crash and lose their members many at a time
+//! --rolled          worlds in which an operator stops and starts the members in turn, by their
+//!                   readiness alone, in most of them with empty disks
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           all that happens in words, of seeds that do not fail too;
 //!                   with --planted, how it came to what was found
@@ -23,9 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{
-    FOUND, Report, Totals, Words, hunt, run, run_fleet, run_fleet_once, run_once,
-};
+use quorate::simulation::{FOUND, Kind, Report, Totals, Words, hunt, run, run_once};
 
 /// How long faults happen, unless told otherwise.
 const MINUTES: u64 = 10;
@@ -34,7 +34,7 @@ const FLEET_MINUTES: u64 = 1;
 #[derive(Default)]
 struct Options {
     seeds: Vec<u64>,
-    fleet: bool,
+    kind: Kind,
     length: Duration,
     jobs: usize,
     trace: bool,
@@ -52,8 +52,8 @@ fn parse() -> Result<Options, String> {
             options.trace = true;
             continue;
         }
-        if option == "--fleet" {
-            options.fleet = true;
+        if option == "--fleet" || option == "--rolled" {
+            options.kind = if option == "--fleet" { Kind::Fleet } else { Kind::Rolled };
             continue;
         }
         if option == "--found" {
@@ -89,7 +89,7 @@ fn parse() -> Result<Options, String> {
             _ => return Err(format!("unknown option {option}")),
         }
     }
-    let usual = if options.fleet { FLEET_MINUTES } else { MINUTES };
+    let usual = if options.kind == Kind::Fleet { FLEET_MINUTES } else { MINUTES };
     options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
     if options.seeds.is_empty() && options.planted.is_none() {
         let which =
@@ -108,7 +108,11 @@ fn show(report: &Report, options: &Options) {
         println!(
             "replay: cargo run --release --features simulator --example simulate -- {}--minutes {} \
              --seed {}",
-            if options.fleet { "--fleet " } else { "" },
+            match options.kind {
+                Kind::Usual => "",
+                Kind::Fleet => "--fleet ",
+                Kind::Rolled => "--rolled ",
+            },
             options.length.as_secs() / 60,
             report.seed
         );
@@ -178,11 +182,9 @@ fn main() -> ExitCode {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while let Some(seed) = options.seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let report = match (options.fleet, options.trace) {
-                        (false, false) => run(*seed, options.length),
-                        (false, true) => run_once(*seed, options.length, Words::All),
-                        (true, false) => run_fleet(*seed, options.length),
-                        (true, true) => run_fleet_once(*seed, options.length, Words::All),
+                    let report = match options.trace {
+                        false => run(*seed, options.length, options.kind),
+                        true => run_once(*seed, options.length, Words::All, options.kind),
                     };
                     let mut done = done.lock().expect("no worker panics while it holds this");
                     done.0.add(&report.totals);

@@ -19,7 +19,7 @@ fn amount(data: &[u8]) -> i64 {
 
 /// Moves something, if it is there; whether it was.
 fn transfer(session: &Session, from: usize, to: usize, sum: i64) -> Result<bool> {
-    session.transact(|transaction| {
+    let moved = session.transact(|transaction| {
         let (here, there) = (
             amount(&transaction.get(&account(from))?.0),
             amount(&transaction.get(&account(to))?.0),
@@ -30,7 +30,8 @@ fn transfer(session: &Session, from: usize, to: usize, sum: i64) -> Result<bool>
         transaction.set(&account(from), (here - sum).to_string());
         transaction.set(&account(to), (there + sum).to_string());
         Ok(true)
-    })
+    })?;
+    Ok(moved.value)
 }
 
 fn main() -> Result<()> {

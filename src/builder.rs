@@ -1,23 +1,32 @@
 //! Joining a cluster: settings, the data directory, and the start of a node.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crossbeam_channel::Receiver;
 
 use crate::acl::Id;
 use crate::auth::{AuthProvider, Schemes};
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::membership::{Member, ZONE_BYTES_MAX};
+use crate::names::{self, LookUps, OwnName, Resolver};
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
 use crate::peers::{Peers, check_address};
 use crate::runtime::clock::Clock;
+use crate::runtime::naming::Naming;
 use crate::runtime::{directory, driver, entropy};
 use crate::security::Security;
 use crate::transport::{LocalPeer, RemotePeer};
 use crate::version::VERSION;
+
+/// How long `join` waits for the name by which an instance is to find its own address.
+const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
+/// How long it waits for the other names: those that have an answer by then are checked at once.
+const NAMES_WAIT: Duration = Duration::from_millis(250);
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
 ///
@@ -52,6 +61,8 @@ pub struct Builder {
     majority_after: Option<Duration>,
     client: bool,
     pub(crate) security: Security,
+    /// Who looks names up.
+    pub(crate) resolver: Resolver,
     /// What the instance can do: less than this build only in a cluster in memory.
     pub(crate) version: u16,
 }
@@ -73,6 +84,7 @@ impl Default for Builder {
             majority_after: None,
             client: false,
             security: Security::default(),
+            resolver: Resolver::default(),
             version: VERSION,
         }
     }
@@ -80,7 +92,9 @@ impl Default for Builder {
 
 impl Builder {
     /// The address to listen on, `host:port`; by default the advertised one. Use it where they
-    /// differ: behind a translated address, or to listen on all interfaces.
+    /// differ: behind a translated address, to listen on all interfaces, or where the instance's own
+    /// name can be looked up only some time after it has started, as in Kubernetes. With an IP address,
+    /// [`Builder::join`] waits for no name.
     ///
     /// Not for a [`client`](Builder::client), which listens nowhere: [`Builder::join`] refuses it.
     #[must_use]
@@ -89,8 +103,11 @@ impl Builder {
         self
     }
 
-    /// Which of the peers this process is, exactly as it is written in the list. By default it is
-    /// the first one that is an address of this host and can be bound.
+    /// Where the others reach this process. If that is on the list, it is this peer; write it exactly
+    /// as there. By default it is the first peer that is an address of this host and can be bound.
+    ///
+    /// It must lead to this instance alone: to give several instances the same is an error, which
+    /// shows at the latest when they meet.
     ///
     /// Not for a [`client`](Builder::client), which is reached nowhere: [`Builder::join`] refuses it.
     #[must_use]
@@ -306,15 +323,25 @@ impl Builder {
     ) -> Result<Coordinator> {
         self.validate()?;
         let peers = Peers::parse(peers)?;
-        self.check_secured(peers.outside_loopback())?;
+        let settings = [&self.advertise, &self.listen];
+        let said = settings.into_iter().flatten().map(String::as_str);
+        let mut names = LookUps::start(&self.resolver, peers.addresses().chain(said));
         if self.client {
-            return self.join_as_client(&peers);
+            return self.join_as_client(&peers, names);
         }
-        let (address, listener) = self.bind(&peers)?;
+        let bound = self.bind(&peers, &mut names);
+        names.wait_for(None, NAMES_WAIT);
+        peers.check(&names)?;
+        self.check_secured(peers.outside_loopback(&names))?;
+        let (address, listener) = bound?;
         let listened = listener.local_addr().ok();
         let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
         self.check_secured(outside.map(|address| address.to_string()))?;
-        let own = own_address(&listener, &address).into_iter();
+        let own = own_address(&listener, &address, &names);
+        if own.is_none() {
+            tracing::info!(address, "not looked up yet: sessions have no id of scheme ip");
+        }
+        let own = own.into_iter();
         self.schemes.set_own(own.chain(own_subject(&self.security)));
         let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
@@ -334,6 +361,13 @@ impl Builder {
             zone: self.zone.clone(),
         };
         let (store, node) = directory::start(&dir, &address, &config, now)?;
+        let own = OwnName::new(&address, config.peers, self.advertise.is_some(), &names);
+        if node.cluster() == 0
+            && let Some(hindrance) = own.hindrance().filter(|one| one.forbids_joining)
+        {
+            return Err(Error::InvalidPeer { peer: address, reason: hindrance.reason });
+        }
+        let naming = (node.cluster() == 0).then(|| Naming::new(own, self.resolver.clone(), &names));
         let identity = node.identity().clone();
         // What a cluster's members are is in its log. One that was founded by a build before that
         // has the ids that follow from the list.
@@ -367,14 +401,18 @@ impl Builder {
             local,
             remote,
             seeds,
+            naming,
             clock,
             members,
             settings: self,
         })
     }
 
-    fn join_as_client(mut self, peers: &Peers) -> Result<Coordinator> {
-        let own = address_towards(peers).map(|ip| ip.to_canonical());
+    fn join_as_client(mut self, peers: &Peers, mut names: LookUps) -> Result<Coordinator> {
+        names.wait_for(None, NAMES_WAIT);
+        peers.check(&names)?;
+        self.check_secured(peers.outside_loopback(&names))?;
+        let own = address_towards(peers, &names).map(|ip| ip.to_canonical());
         if own.is_none() {
             tracing::warn!("no way to a peer is known yet: sessions have no id of scheme ip");
         }
@@ -412,6 +450,7 @@ impl Builder {
             local,
             remote: Vec::new(),
             seeds: peers.addresses().map(str::to_owned).collect(),
+            naming: None,
             clock,
             members: Vec::new(),
             settings: self,
@@ -426,7 +465,8 @@ impl Builder {
         }
     }
 
-    fn bind(&self, peers: &Peers) -> Result<(String, TcpListener)> {
+    fn bind(&self, peers: &Peers, names: &mut LookUps) -> Result<(String, TcpListener)> {
+        let deadline = crossbeam_channel::after(OWN_NAME_WAIT);
         let Some(address) = self.advertise.clone().or_else(|| {
             // A list of one leaves no choice, whatever address is listened on.
             let mut all = peers.addresses();
@@ -436,9 +476,9 @@ impl Builder {
             }
         }) else {
             return match &self.listen {
-                None => peers.bind_own(),
+                None => peers.bind_own(names, &deadline),
                 Some(listen) if peers.addresses().any(|peer| peer == listen) => {
-                    Ok((listen.clone(), bind(listen)?))
+                    Ok((listen.clone(), bind(listen, names, &deadline)?))
                 }
                 Some(_) => Err(Error::NotAPeer {
                     peers: peers.addresses().map(str::to_owned).collect(),
@@ -447,43 +487,46 @@ impl Builder {
             };
         };
         check_address(&address)?;
-        let listener = bind(self.listen.as_deref().unwrap_or(&address))?;
+        let listener = bind(self.listen.as_deref().unwrap_or(&address), names, &deadline)?;
         Ok((address, listener))
     }
 }
 
-/// The address from which this host reaches the first of the peers that it can: none is sent anything
-/// yet.
-fn address_towards(peers: &Peers) -> Option<IpAddr> {
-    let towards = |peer: SocketAddr| {
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect(peer).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    peers.addresses().find_map(|peer| towards(peer.to_socket_addrs().ok()?.next()?))
+/// The address from which this host reaches the first of the peers that it can, of those whose names
+/// are known: none is sent anything yet.
+fn address_towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
+    let first = |peer| names.get(peer)?.as_ref().ok()?.first().copied();
+    peers.addresses().find_map(|peer| names::towards(first(peer)?))
 }
 
-fn bind(address: &str) -> Result<TcpListener> {
+/// Listens on this address; if it is a name, as soon as that is looked up.
+fn bind(
+    address: &str,
+    names: &mut LookUps,
+    deadline: &Receiver<std::time::Instant>,
+) -> Result<TcpListener> {
     check_address(address)?;
-    listen(address)
-}
-
-fn listen(address: &str) -> Result<TcpListener> {
-    TcpListener::bind(address).map_err(|error| Error::CannotListen {
-        address: address.to_owned(),
-        reason: error.to_string(),
-    })
+    let failed = |reason| Error::CannotListen { address: address.to_owned(), reason };
+    names.wait(Some(address), deadline);
+    let why = match names.get(address) {
+        Some(Ok(found)) => {
+            let bound = TcpListener::bind(found.as_slice());
+            return bound.map_err(|error| failed(error.to_string()));
+        }
+        Some(Err(reason)) => reason.as_str(),
+        None => "looking the name up takes too long",
+    };
+    Err(failed(format!(
+        "{why}; to listen before the name can be looked up, give Builder::listen an IP address and \
+         a port, as 0.0.0.0:7400"
+    )))
 }
 
 /// What this instance's sessions are known as by scheme `ip`.
-fn own_address(listener: &TcpListener, advertised: &str) -> Option<Id> {
+fn own_address(listener: &TcpListener, advertised: &str, names: &LookUps) -> Option<Id> {
     let bound = listener.local_addr().ok().map(|address| address.ip());
     let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
-        let resolved = advertised.to_socket_addrs().ok()?.next()?;
+        let resolved = names.get(advertised)?.as_ref().ok()?.first()?;
         Some(resolved.ip())
     })?;
     Some(Id::new("ip", ip.to_canonical().to_string()))
@@ -514,3 +557,6 @@ fn default_dir(address: &str) -> PathBuf {
     let name = address.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '.'), "-");
     Path::new("quorate-data").join(name)
 }
+
+#[cfg(test)]
+mod tests;

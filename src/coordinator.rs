@@ -24,6 +24,8 @@ use crate::znode::{SessionId, Zxid};
 
 /// A replica is not ready that is known to be older than this.
 const READY_WITHIN: Duration = Duration::from_secs(5);
+/// How often an instance that waits to be ready looks whether it has its place.
+const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
@@ -133,11 +135,17 @@ impl Coordinator {
     /// an instance that is not on the list must do. `docs/membership.md` says how a cluster is
     /// founded, and how instances come and go afterwards.
     ///
-    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Only
-    /// a disk may keep it waiting: one that has not opened the data directory within a minute, and a
-    /// second more for each MiB of it, makes this fail with [`Error::DataDirUnusable`]. If the disk
-    /// hangs on, the directory stays in use by this process: a new try fails with
-    /// [`Error::DataDirInUse`] until the disk has let go of it or the process has ended.
+    /// A name of the list must stand for one host: `docs/membership.md` says what happens otherwise.
+    ///
+    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Names
+    /// are looked up in the background. Two things may keep it waiting:
+    /// - **A name that it has to know**: if neither the list nor [`Builder::listen`] has an IP address
+    ///   to listen on, it waits for that name, 10 seconds at most. For the other names it waits a
+    ///   quarter of a second, so that what is wrong with them can be said at once.
+    /// - **A disk** that has not opened the data directory within a minute, and a second more for each
+    ///   MiB of it, makes this fail with [`Error::DataDirUnusable`]. If the disk hangs on, the directory
+    ///   stays in use by this process: a new try fails with [`Error::DataDirInUse`] until the disk has
+    ///   let go of it or the process has ended.
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
@@ -256,23 +264,37 @@ impl Coordinator {
         Ok(resumed)
     }
 
-    /// Blocks until this instance has a session and its replica has caught up with the cluster, at
-    /// most for `timeout`.
+    /// Blocks until this instance has a session, its replica has caught up with the cluster and it has
+    /// its place, as for [`Coordinator::is_ready`], at most for `timeout`.
     ///
     /// # Errors
     /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or authority,
     /// or one of the two is too old for the other; otherwise [`Error::Timeout`] says what it was
     /// waiting for: which peers do not answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
+        let shared = self.shared();
+        let until = shared.clock.now().saturating_add(timeout);
+        let timed_out = |reason| Error::Timeout {
+            operation: "joining the cluster".to_owned(),
+            waited: timeout,
+            reason,
+        };
         let mut synced = self.session().nonblocking().sync();
         match synced.wait_timeout(timeout) {
-            Some(synced) => synced.map(drop),
-            None => Err(self.shared().refusal().unwrap_or_else(|| Error::Timeout {
-                operation: "joining the cluster".to_owned(),
-                waited: timeout,
-                reason: self.shared().waiting_for(),
-            })),
+            Some(synced) => drop(synced?),
+            None => {
+                return Err(shared.refusal().unwrap_or_else(|| timed_out(shared.waiting_for())));
+            }
         }
+        while !shared.status().is_placed {
+            let left = until.saturating_sub(shared.clock.now());
+            if left.is_zero() {
+                let place = "its replica is up to date, but it is not settled yet whether it votes";
+                return Err(timed_out(format!("{place}; {}", shared.waiting_for())));
+            }
+            shared.timer(left.min(PLACE_PERIOD)).wait()?;
+        }
+        Ok(())
     }
 
     /// The address that the peers know this instance by. For a client, to which nobody connects,
@@ -400,20 +422,26 @@ impl Coordinator {
         shared.availability.add(&shared.availability())
     }
 
-    /// Whether this instance can serve now: its replica is a member's, has been level with the
-    /// cluster within the last few seconds, and there is a leader. For a client: a member serves it,
-    /// which knows of a leader, and has proved within the last few seconds that there is one. Does not
-    /// block.
+    /// Whether this instance can serve now and the next one may be replaced. Does not block.
     ///
-    /// For a readiness probe. An instance that is not ready need not be restarted, and a cluster
-    /// that starts must not wait for its instances to be ready one after the other: see
-    /// [`Availability`].
+    /// Its replica has been level with the cluster within the last few seconds, there is a leader, and
+    /// the instance has its place since it started: it votes, or the leader has found that it need not.
+    /// An instance that is to take a voter's place is not ready before the vote is its own. That takes
+    /// some seconds at a lost voter's address, and [`Builder::replace_after`] at any other.
+    ///
+    /// A client is ready while a member serves it that knows of a leader, and that has proved within
+    /// the last few seconds that there is one.
+    ///
+    /// For a readiness probe. A rolling update that waits for it, instance by instance, keeps the
+    /// cluster and its data even if no disk persists. An instance that is not ready need not be
+    /// restarted, and a cluster that starts must not wait for its instances to be ready one after the
+    /// other: see [`Availability`].
     pub fn is_ready(&self) -> bool {
         let shared = self.shared();
         let status = shared.status();
         let now = shared.clock.now();
         let fresh = status.fresh_at.is_some_and(|at| now.saturating_sub(at) < READY_WITHIN);
-        shared.stopped().is_none() && status.leader.is_some() && fresh
+        shared.stopped().is_none() && status.leader.is_some() && fresh && status.is_placed
     }
 
     /// Whether the cluster could go on without this instance, as far as it knows now: there is a
@@ -526,8 +554,10 @@ impl Coordinator {
 
     /// Stops this instance: closes its sessions, hands over leadership, and ends its threads.
     ///
-    /// Takes a second at most, unless its disk hangs. It stays a member and may join again. Calls on
-    /// handles that are left fail with [`Error::SessionClosed`] or [`Error::Stopped`].
+    /// Takes a second at most, unless its disk hangs. If the cluster would lose its majority now, but
+    /// another instance is about to take the place of a lost voter, it first waits for that, ten
+    /// seconds at most. It stays a member and may join again. Calls on handles that are left fail with
+    /// [`Error::SessionClosed`] or [`Error::Stopped`].
     pub fn close(&self) {
         drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();

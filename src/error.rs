@@ -302,8 +302,9 @@ pub enum Error {
     /// The list of peers is empty.
     #[error("the list of peers is empty; name every instance as host:port")]
     NoPeers,
-    /// A peer is not of the form `host:port`.
-    #[error("peer {peer:?} is not an address: {reason}")]
+    /// A peer is not of the form `host:port`, or no instance can be reached there as that peer, for
+    /// one because its name stands for several hosts.
+    #[error("peer {peer:?} cannot be used: {reason}")]
     InvalidPeer {
         /// The peer as it was given.
         peer: String,

@@ -71,6 +71,7 @@ mod membership;
 mod metrics;
 mod multi;
 mod multi_read;
+mod names;
 mod node;
 mod nonblocking;
 mod path;
@@ -108,7 +109,7 @@ pub use builder::Builder;
 pub use coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
 pub use error::{Error, Result};
 pub use metrics::Metrics;
-pub use multi::Multi;
+pub use multi::{Fence, Multi};
 pub use multi_read::{ReadOp, ReadResult};
 pub use nonblocking::NonBlocking;
 pub use pending::Pending;
@@ -119,7 +120,7 @@ pub use security::Tls;
 pub use security::{Secret, Security};
 pub use session::{Session, SessionState};
 pub use snapshot::Snapshot;
-pub use transaction::{TRANSACTION_ATTEMPTS_MAX, Transaction};
+pub use transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use watch::{
     EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, Watch, WatchEvent,
     WatchMode, WatcherType,
@@ -137,6 +138,7 @@ pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_M
 #[doc = include_str!("../docs/one-write.md")]
 #[doc = include_str!("../docs/snapshots.md")]
 #[doc = include_str!("../docs/transactions.md")]
+#[doc = include_str!("../docs/watches.md")]
 #[doc = include_str!("../docs/recipes/README.md")]
 #[doc = include_str!("../docs/recipes/locks.md")]
 #[doc = include_str!("../docs/recipes/barrier.md")]

@@ -7,8 +7,9 @@ use crate::machine::command::Op;
 use crate::nonblocking::{check_create, check_data, create_op, set_op};
 use crate::path;
 use crate::pending::Pending;
+use crate::planted::{Bug, planted};
 use crate::session::Session;
-use crate::znode::{Condition, CreateMode, OpResult, SessionId};
+use crate::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 
 /// Operations that are done all together, as one write with one zxid, or not at all.
 ///
@@ -56,9 +57,14 @@ impl<'a> Multi<'a> {
         Multi { session, ops: Vec::new(), content_bytes: 0, path_bytes: 0, checked: Ok(()) }
     }
 
-    fn push(mut self, checked: Result<()>, op: impl FnOnce() -> Op) -> Multi<'a> {
-        let index = self.ops.len();
+    fn push(self, checked: Result<()>, op: impl FnOnce() -> Op) -> Multi<'a> {
         let op = self.session.root.op(op());
+        self.push_in_all(checked, op)
+    }
+
+    /// An operation whose path is one in the whole tree.
+    fn push_in_all(mut self, checked: Result<()>, op: Op) -> Multi<'a> {
+        let index = self.ops.len();
         self.content_bytes += op.content_bytes();
         // What an operation takes besides, about.
         self.path_bytes += op.path().len() + 32;
@@ -85,6 +91,14 @@ impl<'a> Multi<'a> {
     pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
         let op = || Op::Check { path: path.to_owned(), condition };
         self.push(path::validate(path), op)
+    }
+
+    /// Requires that something is still held: see [`Fence`]. It is one operation, or one for each of
+    /// several locks.
+    pub fn fence(self, fence: &Fence) -> Multi<'a> {
+        fence.checks.iter().fold(self, |multi, (path, condition)| {
+            multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
+        })
     }
 
     /// Creates a znode: see [`Session::create`].
@@ -186,19 +200,6 @@ impl<'a> Multi<'a> {
         all
     }
 
-    /// The same behind a check of a znode, by its path in the whole tree.
-    pub(crate) fn behind(self, path_in_all: String, condition: Condition) -> Multi<'a> {
-        let mut all = self.after(Vec::new());
-        all.path_bytes += path_in_all.len() + 32;
-        let fits = check_data("/", all.content_bytes.max(all.path_bytes));
-        all.checked = all.checked.and(fits).map_err(|error| match error {
-            Error::Multi { index, error } => Error::Multi { index: index + 1, error },
-            error => error,
-        });
-        all.ops.insert(0, Op::Check { path: path_in_all, condition });
-        all
-    }
-
     /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
     pub fn delete_recursive(self, path: &str) -> Multi<'a> {
         self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })
@@ -219,5 +220,47 @@ impl<'a> Multi<'a> {
     /// Does all of them, or none, without blocking.
     pub fn submit(self) -> Pending<Vec<OpResult>> {
         self.session.nonblocking().commit(self.checked, self.ops)
+    }
+}
+
+/// That something is held, as what a write may require: by [`Multi::fence`] or
+/// [`Transaction::fence`](crate::Transaction::fence). What holds it gives it, as
+/// [`LockGuard::fence`](crate::recipes::LockGuard::fence) does.
+///
+/// Every replica checks it as it applies the write, which does nothing if what was held is lost by
+/// then. So it does not matter how long the writer stalls before, or what its clock says. It is a value
+/// that may be cloned and sent elsewhere, and it keeps nothing held: another session, or another
+/// thread, may write in the holder's name.
+///
+/// ```
+/// use quorate::{CreateMode, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let (session, other) = (cluster.node(0).session(), cluster.node(1).session());
+/// let guard = session.lock("/lock")?.acquire()?;
+/// let fence = guard.fence();
+/// other.multi().fence(&fence).create("/report", b"", CreateMode::Persistent).commit()?;
+/// guard.release()?;
+/// assert!(other.multi().fence(&fence).delete("/report").commit().is_err());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Of znodes by their paths in the whole tree.
+    checks: Vec<(String, Condition)>,
+}
+
+impl Fence {
+    /// That the session's znode at this path is the one that the write `czxid` created.
+    pub(crate) fn of(session: &Session, path: &str, czxid: Zxid) -> Fence {
+        if planted(Bug::FenceUnchecked) {
+            return Fence { checks: Vec::new() };
+        }
+        Fence { checks: vec![(session.root.full(path).into_owned(), Condition::Czxid(czxid))] }
+    }
+
+    /// That all of them hold.
+    pub(crate) fn all(fences: impl IntoIterator<Item = Fence>) -> Fence {
+        Fence { checks: fences.into_iter().flat_map(|fence| fence.checks).collect() }
     }
 }

@@ -1,60 +1,42 @@
 //! The list of peers: who they are, and which of them this process is.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 
+use crossbeam_channel::Receiver;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
 use crate::membership::{Genesis, Member};
+use crate::names::{LookUps, several};
 
-/// One peer of the list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
-    /// `host:port` as the user wrote it: what all instances agree on.
-    pub(crate) address: String,
-    /// What the name resolved to, or why it did not.
-    resolved: std::result::Result<Vec<SocketAddr>, String>,
-}
-
+/// The peers, `host:port` each as the user wrote it: what all instances agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peers {
-    peers: Vec<Peer>,
+    peers: Vec<String>,
 }
 
 impl Peers {
-    /// Parses and resolves the list.
+    /// Parses the list. Names are not looked up: one that does not resolve is that of a peer that
+    /// cannot be reached.
     ///
     /// # Errors
-    /// [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`]. A name that does not
-    /// resolve is that of a peer that cannot be reached.
+    /// [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
     pub(crate) fn parse<P: AsRef<str>>(list: impl IntoIterator<Item = P>) -> Result<Peers> {
-        let mut peers: Vec<Peer> = Vec::new();
+        let mut peers: Vec<String> = Vec::new();
         for peer in list {
             let address = peer.as_ref().trim().to_owned();
             check_address(&address)?;
-            let resolved = match address.to_socket_addrs() {
-                Ok(found) => {
-                    let mut found: Vec<SocketAddr> = found.collect();
-                    found.sort_unstable();
-                    found.dedup();
-                    if found.is_empty() { Err("no address".to_owned()) } else { Ok(found) }
-                }
-                Err(error) => Err(error.to_string()),
+            if let Ok(literal) = address.parse() {
+                check_reachable(&address, &[literal])?;
+            }
+            let is_same = |known: &&String| match (known.parse(), address.parse()) {
+                (Ok::<SocketAddr, _>(known), Ok::<SocketAddr, _>(new)) => known == new,
+                _ => **known == address,
             };
-            if let Ok(found) = &resolved
-                && found.iter().any(|found| found.ip().is_unspecified())
-            {
-                let reason = "peers cannot reach an unspecified address; name the one they use";
-                return Err(Error::InvalidPeer { peer: address, reason: reason.to_owned() });
+            if let Some(first) = peers.iter().find(is_same) {
+                return Err(Error::DuplicatePeer { first: first.clone(), second: address });
             }
-            let new = Peer { address, resolved };
-            if let Some(same) = peers.iter().find(|known| known.is_same(&new)) {
-                return Err(Error::DuplicatePeer {
-                    first: same.address.clone(),
-                    second: new.address,
-                });
-            }
-            peers.push(new);
+            peers.push(address);
         }
         if peers.is_empty() {
             return Err(Error::NoPeers);
@@ -62,34 +44,67 @@ impl Peers {
         Ok(Peers { peers })
     }
 
-    /// The first that is on another host. A name that does not resolve may be anywhere, and is not
-    /// connected to from a node without keys when it does and is not here: see `transport`.
-    pub(crate) fn outside_loopback(&self) -> Option<String> {
-        let is_outside = |peer: &&Peer| match &peer.resolved {
-            Ok(found) => found.iter().any(|address| !address.ip().to_canonical().is_loopback()),
-            Err(_) => false,
+    /// Checks the peers by what their names stand for, as far as that is known.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
+    pub(crate) fn check(&self, names: &LookUps) -> Result<()> {
+        let found = |peer: &String| names.get(peer).and_then(|answer| answer.as_ref().ok());
+        // One that stands for several hosts is nobody's address: see `names`.
+        let stands_for_one = |peer: &String| found(peer).filter(|found| !several(*found));
+        for (place, peer) in self.peers.iter().enumerate() {
+            let Some(addresses) = found(peer) else {
+                continue;
+            };
+            check_reachable(peer, addresses)?;
+            let is_same = |former: &&String| {
+                let theirs = stands_for_one(former).filter(|_| !several(addresses));
+                theirs.is_some_and(|theirs| theirs.iter().any(|one| addresses.contains(one)))
+            };
+            if let Some(first) = self.peers[..place].iter().find(is_same) {
+                return Err(Error::DuplicatePeer { first: first.clone(), second: peer.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The first that is known to be on another host. A name that does not resolve may be anywhere,
+    /// and is not connected to from a node without keys when it does and is not here: see `transport`.
+    pub(crate) fn outside_loopback(&self, names: &LookUps) -> Option<String> {
+        let is_outside = |peer: &&String| match names.get(peer) {
+            Some(Ok(found)) => {
+                found.iter().any(|address| !address.ip().to_canonical().is_loopback())
+            }
+            Some(Err(_)) | None => false,
         };
-        self.peers.iter().find(is_outside).map(|peer| peer.address.clone())
+        self.peers.iter().find(is_outside).cloned()
     }
 
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
-        self.peers.iter().map(|peer| peer.address.as_str())
+        self.peers.iter().map(String::as_str)
     }
 
     /// Binds the first peer that is an address of this host and free: this process is that peer.
-    pub(crate) fn bind_own(&self) -> Result<(String, TcpListener)> {
+    /// Waits for names until `deadline` gives a message.
+    pub(crate) fn bind_own<T>(
+        &self,
+        names: &mut LookUps,
+        deadline: &Receiver<T>,
+    ) -> Result<(String, TcpListener)> {
         let mut tried = Vec::new();
         for peer in &self.peers {
-            match &peer.resolved {
-                Ok(addresses) => match TcpListener::bind(addresses.as_slice()) {
-                    Ok(listener) => return Ok((peer.address.clone(), listener)),
-                    Err(error) => tried.push(format!("{}: {error}", peer.address)),
+            names.wait(Some(peer), deadline);
+            match names.get(peer) {
+                Some(Ok(addresses)) => match TcpListener::bind(addresses.as_slice()) {
+                    Ok(listener) => return Ok((peer.clone(), listener)),
+                    Err(error) => tried.push(format!("{peer}: {error}")),
                 },
-                Err(reason) => tried.push(format!("{}: {reason}", peer.address)),
+                Some(Err(reason)) => tried.push(format!("{peer}: {reason}")),
+                None => tried.push(format!("{peer}: looking it up takes too long")),
             }
         }
         Err(Error::NotAPeer {
-            peers: self.addresses().map(str::to_owned).collect(),
+            peers: self.peers.clone(),
             detail: format!(" ({})", tried.join("; ")),
         })
     }
@@ -114,14 +129,13 @@ impl Peers {
     }
 }
 
-impl Peer {
-    fn is_same(&self, other: &Peer) -> bool {
-        let shared = match (&self.resolved, &other.resolved) {
-            (Ok(ours), Ok(theirs)) => ours.iter().any(|address| theirs.contains(address)),
-            _ => false,
-        };
-        shared || self.address == other.address
+/// Checks that others can reach these addresses.
+fn check_reachable(peer: &str, addresses: &[SocketAddr]) -> Result<()> {
+    if addresses.iter().any(|address| address.ip().is_unspecified()) {
+        let reason = "peers cannot reach an unspecified address; name the one they use".to_owned();
+        return Err(Error::InvalidPeer { peer: peer.to_owned(), reason });
     }
+    Ok(())
 }
 
 pub(crate) fn check_address(address: &str) -> Result<()> {
@@ -146,7 +160,15 @@ pub(crate) fn check_address(address: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_channel::never;
+
     use super::*;
+    use crate::names::Resolver;
+
+    fn bind_own(peers: &Peers) -> Result<(String, TcpListener)> {
+        let mut names = LookUps::start(&Resolver::default(), peers.addresses());
+        peers.bind_own(&mut names, &never::<()>())
+    }
 
     #[test]
     fn bad_lists_are_refused_by_name() {
@@ -169,7 +191,7 @@ mod tests {
     #[test]
     fn a_list_without_this_host_is_refused() {
         // A documentation address (RFC 5737): nobody's.
-        let error = Peers::parse(["192.0.2.1:7400"]).unwrap().bind_own().unwrap_err();
+        let error = bind_own(&Peers::parse(["192.0.2.1:7400"]).unwrap()).unwrap_err();
         assert!(error.to_string().contains("192.0.2.1:7400"), "{error}");
     }
 
@@ -178,10 +200,10 @@ mod tests {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let list = [free(), free()];
         let peers = Peers::parse(&list).unwrap();
-        let first = peers.bind_own().unwrap();
-        let second = peers.bind_own().unwrap();
+        let first = bind_own(&peers).unwrap();
+        let second = bind_own(&peers).unwrap();
         assert_eq!([&first.0, &second.0], [&list[0], &list[1]]);
-        assert!(matches!(peers.bind_own(), Err(Error::NotAPeer { .. })));
+        assert!(matches!(bind_own(&peers), Err(Error::NotAPeer { .. })));
     }
 
     #[test]

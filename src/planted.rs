@@ -49,6 +49,7 @@ pub enum Bug {
     ContainerWithChildReaped,
     TtlIgnoresTouch,
     NothingReaped,
+    LogTimeStands,
     ContainersStay,
     DueForgottenAtSnapshot,
     SecretIgnored,
@@ -63,6 +64,8 @@ pub enum Bug {
     EventsLostAtSnapshot,
     EventsOutOfOrder,
     EventDataLate,
+    PositionForgotten,
+    GapLate,
     HistoryMissesBatch,
     HistoryKeptAtSnapshot,
     SeamTwice,
@@ -117,6 +120,7 @@ pub enum Bug {
     LostHoldingShared,
     CloneInLine,
     PermitsOfOld,
+    UsageUnchecked,
     ChrootIgnored,
     ChrootShown,
     PageSkips,
@@ -132,12 +136,13 @@ pub enum Bug {
     ClientKeepsToItsList,
     GuestWriteAnew,
     GuestReadEarly,
+    ReadyBeforePlace,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 116] = [
+    pub const ALL: [Bug; 121] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -175,6 +180,7 @@ impl Bug {
         Bug::ContainerWithChildReaped,
         Bug::TtlIgnoresTouch,
         Bug::NothingReaped,
+        Bug::LogTimeStands,
         Bug::ContainersStay,
         Bug::DueForgottenAtSnapshot,
         Bug::SecretIgnored,
@@ -189,6 +195,8 @@ impl Bug {
         Bug::EventsLostAtSnapshot,
         Bug::EventsOutOfOrder,
         Bug::EventDataLate,
+        Bug::PositionForgotten,
+        Bug::GapLate,
         Bug::HistoryMissesBatch,
         Bug::HistoryKeptAtSnapshot,
         Bug::SeamTwice,
@@ -231,6 +239,7 @@ impl Bug {
         Bug::LostHoldingShared,
         Bug::CloneInLine,
         Bug::PermitsOfOld,
+        Bug::UsageUnchecked,
         Bug::LearnerPromotedBehind,
         Bug::VoterRemovedBelowQuorum,
         Bug::JoinsAsVoter,
@@ -253,6 +262,7 @@ impl Bug {
         Bug::GuestLeaseFromAnswer,
         Bug::GuestWriteAnew,
         Bug::GuestReadEarly,
+        Bug::ReadyBeforePlace,
         Bug::TellingsLost,
     ];
 
@@ -343,6 +353,11 @@ impl Bug {
                 "a watch from a zxid is set before its replica has come to that"
             }
             Bug::RemovedWatchStays => "a watch that was removed still fires",
+            Bug::PositionForgotten => "an event does not say which change of its write it tells of",
+            Bug::GapLate => "a gap is sent after the change that it stands for can be read",
+            Bug::LogTimeStands => {
+                "the log's time stands still for as long as the leader's clock was once ahead"
+            }
             Bug::EventDataLate => "an event brings its znode as a later write has left it",
             Bug::LockEarly => "the second in the queue takes the lock too",
             Bug::TokenFixed => "every holder of a lock has the same fencing token",
@@ -431,6 +446,12 @@ impl Bug {
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
             Bug::GuestWriteAnew => "what a client sends again to the next member gets a new number",
             Bug::GuestReadEarly => "a client's read is answered before its writes are done",
+            Bug::ReadyBeforePlace => {
+                "an instance is ready before it has the vote that it is to take"
+            }
+            Bug::UsageUnchecked => {
+                "a transaction is committed though the use of a quota that it has read has changed"
+            }
             Bug::PermitsOfOld => {
                 "a semaphore's handle keeps to the permits that there were at first"
             }

@@ -22,7 +22,7 @@ use crate::root::Root;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, Shared};
 use crate::runtime::{entropy, expect};
-use crate::transaction::{self, Transaction};
+use crate::transaction::{self, Committed, Transaction};
 use crate::watch::{Watch, WatchMode};
 use crate::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
 
@@ -308,52 +308,41 @@ impl Session {
         Asker::Holder(Arc::clone(&self.inner.session))
     }
 
-    /// Deletes a znode once its path in the whole tree is known, without waiting for that: it is
-    /// neither refused for too many waiting requests nor held up by them, and keeps neither session
-    /// nor node.
-    pub(crate) fn discarding(&self) -> impl FnOnce(String) + Send + 'static {
+    /// Deletes the znode that the write `czxid` created, by its path in the whole tree, and no later
+    /// one of that path. It does not wait, is neither refused for too many waiting requests nor held
+    /// up by them, and keeps neither session nor node.
+    pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
-        move |path| {
-            let command = Write::Op(Op::Delete { path, version: None });
+        move |path, czxid| {
             let (request, id) = (RequestId(0), session.id);
+            let command = deletion(path, czxid, None);
             let delete = ClientRequest::Write { request, session: id, command };
             shared.tell(Some(Asker::Holder(session)), delete);
         }
     }
 
-    /// Deletes znodes, by their paths in the whole tree, all or none: without waiting for that, as
-    /// [`Session::discarding`].
-    pub(crate) fn discard_together(&self, paths: Vec<String>) {
-        let deletes = paths.into_iter().map(|path| Op::Delete { path, version: None });
+    /// As [`Session::discarding`], together with another znode: both or neither.
+    pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
+        let in_all = |path: &str| self.root.full(path).into_owned();
         let (request, session) = (RequestId(0), self.id());
-        let command = Write::Multi(deletes.collect());
+        let command = deletion(in_all(path), czxid, Some(in_all(other)));
         let delete = ClientRequest::Write { request, session, command };
         self.inner.shared.tell(Some(self.asker()), delete);
     }
 
-    /// The same, of the znode that this write created and no later one of its path.
-    pub(crate) fn discarding_exactly(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
-        let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
-        move |path, czxid| {
-            let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
-            let delete = Op::Delete { path, version: None };
-            let (request, id) = (RequestId(0), session.id);
-            let command = Write::Multi(vec![check, delete]);
-            let delete = ClientRequest::Write { request, session: id, command };
-            shared.tell(Some(Asker::Holder(session)), delete);
-        }
-    }
-
-    /// Deletes a znode, and is not refused for too many waiting requests.
-    pub(crate) fn discard(&self, path: &str) -> Result<()> {
+    /// As [`Session::discarding`], but waits until that is done. Fails with [`Error::NoNode`] or
+    /// [`Error::Unmet`] if the znode is gone already.
+    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<()> {
         self.check_alive()?;
         let session = self.id();
-        let path_in_all = self.root.full(path).into_owned();
-        let command = Write::Op(Op::Delete { path: path_in_all, version: None });
+        let command = deletion(self.root.full(path).into_owned(), czxid, None);
         let delete = |request| ClientRequest::Write { request, session, command };
         let shared = &self.inner.shared;
-        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::done);
-        self.settle("delete", path, pending)
+        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::multi);
+        self.settle("delete", path, pending).map(drop).map_err(|error| match error {
+            Error::Multi { error, .. } => self.root.error(*error),
+            error => error,
+        })
     }
 
     /// Creates a znode. For sequential modes, the parent's next number is appended to the path, as
@@ -436,7 +425,8 @@ impl Session {
     /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
     /// is done as one [`Multi`] if nothing that it read has changed; otherwise it is run again, on
     /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX)
-    /// times. A `body` that writes nothing sends nothing.
+    /// times. A `body` that only reads sends nothing. Gives what `body` returned, and the results of
+    /// its writes: see [`Committed`].
     ///
     /// The first run reads this replica as it is: after [`Session::sync`] it is up to date. An error
     /// that `body` returns ends the transaction. Blocks as [`Session::create`] for each attempt.
@@ -447,12 +437,14 @@ impl Session {
     pub fn transact<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
             let mut transaction = Transaction::begin(self)?;
             let value = body(&mut transaction)?;
-            let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
+            let Some((multi, reads)) = transaction.commit() else {
+                return Ok(Committed::unwritten(value));
+            };
             if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
                 return outcome;
             }
@@ -464,7 +456,7 @@ impl Session {
     pub async fn transact_async<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
             let snapshot = match self.has_replica() {
@@ -474,7 +466,9 @@ impl Session {
             let (pending, value, reads) = {
                 let mut transaction = Transaction::on(self, snapshot);
                 let value = body(&mut transaction)?;
-                let Some((multi, reads)) = transaction.commit() else { return Ok(value) };
+                let Some((multi, reads)) = transaction.commit() else {
+                    return Ok(Committed::unwritten(value));
+                };
                 (multi.submit(), value, reads)
             };
             if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {
@@ -583,4 +577,13 @@ impl Session {
     pub fn lock(&self, path: &str) -> Result<Lock> {
         Lock::new(self, path)
     }
+}
+
+/// A write that deletes the znode that the write `czxid` created, and with it another one; nothing if
+/// that znode is gone. Paths are those of the whole tree.
+fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
+    let check = Op::Check { path: path.clone(), condition: Condition::Czxid(czxid) };
+    let deletes = [Some(path), other].into_iter().flatten();
+    let deletes = deletes.map(|path| Op::Delete { path, version: None });
+    Write::Multi(std::iter::once(check).chain(deletes).collect())
 }

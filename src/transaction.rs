@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::acl::Acl;
 use crate::error::{Error, Result};
-use crate::multi::Multi;
+use crate::multi::{Fence, Multi};
+use crate::planted::{Bug, planted};
+use crate::quota::{self, Usage};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::znode::{Condition, CreateMode, OpResult, Stat};
+use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 /// How often a transaction is tried before it fails with [`Error::Conflict`].
 pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
@@ -14,7 +17,8 @@ pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
 /// The reads and writes of one attempt of [`Session::transact`].
 ///
 /// Reads show the tree as it was when the attempt began, without the transaction's own writes.
-/// Writes are collected, and done together if nothing that was read has changed.
+/// Writes are collected, and done together if nothing that was read has changed: all that a [`Multi`]
+/// can do, in the order of the calls.
 ///
 /// ```
 /// use quorate::{CreateMode, Error};
@@ -33,7 +37,7 @@ pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
 ///     txn.set("/to", [b'0' + to + 1]);
 ///     Ok(true)
 /// })?;
-/// assert!(moved);
+/// assert!(moved.value);
 /// assert_eq!(&session.get("/to")?.0[..], b"1");
 /// # Ok::<(), Error>(())
 /// ```
@@ -82,7 +86,23 @@ impl<'a> Transaction<'a> {
     pub fn exists(&mut self, path: &str) -> Result<Option<Stat>> {
         let stat = self.snapshot.exists(path)?;
         self.note(path, stat.map_or(Condition::Absent, |stat| Condition::Mzxid(stat.mzxid)));
+        // This data changes with each write below the quota's path, and the mzxid does not tell.
+        let is_usage = stat.is_some() && quota::of_stats(&self.session.root.full(path)).is_some();
+        if is_usage
+            && !planted(Bug::UsageUnchecked)
+            && let Ok((data, _)) = self.snapshot.get(path)
+        {
+            let Usage { znodes, bytes } = Usage::parse(&data);
+            self.note(path, Condition::Usage { znodes, bytes });
+        }
         Ok(stat)
+    }
+
+    /// Whether there is a znode. The attempt counts only if that is still so.
+    pub(crate) fn is_there(&mut self, path: &str) -> Result<bool> {
+        let is_there = self.snapshot.exists(path)?.is_some();
+        self.note(path, if is_there { Condition::Exists } else { Condition::Absent });
+        Ok(is_there)
     }
 
     /// The names of a znode's children. The attempt counts only if none has come or gone when it is
@@ -100,9 +120,48 @@ impl<'a> Transaction<'a> {
         self.writes = add(writes);
     }
 
+    /// Requires the znode to have this version: see [`Transaction::require`].
+    pub fn check(&mut self, path: &str, version: u64) {
+        self.write(|writes| writes.check(path, version));
+    }
+
+    /// Requires the znode to be so when the writes before this one are done. If it is not, the
+    /// transaction fails as [`Multi::require`] does, and does not run again: what must be as it was
+    /// read need not be required.
+    pub fn require(&mut self, path: &str, condition: Condition) {
+        self.write(|writes| writes.require(path, condition));
+    }
+
+    /// Requires that something is still held: see [`Fence`]. If it is not, the transaction fails with
+    /// [`Error::Multi`] and does not run again.
+    pub fn fence(&mut self, fence: &Fence) {
+        self.write(|writes| writes.fence(fence));
+    }
+
     /// Creates a znode, if all goes well: see [`Session::create`].
     pub fn create(&mut self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) {
         self.write(|writes| writes.create(path, data, mode));
+    }
+
+    /// Creates a znode with an access list: see [`Session::create_with_acl`].
+    pub fn create_with_acl(
+        &mut self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) {
+        self.write(|writes| writes.create_with_acl(path, data, mode, acl));
+    }
+
+    /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].
+    pub fn create_or_set(&mut self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) {
+        self.write(|writes| writes.create_or_set(path, data, mode));
+    }
+
+    /// Makes a znode an ephemeral of this session: see [`Session::take_over`].
+    pub fn take_over(&mut self, path: &str, data: impl AsRef<[u8]>, from: SessionId) {
+        self.write(|writes| writes.take_over(path, data, from));
     }
 
     /// Replaces the data of a znode, if all goes well: see [`Session::set`].
@@ -110,9 +169,34 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.set(path, data));
     }
 
+    /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    pub fn set_if(&mut self, path: &str, data: impl AsRef<[u8]>, version: u64) {
+        self.write(|writes| writes.set_if(path, data, version));
+    }
+
+    /// Replaces the access list of a znode: see [`Session::set_acl`].
+    pub fn set_acl(&mut self, path: &str, acl: &[Acl]) {
+        self.write(|writes| writes.set_acl(path, acl));
+    }
+
+    /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    pub fn set_acl_if(&mut self, path: &str, acl: &[Acl], aversion: u64) {
+        self.write(|writes| writes.set_acl_if(path, acl, aversion));
+    }
+
     /// Deletes a znode, if all goes well: see [`Session::delete`].
     pub fn delete(&mut self, path: &str) {
         self.write(|writes| writes.delete(path));
+    }
+
+    /// Deletes a znode of this version: see [`Session::delete_if`].
+    pub fn delete_if(&mut self, path: &str, version: u64) {
+        self.write(|writes| writes.delete_if(path, version));
+    }
+
+    /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
+    pub fn delete_recursive(&mut self, path: &str) {
+        self.write(|writes| writes.delete_recursive(path));
     }
 
     /// What is to be committed, and how many checks it begins with; nothing if nothing is written.
@@ -122,15 +206,55 @@ impl<'a> Transaction<'a> {
     }
 }
 
+/// What [`Session::transact`] has done.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/jobs", b"", CreateMode::Persistent)?;
+/// let mode = CreateMode::PersistentSequential;
+/// let done = session.transact(|txn| Ok(txn.create("/jobs/job-", b"", mode)))?;
+/// assert_eq!(done.created().next().expect("one").path, "/jobs/job-0000000000");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Committed<T> {
+    /// What the closure returned, when it ran for the last time.
+    pub value: T,
+    /// The results of its writes and requirements, in their order. Empty if it had none.
+    pub results: Vec<OpResult>,
+}
+
+impl<T> Committed<T> {
+    /// The znodes that it created, in the order of its writes.
+    pub fn created(&self) -> impl Iterator<Item = &Created> {
+        self.results.iter().filter_map(|result| match result {
+            OpResult::Created(created) => Some(created),
+            _ => None,
+        })
+    }
+
+    /// Of a transaction that had nothing to write.
+    pub(crate) fn unwritten(value: T) -> Committed<T> {
+        Committed { value, results: Vec::new() }
+    }
+}
+
 /// What came of an attempt: `None` if it was overtaken, and is to be made again.
 pub(crate) fn outcome<T>(
     committed: Result<Vec<OpResult>>,
     value: T,
     reads: usize,
     attempt: u32,
-) -> Option<Result<T>> {
+) -> Option<Result<Committed<T>>> {
     match committed {
-        Ok(_) => Some(Ok(value)),
+        // The checks of what was read are none of the caller's operations.
+        Ok(mut results) => {
+            results.drain(..reads.min(results.len()));
+            Some(Ok(Committed { value, results }))
+        }
         Err(Error::Multi { index, error }) if index < reads => match *error {
             Error::NoNode { path }
             | Error::NodeExists { path }
@@ -139,7 +263,6 @@ pub(crate) fn outcome<T>(
                 .then(|| Err(Error::Conflict { path, attempts: attempt })),
             error => Some(Err(error)),
         },
-        // The checks are none of the caller's operations.
         Err(Error::Multi { index, error }) => {
             Some(Err(Error::Multi { index: index - reads, error }))
         }
@@ -223,6 +346,58 @@ mod tests {
     }
 
     #[test]
+    fn it_can_do_all_that_a_multi_can_and_has_the_results() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        for path in ["/a", "/b", "/tree", "/tree/x"] {
+            session.create(path, b"", CreateMode::Persistent).unwrap();
+        }
+        let (mode, open) = (CreateMode::PersistentSequential, Acl::open());
+        let done = session
+            .transact(|txn| {
+                txn.children("/")?;
+                txn.exists("/missing")?;
+                txn.check("/a", 0);
+                txn.require("/missing", Condition::Absent);
+                txn.create("/s-", b"", mode);
+                txn.create_with_acl("/acl", b"", CreateMode::Persistent, &open);
+                txn.create_or_set("/a", b"1", CreateMode::Persistent);
+                txn.take_over("/own", b"", SessionId::from_number(7));
+                txn.set("/a", b"2");
+                txn.set_if("/a", b"3", 2);
+                txn.set_acl("/a", &open);
+                txn.set_acl_if("/a", &open, 1);
+                txn.delete("/b");
+                txn.delete_if("/a", 3);
+                txn.delete_recursive("/tree");
+                Ok("done")
+            })
+            .unwrap();
+        assert_eq!((done.value, done.results.len()), ("done", 13));
+        assert_eq!(done.results[..2], [OpResult::Checked, OpResult::Checked]);
+        let created: Vec<&str> = done.created().map(|created| &*created.path).collect();
+        assert_eq!(created, ["/s-0000000003", "/acl", "/own"]);
+        assert!(session.exists(created[0]).unwrap().is_some());
+        assert_eq!(session.children("/").unwrap(), ["acl", "own", "s-0000000003", "zookeeper"]);
+    }
+
+    #[test]
+    fn what_it_requires_is_not_what_it_has_read() {
+        let session = Cluster::new(1).node(0).session();
+        session.create("/a", b"", CreateMode::Persistent).unwrap();
+        let mut runs = 0;
+        let failed = session.transact(|txn| {
+            runs += 1;
+            txn.get("/a")?;
+            txn.set("/a", b"1");
+            txn.check("/a", 7);
+            Ok(())
+        });
+        let error = Box::new(Error::BadVersion { path: "/a".to_owned(), expected: 7, actual: 1 });
+        assert_eq!((failed, runs), (Err(Error::Multi { index: 1, error }), 1));
+    }
+
+    #[test]
     fn it_gives_up_in_the_end_and_fails_with_what_failed() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
@@ -247,7 +422,8 @@ mod tests {
         assert!(one.get("/a").unwrap().0.is_empty());
         // Nothing written, nothing sent; an error of its own ends it.
         let zxid = one.snapshot().unwrap().zxid();
-        assert_eq!(one.transact(|txn| Ok(txn.children("/")?.len())), Ok(2));
+        let read = one.transact(|txn| Ok(txn.children("/")?.len()));
+        assert_eq!(read, Ok(Committed { value: 2, results: Vec::new() }));
         let missing = Error::NoNode { path: "/missing".to_owned() };
         assert_eq!(one.transact(|txn| txn.get("/missing").map(drop)), Err(missing));
         assert_eq!(one.snapshot().unwrap().zxid(), zxid);

@@ -1,6 +1,5 @@
 //! Watches as their users hold them, and how events reach them.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::node::io::{ClientRequest, WatchId};
+#[cfg(any(test, feature = "simulator"))]
+use crate::planted::{Bug, planted};
 use crate::root::Root;
 use crate::runtime::shared::Shared;
 use crate::session::Session;
@@ -129,9 +130,19 @@ pub struct WatchEvent {
     /// To which znode. For a [`EventKind::Gap`] and the end of a watch that was removed, the path
     /// that is watched.
     pub path: String,
-    /// By which write. For a [`EventKind::Gap`], the last write whose event was left out; for a watch
-    /// that was removed, the last one of which it would have told.
+    /// By which write. For a [`EventKind::Gap`], the first write of which an event was left out: the
+    /// events of all earlier writes have been delivered. For a watch that was removed, the last write
+    /// whose events it has delivered.
     pub zxid: Zxid,
+    /// Its place among the events of its write. The events of all watches of an instance, put into
+    /// the order of `(zxid, position)`, are in the order in which the changes happened; those of one
+    /// channel are already. Events of different watches that agree in both tell of the same change.
+    ///
+    /// It counts what the write has changed, and so has holes. A [`EventKind::Gap`] has the place of the
+    /// first event left out, the last event of a watch that was removed is behind all others, and
+    /// among the net changes of one write deletions come first and changes of children last: more is
+    /// not known of these.
+    pub position: u32,
     /// Whether this is a net change, found by comparing the trees after this replica was brought
     /// up to date by a snapshot: several changes of the znode may have become one.
     pub net: bool,
@@ -184,7 +195,8 @@ pub enum EventKind {
     /// One of its children was created or deleted.
     ChildrenChanged,
     /// The reader was too slow and events were left out: read again what you watch. What is read
-    /// after a gap was taken from the channel is not older than any event left out.
+    /// after a gap was taken from the channel is not older than any event left out. Like every event,
+    /// a gap is in the channel before any change that it stands for can be read.
     Gap,
     /// The last event of a watch of a get or an exists that
     /// [`Session::remove_watches`](crate::Session::remove_watches) removed.
@@ -214,7 +226,7 @@ impl EventKind {
 /// `session()`.
 ///
 /// Its events are in its channel before the change can be read from this instance, in the order
-/// of the writes. The channel closes when the watch is over: when one that fires once has fired,
+/// of the writes, whether or not the channel is full. The channel closes when the watch is over: when one that fires once has fired,
 /// when it was removed by [`Session::remove_watches`](crate::Session::remove_watches), or
 /// when its session or its node has ended. At most [`WATCH_CAPACITY`] events wait in it; a reader
 /// that falls further behind gets an [`EventKind::Gap`], and no node ever waits for a reader.
@@ -260,10 +272,16 @@ impl Watch {
         self.events().recv().ok()
     }
 
-    /// Waits for the next event without blocking the thread; `None` when the watch is over. For one
-    /// task at a time.
+    /// Waits for the next event without blocking the thread; `None` when the watch is over. Several
+    /// tasks may wait: one of them gets the event, and all learn of the end.
     pub async fn next(&self) -> Option<WatchEvent> {
-        poll_fn(|context| self.events.poll(context.waker())).await
+        self.events.next().await
+    }
+
+    /// Waits until `done` gives something, and leaves the events to others: see
+    /// [`EventReceiver::until`].
+    pub(crate) async fn until<T>(&self, done: impl FnMut(bool) -> Option<T>) -> T {
+        self.events.until(done).await
     }
 }
 
@@ -353,7 +371,10 @@ pub(crate) struct WatchSender {
     /// In the whole tree.
     path: Arc<str>,
     root: Root,
-    events: EventSender<WatchEvent, Zxid>,
+    events: EventSender<WatchEvent>,
+    /// A gap that is held back.
+    #[cfg(any(test, feature = "simulator"))]
+    late: Option<Box<WatchEvent>>,
     deletion: Option<Arc<AtomicBool>>,
 }
 
@@ -364,18 +385,24 @@ pub(crate) fn watch(
     root: &Root,
     shared: &Arc<Shared>,
 ) -> (WatchSender, Watch) {
-    let (sender, events) = channel(WATCH_CAPACITY);
+    let (sender, events) = channel(shared.limits.watch_capacity);
     let deletion = (!shared.has_replica).then(Arc::default);
     let told = deletion.clone();
-    let sender = WatchSender { path, root: root.clone(), events: sender, deletion: told };
+    let sender = WatchSender {
+        path,
+        root: root.clone(),
+        events: sender,
+        #[cfg(any(test, feature = "simulator"))]
+        late: None,
+        deletion: told,
+    };
     (sender, Watch { id, events, deletion, shared: Arc::clone(shared) })
 }
 
 impl WatchSender {
-    /// Before the tree that shows the change is published. Whether this is the first since
-    /// `settle`, which is to be called again.
+    /// Sends an event, before the tree that shows the change is published. Whether this is the first
+    /// since `wake`, which is then to be called.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
-        let zxid = event.zxid;
         // That there are other children than before, where there are none, is told of a znode that
         // was made in its place.
         if let Some(deletion) = &self.deletion
@@ -384,22 +411,35 @@ impl WatchSender {
         {
             deletion.store(true, Ordering::Release);
         }
-        if event.kind == EventKind::Gap {
-            return self.events.leave_out(zxid);
-        }
         let event = WatchEvent { path: self.root.relative(event.path), ..event };
+        if event.kind == EventKind::Gap {
+            return self.events.leave_out(event);
+        }
         if event.kind.is_removal() {
             return self.events.deliver_last(event);
         }
-        self.events.deliver(event, zxid)
+        let (path, root) = (&self.path, &self.root);
+        let gap = |event| WatchEvent {
+            kind: EventKind::Gap,
+            path: root.relative((**path).to_owned()),
+            net: false,
+            znode: None,
+            ..event
+        };
+        #[cfg(any(test, feature = "simulator"))]
+        if planted(Bug::GapLate) && (self.late.is_some() || self.events.is_full()) {
+            self.late = Some(Box::new(gap(event)));
+            return self.events.touch();
+        }
+        self.events.deliver(event, gap)
     }
 
-    /// After the tree has been published.
-    pub(crate) fn settle(&mut self) {
-        let (path, root) = (&self.path, &self.root);
-        self.events.settle(|zxid| {
-            let (kind, path) = (EventKind::Gap, root.relative((**path).to_owned()));
-            WatchEvent { kind, path, zxid, net: false, znode: None }
-        });
+    /// Wakes the task that waits for events, after the tree has been published.
+    pub(crate) fn wake(&mut self) {
+        #[cfg(any(test, feature = "simulator"))]
+        if let Some(gap) = self.late.take() {
+            self.events.leave_out(*gap);
+        }
+        self.events.wake();
     }
 }

@@ -96,7 +96,8 @@ pub enum CreateMode {
     /// ```
     Container,
     /// Stays until it has no children and its data was not set for so long: the leader then deletes
-    /// it, within seconds, by its own clock. From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
+    /// it, within seconds. The time counts within a tenth of real time, whatever wall clocks do while
+    /// one node leads (`docs/time.md`). From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
     /// count. A set counts though it changes nothing; reads do not, nor do children that come and go.
     ///
     /// ```
@@ -170,8 +171,8 @@ pub struct Stat {
     pub mzxid: Zxid,
     /// The write that last created or deleted one of its children; its own creation at first.
     pub pzxid: Zxid,
-    /// When it was created: milliseconds since the Unix epoch, by the leader's clock, never going
-    /// back.
+    /// When it was created: milliseconds since the Unix epoch, in the log's time, which follows the
+    /// leader's clock and never goes back.
     pub ctime: u64,
     /// When its data last changed, as `ctime`.
     pub mtime: u64,
@@ -196,7 +197,7 @@ pub struct Stat {
 
 impl Stat {
     /// When a znode with a time to live may be deleted if it is left alone: milliseconds since the
-    /// Unix epoch, by the leader's clock. `None` if it has none, or has children now. What remains of
+    /// Unix epoch, in the log's time. `None` if it has none, or has children now. What remains of
     /// the time is this less the present time; a moment after it, the znode may still be there.
     pub fn expires_at(&self) -> Option<u64> {
         let ttl = u64::try_from(self.ttl?.as_millis()).unwrap_or(u64::MAX);
@@ -288,6 +289,15 @@ pub enum Condition {
     Cversion(u64),
     /// Its ACL has this version.
     Aversion(u64),
+    /// It is the znode of [`Quota::stats_path`](crate::Quota::stats_path), and shows this
+    /// [`Usage`](crate::Usage). (That znode's mzxid and version stay while its data follows each
+    /// write.)
+    Usage {
+        /// How many znodes.
+        znodes: u64,
+        /// How many bytes of data.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for Condition {
@@ -301,6 +311,9 @@ impl fmt::Display for Condition {
             Condition::Pzxid(zxid) => write!(f, "children last changed by write {zxid}"),
             Condition::Cversion(cversion) => write!(f, "cversion {cversion}"),
             Condition::Aversion(aversion) => write!(f, "aversion {aversion}"),
+            Condition::Usage { znodes, bytes } => {
+                write!(f, "a use of {znodes} znodes and {bytes} bytes")
+            }
         }
     }
 }

@@ -38,7 +38,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("membership", &["machine", "node", "peers", "planted", "version", "znode"]),
     ("storage", &["storage", "node", "machine", "membership", "error", "znode"]),
     ("security", &["security", "error"]),
-    ("transport", &["transport", "node", "machine", "metrics", "peers", "security", "version"]),
+    (
+        "transport",
+        &["transport", "node", "machine", "metrics", "names", "peers", "security", "version"],
+    ),
+    ("names", &["node"]),
     ("sync", &["session"]),
 ];
 

@@ -43,6 +43,7 @@ fn worker() {
                 voters.sort();
                 println!("@members {}", voters.join(","));
             }
+            "probe" => println!("@probe {}", coordinator.is_ready()),
             "safe" => println!("@safe {}", coordinator.is_ready() && coordinator.safe_to_stop()),
             "waits" => println!("@waits {}", waits(&coordinator)),
             "list" => {
@@ -219,6 +220,43 @@ fn wiped_instances_come_back_as_new_ones_and_nothing_is_lost() {
     acked.extend(acks(&processes[0], 10));
     acked.extend(rest(&mut processes[0]));
     has_all(&mut processes[2], &acked);
+}
+
+/// Each instance in turn is stopped, loses its disk, and is started at its address; the next one goes
+/// as soon as this one is ready, which is all that a rolling update asks.
+fn roll_with_empty_disks(count: usize, kill: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(count);
+    let mut processes = start_all(dir.path(), &peers);
+    processes.iter_mut().for_each(ready);
+    let mut acked = BTreeSet::new();
+    for place in 0..count {
+        let writer = (place + 1) % count;
+        processes[writer].order("write");
+        acked.extend(acks(&processes[writer], 10));
+        if !kill {
+            processes[place].order("close");
+            processes[place].wait("closed");
+        }
+        acked.extend(rest(&mut processes[place]));
+        std::fs::remove_dir_all(dir.path().join(format!("data-{}", peers[place]))).unwrap();
+        processes[place] = start(dir.path(), &peers, &peers[place]);
+        until(&mut processes[place], "probe", "true");
+    }
+    processes[0].order("write");
+    acked.extend(acks(&processes[0], 10));
+    acked.extend(rest(&mut processes[0]));
+    has_all(&mut processes[1], &acked);
+}
+
+#[test]
+fn three_rolled_by_readiness_with_empty_disks_lose_nothing() {
+    roll_with_empty_disks(3, false);
+}
+
+#[test]
+fn five_killed_in_turn_by_readiness_with_empty_disks_lose_nothing() {
+    roll_with_empty_disks(5, true);
 }
 
 /// With one wiped and one away, the third must not be taken for a first start.

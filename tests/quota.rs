@@ -1,7 +1,7 @@
 //! Quotas: soft and hard, by znodes and by bytes, and what is told of their use.
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error, EventKind, Quota, Session, WatchMode};
+use quorate::{CreateMode, Error, EventKind, Quota, Session, Transaction, WatchMode};
 
 fn usage(session: &Session, path: &str) -> (u64, u64) {
     let (_, usage) = session.quota(path).unwrap().expect("it has a quota");
@@ -211,4 +211,37 @@ fn quotas_are_kept() {
     assert_eq!(usage(&session, "/a"), (2, 0));
     let failed = session.create("/a/2", b"", CreateMode::Persistent).unwrap_err();
     assert_eq!(failed, exceeded("/a", "znodes", 2, 3));
+}
+
+/// The znode that tells it keeps its mzxid while it follows each write.
+#[test]
+fn a_transaction_that_has_read_the_use_runs_again_when_that_has_changed() {
+    type Read = fn(&mut Transaction<'_>) -> quorate::Result<()>;
+    let reads: [Read; 2] = [
+        |txn| txn.get(&Quota::stats_path("/jobs")).map(drop),
+        |txn| txn.exists(&Quota::stats_path("/jobs")).map(drop),
+    ];
+    let cluster = Cluster::new(3);
+    let places = [0, cluster.add_client()];
+    for (number, (place, read)) in
+        places.into_iter().flat_map(|place| reads.map(|read| (place, read))).enumerate()
+    {
+        let (session, other) = (cluster.node(place).session(), cluster.node(1).session());
+        other.create_or_set("/jobs", b"", CreateMode::Persistent).unwrap();
+        other.set_quota("/jobs", &Quota::new()).unwrap();
+        session.sync().unwrap();
+        let mut runs = 0;
+        session
+            .transact(|txn| {
+                read(txn)?;
+                runs += 1;
+                if runs == 1 {
+                    other.create(&format!("/jobs/{number}"), b"", CreateMode::Persistent)?;
+                }
+                txn.create(&format!("/done-{number}"), b"", CreateMode::Persistent);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(runs, 2, "it has committed what rests on a use that was not so any more");
+    }
 }

@@ -1,5 +1,9 @@
 //! What watches promise, through the public handles.
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use quorate::testing::Cluster;
@@ -152,10 +156,112 @@ fn a_slow_reader_gets_a_gap_and_then_goes_on() {
     let last = sets.into_iter().last().unwrap().wait().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
     assert_eq!(seen.len(), WATCH_CAPACITY + 1);
-    assert_eq!(seen.last().unwrap().kind, EventKind::Gap);
+    let (gap, before) = seen.split_last().unwrap();
+    assert_eq!(gap.kind, EventKind::Gap);
+    assert_eq!(gap.zxid, before.last().unwrap().zxid + 1, "the first write that was left out");
     assert_eq!(session.get("/a").unwrap().1, last);
     session.set("/a", b"y").unwrap();
     assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
+}
+
+/// The events of one multi in several channels could not be put into their order.
+#[test]
+fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
+    let cluster = Cluster::new(1);
+    let client = cluster.node(cluster.add_client()).session();
+    let session = cluster.node(0).session();
+    let before = session.create("/c", b"", CreateMode::Persistent).unwrap().stat.czxid;
+    client.sync().unwrap();
+    let watches = |of: &quorate::Session, from: Option<quorate::Zxid>| {
+        let watch = |path, mode| match from {
+            Some(from) => of.watch_from(path, mode, from).unwrap(),
+            None => of.watch(path, mode).unwrap(),
+        };
+        let mut all: Vec<_> = ["/c", "/a", "/b"]
+            .into_iter()
+            .map(|path| watch(path, WatchMode::PersistentRecursive))
+            .collect();
+        all.push(watch("/", WatchMode::Persistent));
+        all
+    };
+    let (here, there) = (watches(&session, None), watches(&client, None));
+    session.set("/c", b"first").unwrap();
+    let multi = session.multi().create("/b", b"", CreateMode::Persistent);
+    let multi = multi.create("/a", b"", CreateMode::Persistent).set("/b", b"x").delete("/c");
+    let multi = multi.set("/a", b"y").create("/a/1", b"", CreateMode::Persistent);
+    multi.delete("/b").commit().unwrap();
+    let past = watches(&session, Some(before));
+    client.sync().unwrap();
+    use EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
+    let expected = [
+        (DataChanged, "/c"),
+        (Created, "/b"),
+        (ChildrenChanged, "/"),
+        (Created, "/a"),
+        (ChildrenChanged, "/"),
+        (DataChanged, "/b"),
+        (Deleted, "/c"),
+        (ChildrenChanged, "/"),
+        (DataChanged, "/a"),
+        (Created, "/a/1"),
+        (Deleted, "/b"),
+        (ChildrenChanged, "/"),
+    ];
+    for of in [here, past, there] {
+        let mut events = Vec::new();
+        for watch in &of {
+            let told: Vec<_> = watch.events().try_iter().collect();
+            assert!(told.is_sorted_by_key(|event| (event.zxid, event.position)));
+            events.extend(told);
+        }
+        events.sort_by_key(|event| (event.zxid, event.position));
+        let order: Vec<_> = events.iter().map(|event| (event.kind, &*event.path)).collect();
+        assert_eq!(order, expected);
+    }
+}
+
+/// A waker that looks at once, on the thread that wakes it: at the tree and then into a channel, as
+/// `docs/watches.md` says.
+struct Looking {
+    session: quorate::Session,
+    events: crossbeam_channel::Receiver<quorate::WatchEvent>,
+    seen: Mutex<Option<(quorate::Zxid, Vec<quorate::WatchEvent>)>>,
+}
+
+impl Wake for Looking {
+    fn wake(self: Arc<Self>) {
+        let upto = self.session.snapshot().unwrap().zxid();
+        *self.seen.lock().unwrap() = Some((upto, self.events.try_iter().collect()));
+    }
+}
+
+/// A full channel left an event out, and had its gap only after the change could be read. Who asked
+/// for the tree's zxid in between, and then emptied the channel, found neither, stored that zxid and
+/// resumed behind it: the event was lost for ever.
+#[test]
+fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let bell = session.watch("/a", WatchMode::Persistent).unwrap();
+    let full = session.watch("/a", WatchMode::Persistent).unwrap();
+    for _ in 0..WATCH_CAPACITY {
+        session.set("/a", b"x").unwrap();
+    }
+    bell.events().try_iter().for_each(drop);
+    let looking = Arc::new(Looking {
+        session: session.clone(),
+        events: full.events().clone(),
+        seen: Mutex::new(None),
+    });
+    let waker = Waker::from(Arc::clone(&looking));
+    let mut next = pin!(bell.next());
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let set = session.set("/a", b"y").unwrap().mzxid;
+    let (upto, events) = looking.seen.lock().unwrap().take().expect("it was woken");
+    assert_eq!(upto, set);
+    let last = events.last().unwrap();
+    assert_eq!((events.len(), last.kind, last.zxid), (WATCH_CAPACITY + 1, EventKind::Gap, set));
 }
 
 #[test]

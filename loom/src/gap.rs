@@ -1,4 +1,3 @@
-use std::future::poll_fn;
 use std::sync::Arc;
 
 use loom::future::block_on;
@@ -18,19 +17,23 @@ enum Event {
 /// One step of the host, in which the value changes so often.
 fn change(
     published: &Published<u64>,
-    sender: &mut EventSender<Event, u64>,
+    sender: &mut EventSender<Event>,
     numbers: std::ops::RangeInclusive<u64>,
 ) {
     let last = *numbers.end();
-    let mut unsettled = false;
+    let mut wakes = false;
     published.announce();
     for number in numbers {
-        unsettled |= sender.deliver(Event::Changed(number), number);
+        wakes |= deliver(sender, number);
     }
     published.publish(Some(last));
-    if unsettled {
-        sender.settle(Event::Gap);
+    if wakes {
+        sender.wake();
     }
+}
+
+fn deliver(sender: &mut EventSender<Event>, number: u64) -> bool {
+    sender.deliver(Event::Changed(number), |_| Event::Gap(number))
 }
 
 /// What a reader knows: the last event's number, or at a gap what it then reads.
@@ -51,6 +54,7 @@ impl Reader {
             }
             Event::Gap(number) => {
                 assert!(read >= number, "read {read} after a gap of {number}");
+                assert!(number <= self.known + 1, "{} then a gap of {number}", self.known);
                 self.known = read;
             }
         }
@@ -65,7 +69,7 @@ impl Reader {
 
 fn start(
     capacity: usize,
-) -> (Arc<Published<u64>>, EventSender<Event, u64>, EventReceiver<Event>, Reader) {
+) -> (Arc<Published<u64>>, EventSender<Event>, EventReceiver<Event>, Reader) {
     let published = Arc::new(Published::new(0));
     let (sender, events) = channel(capacity);
     let reader = Reader { published: Arc::clone(&published), known: 0 };
@@ -94,6 +98,26 @@ fn nothing_is_left_out_in_silence() {
     });
 }
 
+/// What `docs/watches.md` tells a consumer to do: the value first, and then all events in the channel.
+#[test]
+fn who_reads_the_value_and_then_the_channel_misses_nothing_up_to_it() {
+    every_schedule(|| {
+        let (published, mut sender, events, mut reader) = start(1);
+        let node = thread::spawn(move || {
+            for numbers in [1..=1, 2..=2, 3..=4] {
+                change(&published, &mut sender, numbers);
+            }
+            sender
+        });
+        for _ in 0..2 {
+            let upto = **reader.published.read();
+            reader.drain(&events);
+            assert!(reader.known >= upto, "{} of {upto}, and no gap", reader.known);
+        }
+        drop(node.join().unwrap());
+    });
+}
+
 /// A reader that takes nothing meanwhile finds what fits and one gap.
 #[test]
 fn a_reader_that_sleeps_finds_one_gap() {
@@ -119,7 +143,7 @@ fn a_task_that_waits_is_woken_for_all_and_for_the_end() {
                 change(&published, &mut sender, number..=number);
             }
         });
-        while let Some(event) = block_on(poll_fn(|context| events.poll(context.waker()))) {
+        while let Some(event) = block_on(events.next()) {
             reader.take(event);
         }
         assert_eq!(reader.known, 2);
@@ -139,7 +163,7 @@ fn a_task_that_waits_is_woken_for_a_gap() {
             sender
         });
         while reader.known < 3 {
-            let event = block_on(poll_fn(|context| events.poll(context.waker())));
+            let event = block_on(events.next());
             reader.take(event.unwrap());
         }
         drop(node.join().unwrap());
@@ -175,9 +199,8 @@ fn a_last_event_has_a_place_behind_the_gap() {
         for number in 1..=2 {
             change(&published, &mut sender, number..=number);
         }
-        sender.deliver(Event::Changed(3), 3);
+        deliver(&mut sender, 3);
         sender.deliver_last(Event::Changed(4));
-        sender.settle(Event::Gap);
         drop(sender);
         let mut seen = Vec::new();
         while let Ok(event) = events.events().try_recv() {
@@ -187,11 +210,50 @@ fn a_last_event_has_a_place_behind_the_gap() {
     });
     every_schedule(|| {
         let (_, mut sender, events, _) = start(1);
-        sender.deliver(Event::Changed(1), 1);
-        sender.deliver(Event::Changed(2), 2);
+        deliver(&mut sender, 1);
+        deliver(&mut sender, 2);
         sender.deliver_last(Event::Changed(3));
-        sender.settle(Event::Gap);
         let seen = std::iter::from_fn(|| events.events().try_recv().ok());
         assert_eq!(seen.collect::<Vec<_>>(), [Event::Changed(1), Event::Gap(2), Event::Changed(3)]);
+    });
+}
+
+/// Each takes an event or none, and both see the end.
+#[test]
+fn all_tasks_that_wait_are_woken_by_the_end() {
+    every_schedule(|| {
+        let (published, mut sender, events, _) = start(1);
+        let events = Arc::new(events);
+        let other = {
+            let events = Arc::clone(&events);
+            thread::spawn(move || {
+                let read = block_on(events.until(|is_over| is_over.then_some(())));
+                (read, block_on(events.next()).is_some())
+            })
+        };
+        change(&published, &mut sender, 1..=1);
+        drop(sender);
+        let first = block_on(events.next()).is_some();
+        let ((), second) = other.join().unwrap();
+        assert!(first != second, "one of them has the event");
+    });
+}
+
+/// Both wait for the same value, and neither takes the event that says that it is there.
+#[test]
+fn all_tasks_that_wait_for_a_value_are_woken_when_it_is_there() {
+    every_schedule(|| {
+        let (published, mut sender, events, _) = start(1);
+        let events = Arc::new(events);
+        let until = |events: Arc<EventReceiver<Event>>, published: Arc<Published<u64>>| {
+            block_on(events.until(|_| (**published.read() == 1).then_some(())));
+        };
+        let other = {
+            let (events, published) = (Arc::clone(&events), Arc::clone(&published));
+            thread::spawn(move || until(events, published))
+        };
+        change(&published, &mut sender, 1..=1);
+        until(events, published);
+        other.join().unwrap();
     });
 }

@@ -9,7 +9,8 @@
 //! `./mutants` plants faults in copies of the files and expects each to be found.
 //!
 //! Caveats. The model of a channel is a queue under a lock, so it orders the memory of its two ends
-//! a little more than crossbeam's promises to. That of `ArcSwap` orders no more than a release
+//! a little more than crossbeam's promises to: that a look at its length and `Published::announce`
+//! are sequentially consistent is not seen here. That of `ArcSwap` orders no more than a release
 //! store and an acquire load.
 
 #![cfg(test)]

@@ -20,22 +20,22 @@ impl Session {
     pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
         let of = self.quota_root(path)?;
         let set = self.everything().transact(|transaction| {
-            if transaction.exists(&of)?.is_none() {
+            if !transaction.is_there(&of)? {
                 return Err(Error::NoNode { path: of.clone() });
             }
             let (limits, stats) = (Quota::limits_path(&of), Quota::stats_path(&of));
-            if transaction.exists(&limits)?.is_some() {
+            if transaction.is_there(&limits)? {
                 transaction.set(&limits, quota.to_string());
             } else {
                 make_parents(transaction, &of)?;
                 transaction.create(&limits, quota.to_string(), CreateMode::Persistent);
             }
-            if transaction.exists(&stats)?.is_none() {
+            if !transaction.is_there(&stats)? {
                 transaction.create(&stats, b"", CreateMode::Persistent);
             }
             Ok(())
         });
-        set.map_err(|error| self.root.error(error))
+        set.map(drop).map_err(|error| self.root.error(error))
     }
 
     /// The limits of a path, and how much is there, as this replica has them; `None` if it has no
@@ -62,7 +62,7 @@ impl Session {
             let own = [Quota::limits_path(&of), Quota::stats_path(&of)];
             let mut gone = Vec::new();
             for znode in own {
-                if transaction.exists(&znode)?.is_some() {
+                if transaction.is_there(&znode)? {
                     transaction.delete(&znode);
                     gone.push(znode);
                 }
@@ -80,7 +80,7 @@ impl Session {
             }
             Ok(())
         });
-        deleted.map_err(|error| self.root.error(error))
+        deleted.map(drop).map_err(|error| self.root.error(error))
     }
 
     /// The path in the whole tree, if it may have a quota.
@@ -103,7 +103,7 @@ fn make_parents(transaction: &mut Transaction<'_>, of: &str) -> Result<()> {
     let base = Quota::base_path(of);
     let mut missing = Vec::new();
     let mut at = base.as_str();
-    while transaction.exists(at)?.is_none() {
+    while !transaction.is_there(at)? {
         missing.push(at);
         match path::parent(at) {
             Some(parent) => at = parent,

@@ -201,11 +201,8 @@ impl Op {
     /// The version that a cluster must act by for this to be in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {
-            Op::Create { .. }
-            | Op::Set { .. }
-            | Op::Delete { .. }
-            | Op::Check { .. }
-            | Op::DeleteTree { .. } => FIRST,
+            Op::Create { .. } | Op::Set { .. } | Op::Delete { .. } | Op::DeleteTree { .. } => FIRST,
+            Op::Check { condition, .. } => condition_version(*condition),
             Op::CreateWithAcl { .. }
             | Op::SetAcl { .. }
             | Op::CreateOrSet { .. }
@@ -278,6 +275,21 @@ impl Op {
             | Op::CreateOrSet { mode, .. } => Some(*mode),
             _ => None,
         }
+    }
+}
+
+/// The version that a cluster must act by for a condition to be in its log.
+fn condition_version(condition: Condition) -> u16 {
+    match condition {
+        Condition::Exists
+        | Condition::Absent
+        | Condition::Version(_)
+        | Condition::Czxid(_)
+        | Condition::Mzxid(_)
+        | Condition::Pzxid(_)
+        | Condition::Cversion(_)
+        | Condition::Aversion(_) => FIRST,
+        Condition::Usage { .. } => 2,
     }
 }
 
@@ -401,6 +413,7 @@ impl OpError {
             | OpError::AuthFailed { .. }
             | OpError::QuotaExceeded { .. } => 2,
             OpError::Multi { error, .. } => error.version(),
+            OpError::Unmet { condition, .. } => condition_version(*condition),
             _ => FIRST,
         }
     }
@@ -461,6 +474,8 @@ pub(crate) struct Change {
     pub(crate) zxid: Zxid,
     pub(crate) kind: ChangeKind,
     pub(crate) path: String,
+    /// Its place among the changes of its write.
+    pub(crate) position: u32,
     /// Who may hear of it: the znode's access list, and its parent's for the change of its children.
     pub(crate) acl: Option<Arc<AccessList>>,
     pub(crate) parent_acl: Option<Arc<AccessList>>,
@@ -566,6 +581,7 @@ mod tests {
             ),
             ("raise version", Command::RaiseVersion { version: 300 }),
             ("configure", configure),
+            ("use", Command::Multi(vec![check(Condition::Usage { znodes: 7, bytes: 8 })])),
         ]
     }
 

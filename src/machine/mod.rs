@@ -194,8 +194,8 @@ impl Machine {
         self.state.zxid()
     }
 
-    /// The log's time, as leaders have stamped it: milliseconds since the Unix epoch. It never goes
-    /// back, and goes on at least as fast as time does while there is a leader.
+    /// The log's time, as leaders have stamped it (`node::log_clock`): milliseconds since the Unix
+    /// epoch. It never goes back.
     pub(crate) fn time(&self) -> u64 {
         self.state.time
     }

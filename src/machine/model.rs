@@ -14,6 +14,7 @@ use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, S
 use crate::acl::{AccessList, Acl, Id, Permissions};
 use crate::membership::Roster;
 use crate::path;
+use crate::quota::Usage;
 use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 #[derive(Clone, Debug, Default)]
@@ -115,7 +116,9 @@ impl Model {
         };
         let parent_acl = path::parent(path).and_then(acl);
         let (acl, path) = (acl(path), path.to_owned());
-        self.changes.push(Change { zxid, kind, path, acl, parent_acl });
+        let of_write = self.changes.iter().rev().take_while(|change| change.zxid == zxid);
+        let position = of_write.count() as u32;
+        self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
     /// Gives the change that created a znode the list that it has got.
@@ -390,14 +393,16 @@ impl Model {
                 }
                 let version = self.version;
                 let too_new = |op: &&Op| {
-                    let first = matches!(
-                        op,
+                    let first = match op {
+                        Op::Check { condition, .. } => {
+                            !matches!(condition, Condition::Usage { .. })
+                        }
                         Op::Create { .. }
-                            | Op::Set { .. }
-                            | Op::Delete { .. }
-                            | Op::DeleteTree { .. }
-                            | Op::Check { .. }
-                    );
+                        | Op::Set { .. }
+                        | Op::Delete { .. }
+                        | Op::DeleteTree { .. } => true,
+                        _ => false,
+                    };
                     !first && version < 2
                 };
                 let unsupported = |what: &str| {
@@ -408,6 +413,7 @@ impl Model {
                     Op::SetAcl { .. } => "set_acl",
                     Op::CreateOrSet { .. } => "create_or_set",
                     Op::TakeOver { .. } => "take_over",
+                    Op::Check { .. } => "require",
                     _ => "create_with_acl",
                 };
                 let result = match command {
@@ -721,6 +727,10 @@ impl Model {
                     Condition::Pzxid(n) => is(stat.map(|stat| stat.pzxid), n),
                     Condition::Cversion(n) => is(stat.map(|stat| stat.cversion), n),
                     Condition::Aversion(n) => is(stat.map(|stat| stat.aversion), n),
+                    Condition::Usage { znodes, bytes } => {
+                        let data = &self.znodes.get(&path).expect("it has a stat").data;
+                        Usage::parse(data) == Usage { znodes, bytes }
+                    }
                 };
                 match holds {
                     true => Ok(OpResult::Checked),

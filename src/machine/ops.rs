@@ -440,7 +440,9 @@ impl Write {
             _ if tree.is_open() => (None, None),
             parent => (acl(path), parent.and_then(acl)),
         };
-        self.changes.push(Change { zxid: self.zxid, kind, path: path.to_owned(), acl, parent_acl });
+        let (zxid, path) = (self.zxid, path.to_owned());
+        let position = u32::try_from(self.changes.len()).unwrap_or(u32::MAX);
+        self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
     /// The operation that goes over the limit fails, and tells the size of the whole request.
@@ -493,8 +495,8 @@ fn check_number(
 
 /// That the znode is as a multi asks for.
 fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
-    let fields = tree.get(path).map(Znode::fields);
-    let holds = match (condition, fields) {
+    let znode = tree.get(path);
+    let holds = match (condition, znode.map(Znode::fields)) {
         (Condition::Absent, None) => true,
         (Condition::Absent, Some(_)) => {
             return Err(OpError::NodeExists { path: path.to_owned() });
@@ -507,6 +509,9 @@ fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
         (Condition::Pzxid(pzxid), Some(fields)) => fields.pzxid == pzxid,
         (Condition::Cversion(cversion), Some(fields)) => fields.cversion == cversion,
         (Condition::Aversion(aversion), Some(fields)) => fields.aversion == aversion,
+        (Condition::Usage { znodes, bytes }, Some(_)) => {
+            znode.is_some_and(|znode| Usage::parse(znode.data()) == Usage { znodes, bytes })
+        }
     };
     if holds || planted(Bug::ConditionIgnored) {
         Ok(())

@@ -35,6 +35,7 @@ impl Node {
         if let Some(formation) = &mut self.formation {
             formation.take(from, word);
         } else if word.cluster == 0 && self.cluster() != 0 {
+            self.note_newcomer(from);
             let word = Word {
                 member: self.membership.me.clone(),
                 list: Vec::new(),

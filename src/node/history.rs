@@ -62,10 +62,7 @@ impl History {
 
     /// All changes after a zxid, oldest first; or if they are not all known any more, the oldest
     /// zxid after which they are.
-    pub(crate) fn after(
-        &self,
-        zxid: Zxid,
-    ) -> Result<impl DoubleEndedIterator<Item = &Change> + ExactSizeIterator, Zxid> {
+    pub(crate) fn after(&self, zxid: Zxid) -> Result<impl ExactSizeIterator<Item = &Change>, Zxid> {
         if zxid < self.oldest {
             return Err(self.oldest);
         }
@@ -82,7 +79,7 @@ mod tests {
 
     fn change(zxid: Zxid) -> Change {
         let (kind, path) = (ChangeKind::Created, format!("/{zxid}"));
-        Change { zxid, kind, path, acl: None, parent_acl: None }
+        Change { zxid, kind, path, position: 0, acl: None, parent_acl: None }
     }
 
     fn after(history: &History, zxid: Zxid) -> Result<Vec<Zxid>, Zxid> {

@@ -99,6 +99,17 @@ pub(crate) enum Input {
     Resign,
     /// The node is to be a member no more.
     Leave,
+    /// What forbids this node to found a cluster, from now on; `None`: nothing does.
+    Hindered(Option<Hindrance>),
+}
+
+/// Why a node must not found a cluster, though it is on the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hindrance {
+    /// For people: what is wrong, and what to do.
+    pub(crate) reason: String,
+    /// It must not join one either.
+    pub(crate) forbids_joining: bool,
 }
 
 /// What a user's handle asks of its node. Requests of one session are executed
@@ -283,6 +294,9 @@ pub(crate) struct NodeStatus {
     /// The highest that other members can do, as far as they have told.
     pub(crate) versions: Vec<(NodeId, u16)>,
     pub(crate) availability: Availability,
+    /// It has been a voter or a settled learner since it started: it is not about to take a voter's
+    /// place.
+    pub(crate) is_placed: bool,
     /// Why there is no cluster yet.
     pub(crate) forming: Option<String>,
 }

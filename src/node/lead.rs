@@ -81,14 +81,9 @@ impl Node {
         }
     }
 
-    /// The time that a leader stamps: its wall clock's, or the log's as far as it has gone on since
-    /// this node began to lead. So it goes on also after a clock that was years ahead has led, and
-    /// what is to live for an hour then lives for an hour.
-    pub(super) fn log_time(&self) -> u64 {
-        let (since, time) = self.leads_since;
-        let elapsed = self.now.mono.saturating_sub(since).as_millis();
-        let time = time.saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX));
-        self.now.wall_ms.max(time)
+    /// The time that this node stamps as the leader.
+    pub(crate) fn log_time(&self) -> u64 {
+        self.log_clock.time_ms()
     }
 
     /// Raises the cluster's version to what all members can do, by an entry of its own: who can do

@@ -97,6 +97,19 @@ impl View {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
     }
 
+    /// The learners that have their place: they are level with the log, every voter answers, and `plan`
+    /// has nothing left to do.
+    ///
+    /// A learner that is level was watched for as long as it takes to notice that a voter is gone. So
+    /// a voter that had stopped before the learner started is known to be gone by then.
+    pub(crate) fn placed(&self, plan: Option<&Action>) -> BTreeSet<NodeId> {
+        if plan.is_some() || !self.voters.iter().all(|voter| self.is_heard(*voter)) {
+            return BTreeSet::new();
+        }
+        let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.caught_up);
+        self.learners.iter().filter(level).copied().collect()
+    }
+
     fn silent_for(&self, node: NodeId, time: Duration) -> bool {
         node != self.own && self.sights.get(&node).is_some_and(|sight| sight.silent >= time)
     }

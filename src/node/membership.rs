@@ -64,8 +64,14 @@ pub(super) struct Membership {
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
-    /// The voters that the leader has not heard of, as it last told.
+    /// The voters that do not answer the leader, as it last reported.
     silent: Option<BTreeSet<NodeId>>,
+    /// The learners that have their place, as this node last reported as the leader.
+    placed: BTreeSet<NodeId>,
+    /// Whether this node has had its place since it started: see [`Node::note_place`].
+    is_placed: bool,
+    /// When an instance that is not a member was last met.
+    newcomer_at: Option<Time>,
     /// The term of the leader that told it.
     health_of: u64,
     /// Who was told that it is gone, and when.
@@ -89,6 +95,9 @@ impl Membership {
             changing: None,
             health_at: Time::ZERO,
             silent: None,
+            placed: BTreeSet::new(),
+            is_placed: false,
+            newcomer_at: None,
             health_of: 0,
             told_gone: BTreeMap::new(),
             handed: None,
@@ -100,8 +109,13 @@ impl Membership {
         self.changing = None;
         self.level_since.clear();
         self.health_at = Time::ZERO;
+        self.placed.clear();
         // Nobody is taken for dead for what this node did not listen for.
         self.listening.clear();
+    }
+
+    pub(super) fn is_placed(&self) -> bool {
+        self.is_placed
     }
 
     /// The members as they were last handed to the shell; none where versions know none.
@@ -158,6 +172,7 @@ impl Node {
             tracing::warn!(from, "refused a wish to join that is not the sender's own");
             return;
         }
+        self.note_newcomer(node);
         if !self.serving {
             // Who wants to join may reach a follower only.
             let leader = self.raw.raft.leader_id;
@@ -172,6 +187,13 @@ impl Node {
             && (wishes.contains_key(&node) || wishes.len() < MEMBERS_MAX)
         {
             wishes.insert(node, (member, self.now.mono + WISH_TIME));
+        }
+    }
+
+    /// An instance that looks for its cluster, or asks to join, was met.
+    pub(super) fn note_newcomer(&mut self, node: NodeId) {
+        if !self.is_member(node) {
+            self.membership.newcomer_at = Some(self.now.mono);
         }
     }
 
@@ -225,8 +247,9 @@ impl Node {
         Err(REMOVED.to_owned())
     }
 
-    pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>) {
+    pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>, placed: &[NodeId]) {
         if from == self.raw.raft.leader_id {
+            self.membership.is_placed |= placed.contains(&self.id);
             self.membership.silent = Some(silent.into_iter().collect());
             self.membership.health_of = self.raw.raft.term;
         }
@@ -249,14 +272,15 @@ impl Node {
             return;
         }
         self.look_at_members();
-        self.tell_health();
         // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
-        let settled = self.leads_since.0 + self.patience() + self.config.heartbeat * 2;
+        let settled = self.leads_since + self.patience() + self.config.heartbeat * 2;
         if self.now.mono < settled || !self.may_change() {
-            return;
+            return self.report_health(BTreeSet::new());
         }
         let view = self.view();
-        let Some(action) = plan(&view, &self.membership.keeping) else {
+        let action = plan(&view, &self.membership.keeping);
+        self.report_health(view.placed(action.as_ref()));
+        let Some(action) = action else {
             return;
         };
         tracing::info!(?action, "a change of the members");
@@ -398,10 +422,11 @@ impl Node {
         }
     }
 
-    /// Tells the members who of them is not heard of, now and then.
-    fn tell_health(&mut self) {
+    /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more
+    /// voters or fewer are silent, or another learner has its place.
+    fn report_health(&mut self, placed: BTreeSet<NodeId>) {
         let now = self.now.mono;
-        if now < self.leads_since.0 + self.patience() {
+        if now < self.leads_since + self.patience() {
             // It does not know yet.
             return;
         }
@@ -413,19 +438,59 @@ impl Node {
             .copied()
             .filter(|voter| *voter != self.id && !self.sight(*voter).silent.is_zero())
             .collect();
-        let news = self.membership.silent.as_ref() != Some(&silent);
-        if !news && now < self.membership.health_at {
+        let is_news = self.membership.silent.as_ref() != Some(&silent)
+            || !placed.is_subset(&self.membership.placed);
+        if !is_news && now < self.membership.health_at {
             return;
         }
         self.membership.health_at = now + HEALTH_PERIOD;
-        let message = PeerMessage::Health { silent: silent.iter().copied().collect() };
+        let message = PeerMessage::Health {
+            silent: silent.iter().copied().collect(),
+            placed: placed.iter().copied().collect(),
+        };
         self.membership.silent = Some(silent);
+        self.membership.placed = placed;
         self.membership.health_of = self.raw.raft.term;
         for peer in self.others().collect::<Vec<_>>() {
             if self.versions.of(peer).is_some_and(|version| version >= MEMBERS_SINCE) {
                 self.effects.messages.push((peer, message.clone()));
             }
         }
+    }
+
+    /// Notes whether this node has its place: it is up to date and votes, with no joint change under
+    /// way, or it is a learner and the leader has said that it is to stay one ([`View::placed`]).
+    ///
+    /// An instance with an empty disk at a voter's address begins as a learner, while its former self
+    /// still counts as the voter. Until the vote is its own, the loss of one more voter may end the
+    /// majority for good.
+    pub(super) fn note_place(&mut self) {
+        if self.membership.is_placed || self.fresh_at.is_none() {
+            return;
+        }
+        let voting = self.raw.store().conf_state();
+        let votes = voting.voters.contains(&self.id) && voting.voters_outgoing.is_empty();
+        self.membership.is_placed = votes || planted(Bug::ReadyBeforePlace);
+    }
+
+    /// Whether to stop this voter now would end the majority, though it need not a little later: an
+    /// instance that could vote in the place of a silent voter has joined or asks to, or a change of
+    /// the voters is half made.
+    pub(crate) fn must_stay(&self) -> bool {
+        let seen = self.availability();
+        let is_voter = seen.voters.contains(&self.id) || seen.outgoing.contains(&self.id);
+        if !seen.has_leader || !is_voter {
+            return false;
+        }
+        let joint = !seen.outgoing.is_empty();
+        let asked = self.membership.newcomer_at.is_some_and(|at| self.now.mono < at + WISH_TIME);
+        if !joint && !asked && seen.learners.is_empty() {
+            return false;
+        }
+        // Where this voter is always needed, as one of two, nothing is gained by waiting.
+        let could_go = joint || seen.spare(|voter| voter == self.id).is_some();
+        let lost = |voter| voter == self.id || seen.silent.contains(&voter);
+        could_go && (!seen.is_told || seen.spare(lost).is_none())
     }
 
     /// How much may be under way to each member, should this node lead.

@@ -46,8 +46,9 @@ pub(crate) enum PeerMessage {
     Leave,
     /// The leader to one who was no member any more after this entry.
     Gone { index: u64 },
-    /// The leader to the members: the voters that it has not heard of.
-    Health { silent: Vec<NodeId> },
+    /// The leader to the members: the voters that do not answer it, and the learners that have their
+    /// place, since there is no vote for them to take.
+    Health { silent: Vec<NodeId>, placed: Vec<NodeId> },
     /// What a node without a cluster tells everybody, and a member answers to that.
     Meet { word: Word },
     /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
@@ -470,7 +471,7 @@ mod tests {
             ("join", PeerMessage::Join { member: Member::new(300, "here:7400") }),
             ("leave", PeerMessage::Leave),
             ("gone", PeerMessage::Gone { index: 300 }),
-            ("health", PeerMessage::Health { silent: vec![300] }),
+            ("health", PeerMessage::Health { silent: vec![300], placed: vec![301] }),
             ("meet", PeerMessage::Meet { word }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             (
@@ -563,6 +564,7 @@ mod tests {
             kind: EventKind::DataChanged,
             path: "/a".to_owned(),
             zxid: 350,
+            position: 3,
             net: true,
             znode: Some(Box::new(EventZnode {
                 data: Some(b"data"[..].into()),

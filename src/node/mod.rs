@@ -45,6 +45,7 @@ mod leader_loss;
 mod learners_tests;
 mod local;
 mod log;
+mod log_clock;
 mod members;
 mod membership;
 #[cfg(test)]
@@ -56,6 +57,8 @@ mod net_changes;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
 mod path_filter;
+#[cfg(test)]
+mod place_tests;
 mod raft_log;
 mod ready;
 mod reap;
@@ -99,6 +102,7 @@ use history::History;
 use io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
 use local::LocalSessions;
 use log::{MemLog, Position};
+use log_clock::LogClock;
 pub(crate) use members::Keeping;
 use membership::Membership;
 pub(crate) use membership::REMOVED;
@@ -249,8 +253,10 @@ pub(crate) struct Node {
     // As the leader.
     /// It has applied an entry of its own term, and so all before it.
     serving: bool,
-    /// When it began to serve, and the log's time then.
-    leads_since: (Time, u64),
+    /// When it began to serve.
+    leads_since: Time,
+    /// Goes on while this node serves as the leader.
+    log_clock: LogClock,
     admission: Admission,
     early: VecDeque<(NodeId, Request)>,
     early_bytes: usize,
@@ -401,6 +407,7 @@ impl Node {
             version: self.machine.version(),
             own_version: self.versions.own(),
             availability: self.availability(),
+            is_placed: self.membership.is_placed(),
             forming: self.formation.as_ref().and_then(Formation::problem),
             versions: self
                 .unreachable
@@ -422,6 +429,7 @@ impl Node {
             // is still to be read: their silence proves nothing.
             self.renew_all();
         }
+        self.log_clock.advance(now);
         for input in inputs {
             self.take(input)?;
         }
@@ -526,6 +534,11 @@ impl Node {
             }
             Input::Resign => self.resign(),
             Input::Leave => self.leave()?,
+            Input::Hindered(hindrance) => {
+                if let Some(formation) = &mut self.formation {
+                    formation.hinder(hindrance);
+                }
+            }
         }
         Ok(())
     }
@@ -624,7 +637,8 @@ impl Node {
         }
         if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
             self.serving = true;
-            self.leads_since = (self.now.mono, self.machine.time());
+            self.leads_since = self.now.mono;
+            self.log_clock = LogClock::begin(self.now, self.machine.time());
             self.guests.again();
             self.reaper.lead(self.now.mono);
             self.renew_all();
@@ -643,6 +657,7 @@ impl Node {
         let applied = self.raw.store().applied();
         let fresh = self.fresh_soon.extract_if(.., |(index, _)| *index <= applied.index);
         self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);
+        self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;
         self.local.forget_settled();

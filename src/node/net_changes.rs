@@ -8,6 +8,17 @@ use crate::path;
 use crate::watch::{EventKind, WatchEvent};
 use crate::znode::Zxid;
 
+/// A net change. Its place within its write is not known: deletions come first, so that a znode that
+/// was deleted and created again is told of in that order, and changes of children last.
+pub(super) fn net_event(kind: EventKind, path: &str, zxid: Zxid) -> WatchEvent {
+    let position = match kind {
+        EventKind::Deleted => 0,
+        EventKind::ChildrenChanged => 2,
+        _ => 1,
+    };
+    WatchEvent { kind, path: path.to_owned(), zxid, position, net: true, znode: None }
+}
+
 /// Compares two trees for the watches between them.
 pub(super) struct Net<'a> {
     old: &'a Tree,
@@ -21,8 +32,7 @@ impl<'a> Net<'a> {
     }
 
     fn push(&mut self, id: WatchId, kind: EventKind, path: &str, zxid: Zxid) {
-        let event = WatchEvent { kind, path: path.to_owned(), zxid, net: true, znode: None };
-        self.events.push((id, event));
+        self.events.push((id, net_event(kind, path, zxid)));
     }
 
     pub(super) fn node(&mut self, id: WatchId, path: &str, once: bool) {

@@ -89,7 +89,7 @@ impl Node {
             PeerMessage::Present { member } => self.take_present(from, member),
             PeerMessage::Leave => self.take_leave(from),
             PeerMessage::Gone { index } => self.take_gone(from, index)?,
-            PeerMessage::Health { silent } => self.take_health(from, silent),
+            PeerMessage::Health { silent, placed } => self.take_health(from, silent, &placed),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);
                 if self.outgoing.abort(from, Some(transfer)) {

@@ -14,6 +14,7 @@ use super::history::History;
 use super::io::{Effects, Now, Problem, Time};
 use super::local::LocalSessions;
 use super::log::{MemLog, Position};
+use super::log_clock::LogClock;
 use super::membership::{Membership, VOTER_WINDOW};
 use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
@@ -113,7 +114,8 @@ impl Node {
             formation,
             form_at: Time::MAX,
             serving: false,
-            leads_since: (now.mono, 0),
+            leads_since: now.mono,
+            log_clock: LogClock::begin(now, 0),
             admission: Admission::default(),
             early: VecDeque::new(),
             early_bytes: 0,

@@ -23,7 +23,7 @@ use crate::acl::AccessList;
 use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
 use crate::node::io::WatchId;
-use crate::node::net_changes::Net;
+use crate::node::net_changes::{Net, net_event};
 use crate::node::path_filter::PathFilter;
 pub(crate) use crate::node::watch_kind::WatchKind;
 use crate::path;
@@ -107,14 +107,16 @@ struct News<'a> {
     kind: EventKind,
     path: &'a str,
     zxid: Zxid,
+    position: u32,
     /// Who may hear of it.
     acl: Option<&'a AccessList>,
 }
 
 impl News<'_> {
     fn event(self) -> WatchEvent {
+        let News { kind, zxid, position, .. } = self;
         let path = self.path.to_owned();
-        WatchEvent { kind: self.kind, path, zxid: self.zxid, net: false, znode: None }
+        WatchEvent { kind, path, zxid, position, net: false, znode: None }
     }
 }
 
@@ -145,7 +147,7 @@ impl Missed<'_> {
             (_, Some(stat)) if stat.mzxid > self.from => (EventKind::Created, stat.mzxid),
             (_, Some(_)) => return None,
         };
-        Some(WatchEvent { kind, path: path.to_owned(), zxid, net: true, znode: None })
+        Some(net_event(kind, path, zxid))
     }
 }
 
@@ -181,7 +183,7 @@ impl WatchTable {
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
-        past: impl DoubleEndedIterator<Item = &'a Change>,
+        past: impl Iterator<Item = &'a Change>,
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
@@ -189,8 +191,8 @@ impl WatchTable {
         let mut told = told.filter(|news| may_read(news.acl));
         let events = told.by_ref().take(WATCH_CAPACITY).map(|news| (id, news.event()));
         fired.events.extend(events);
-        if let Some(last) = told.next_back() {
-            let gap = News { kind: EventKind::Gap, path: &path, zxid: last.zxid, acl: None };
+        if let Some(left_out) = told.next() {
+            let gap = News { kind: EventKind::Gap, path: &path, acl: None, ..left_out };
             fired.events.push((id, gap.event()));
         }
         self.add(id, path, kind, session);
@@ -202,13 +204,16 @@ impl WatchTable {
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
         session: SessionId,
-        known: Option<impl DoubleEndedIterator<Item = &'a Change>>,
+        known: Option<impl Iterator<Item = &'a Change>>,
         (missed, brings): (Missed<'_>, bool),
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
         let watched = Arc::clone(&path);
-        let gap = |zxid| News { kind: EventKind::Gap, path: &watched, zxid, acl: None };
+        let gap = |(zxid, position)| {
+            let (kind, path) = (EventKind::Gap, &*watched);
+            News { kind, path, zxid, position, acl: None }
+        };
         match known {
             Some(mut past) if kind.fires_once() => {
                 let Some(news) = past.find_map(|change| told(kind, &watched, change)) else {
@@ -219,11 +224,11 @@ impl WatchTable {
                 }
                 fired.ended.push(id);
             }
-            Some(past) if brings => {
+            Some(mut past) if brings => {
                 // What each of them has left is not known, but for the last.
-                let last = past.rev().find_map(|change| told(kind, &watched, change));
-                if let Some(last) = last {
-                    fired.events.push((id, gap(last.zxid).event()));
+                let first = past.find_map(|change| told(kind, &watched, change));
+                if let Some(first) = first {
+                    fired.events.push((id, gap((first.zxid, first.position)).event()));
                 }
                 self.add(id, path, kind, session);
                 self.bring_data(id);
@@ -240,7 +245,11 @@ impl WatchTable {
                 fired.ended.push(id);
             }
             None => {
-                fired.events.push((id, gap(missed.tree.zxid()).event()));
+                // It has told of everything up to there; of what came since, nothing is known.
+                let from = missed.from;
+                let nothing_since = from >= missed.tree.zxid();
+                let first = if nothing_since { (from, u32::MAX) } else { (from + 1, 0) };
+                fired.events.push((id, gap(first).event()));
                 self.add(id, path, kind, session);
                 if brings {
                     self.bring_data(id);
@@ -335,7 +344,7 @@ impl WatchTable {
         let at_path = self.by_path.get(path).into_iter().flat_map(AtPath::iter);
         let removed: Vec<_> = at_path.filter(ours).collect();
         for (id, kind) in &removed {
-            let news = News { kind: kind.removed(), path, zxid, acl: None };
+            let news = News { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
             fired.events.push((*id, news.event()));
             if !planted(Bug::RemovedWatchStays) {
                 self.remove(*id);
@@ -371,9 +380,8 @@ impl WatchTable {
         if self.watchers.is_empty() {
             return;
         }
-        let (path, zxid) = (change.path.as_str(), change.zxid);
-        let acl = change.acl.as_deref();
-        let news = News { kind: event_kind(change.kind), path, zxid, acl };
+        let path = change.path.as_str();
+        let news = of_znode(change);
         self.fire_at(path, WatchKind::is_data, news, &may_read, fired);
         let mut above = (self.recursive > 0).then_some(path);
         while let Some(at) = above {
@@ -392,8 +400,7 @@ impl WatchTable {
             }
         }
         if let Some(parent) = path::parent(path) {
-            let acl = change.parent_acl.as_deref();
-            let news = News { kind: EventKind::ChildrenChanged, path: parent, zxid, acl };
+            let news = of_parent(change, parent);
             self.fire_at(parent, WatchKind::is_child, news, &may_read, fired);
         }
     }
@@ -460,7 +467,7 @@ impl WatchTable {
             }
         }
         let mut events = net.events;
-        events.sort_by_key(|(_, event)| event.zxid);
+        events.sort_by_key(|(_, event)| (event.zxid, event.position));
         let mut once = BTreeSet::new();
         for (id, event) in events {
             let Some(watcher) = self.watchers.get(&id) else {
@@ -485,9 +492,7 @@ impl WatchTable {
 /// does it, for one watch alone.
 fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<News<'a>> {
     let rest = change.path.strip_prefix(watched)?;
-    let zxid = change.zxid;
-    let acl = change.acl.as_deref();
-    let own = News { kind: event_kind(change.kind), path: &change.path, zxid, acl };
+    let own = of_znode(change);
     if rest.is_empty() {
         return (kind != WatchKind::Children || change.kind == ChangeKind::Deleted).then_some(own);
     }
@@ -499,8 +504,29 @@ fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<New
         WatchKind::Children | WatchKind::Persistent => {}
     }
     let child = !below.contains('/') && change.kind != ChangeKind::DataChanged;
-    let acl = change.parent_acl.as_deref();
-    child.then_some(News { kind: EventKind::ChildrenChanged, path: watched, zxid, acl })
+    child.then_some(of_parent(change, watched))
+}
+
+/// Where the events of a change stand among those of its write: this one, and the one behind it.
+fn position(change: &Change) -> u32 {
+    if planted(Bug::PositionForgotten) {
+        return 0;
+    }
+    change.position.saturating_mul(2)
+}
+
+/// What a change tells of its znode.
+fn of_znode(change: &Change) -> News<'_> {
+    let Change { zxid, ref path, ref acl, .. } = *change;
+    let position = position(change);
+    News { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
+}
+
+/// What a change tells of its znode's parent, which comes behind what it tells of the znode.
+fn of_parent<'a>(change: &'a Change, parent: &'a str) -> News<'a> {
+    let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
+    let position = position(change).saturating_add(1);
+    News { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
 }
 
 #[cfg(test)]
@@ -513,7 +539,7 @@ mod tests {
     fn fire(table: &mut WatchTable, kind: ChangeKind, path: &str) -> Vec<(u64, EventKind, String)> {
         let mut fired = Fired::default();
         let (path, acl, parent_acl) = (path.to_owned(), None, None);
-        let change = Change { zxid: 9, kind, path, acl, parent_acl };
+        let change = Change { zxid: 9, kind, path, position: 0, acl, parent_acl };
         table.fire(&change, |_, _| true, &mut fired);
         assert!(fired.events.iter().all(|(_, event)| event.zxid == 9 && !event.net));
         fired.events.into_iter().map(|(id, event)| (id.0, event.kind, event.path)).collect()
@@ -591,6 +617,7 @@ mod tests {
             zxid,
             kind: *kind,
             path: (*path).to_owned(),
+            position: 0,
             acl: None,
             parent_acl: None,
         };
@@ -626,14 +653,15 @@ mod tests {
         for (count, gap) in [(WATCH_CAPACITY, false), (WATCH_CAPACITY + 1, true), (5000, true)] {
             let mut changes = changes(&vec![set; count]);
             let (kind, path) = (ChangeKind::Created, "/b".to_owned());
-            changes.push(Change { zxid: 9999, kind, path, acl: None, parent_acl: None });
+            let (acl, parent_acl) = (None, None);
+            changes.push(Change { zxid: 9999, kind, path, position: 0, acl, parent_acl });
             let mut fired = Fired::default();
             let watch = (WatchId(1), "/a".into(), WatchKind::Persistent);
             WatchTable::default().add_with_past(watch, S, changes.iter(), |_| true, &mut fired);
             let (told, after) = fired.events.split_at(WATCH_CAPACITY);
             assert!(told.iter().zip(1..).all(|((_, event), zxid)| event.zxid == zxid));
             let after: Vec<_> = after.iter().map(|(_, event)| (event.kind, event.zxid)).collect();
-            let expected = gap.then_some((EventKind::Gap, count as Zxid));
+            let expected = gap.then_some((EventKind::Gap, WATCH_CAPACITY as Zxid + 1));
             assert_eq!(after, expected.into_iter().collect::<Vec<_>>());
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::pending::block_on;
+use crate::recipes::LockLost;
 use crate::session::Session;
 
 /// However long it takes.
@@ -14,6 +15,12 @@ pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<
         // Without a deadline there is always a result.
         None => Err(Error::Stopped { reason: "no answer".to_owned() }),
     }
+}
+
+/// Until something is lost, however long it is held.
+pub(super) fn until_lost(session: &Session, lost: impl Future<Output = LockLost>) -> LockLost {
+    // Without a deadline there is always a result.
+    block_on(lost, &session.shared().clock, None).unwrap_or(LockLost::SessionOver)
 }
 
 /// At most for `timeout`; `None` if there is no result by then. The future is dropped.

@@ -29,7 +29,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::watch::{EventKind, WATCH_CAPACITY, Watch, WatchEvent, WatchMode};
+use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 use crate::znode::{Stat, Zxid};
 
 /// A znode as a [`Change`] found or left it.
@@ -144,7 +144,7 @@ impl Change {
 /// left out and however far this replica jumped ahead.
 ///
 /// It costs the cluster nothing. In memory it keeps what has changed since its view, as a
-/// [`Snapshot`] does; at most [`WATCH_CAPACITY`] events wait for a reader.
+/// [`Snapshot`] does; at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for a reader.
 ///
 /// What the session may not read is not there. That an ACL was changed is no change of data, and
 /// shows with the next.
@@ -175,10 +175,6 @@ pub struct Cache {
     touched: Touched,
     /// An event of a write that the view does not show.
     early: Option<WatchEvent>,
-    /// Events taken since the channel was last seen empty.
-    taken: usize,
-    /// There may be a gap to come for what was left out before it was last seen empty.
-    gap_to_come: bool,
 }
 
 /// Where two snapshots may differ.
@@ -206,7 +202,7 @@ impl Cache {
         let view = session.nonblocking().snapshot_of(path).await?;
         let (session, path) = (session.clone(), path.to_owned());
         let touched = Touched::default();
-        Ok(Cache { session, path, watch, view, touched, early: None, taken: 0, gap_to_come: false })
+        Ok(Cache { session, path, watch, view, touched, early: None })
     }
 
     /// The path.
@@ -234,7 +230,7 @@ impl Cache {
                 self.early = Some(event);
                 break;
             }
-            touched.everywhere |= event.net || self.taken >= WATCH_CAPACITY;
+            touched.everywhere |= event.net;
             if event.kind == EventKind::Deleted {
                 if planted(Bug::CacheMissesRemoval) {
                     continue;
@@ -243,7 +239,6 @@ impl Cache {
             }
             touched.paths.insert(event.path);
         }
-        self.touched.everywhere |= self.gap_to_come && fresh.zxid() > self.view.zxid();
         true
     }
 
@@ -269,17 +264,7 @@ impl Cache {
     }
 
     fn take(&mut self) -> Option<WatchEvent> {
-        let event = self.watch.events().try_recv().ok();
-        if event.is_some() {
-            self.taken += 1;
-        } else {
-            self.gap_to_come = match self.taken {
-                0 => self.gap_to_come,
-                taken => taken >= WATCH_CAPACITY,
-            };
-            self.taken = 0;
-        }
-        event
+        self.watch.events().try_recv().ok()
     }
 
     /// What has changed since the changes that were given last, and moves the view on; nothing if
@@ -334,10 +319,7 @@ impl Cache {
                 continue;
             }
             match self.watch.next().await {
-                Some(event) => {
-                    self.taken += 1;
-                    self.early = Some(event);
-                }
+                Some(event) => self.early = Some(event),
                 None => {
                     self.session.check_alive()?;
                     return Err(Error::NoWatch { path: self.path.clone() });
@@ -453,31 +435,5 @@ mod tests {
         let paths: Vec<&str> = all.iter().map(Change::path).collect();
         assert_eq!(paths, ["/z", "/a/b", "/a", "/a", "/a/b"]);
         assert!(matches!(all[2], Change::Removed { .. }));
-    }
-
-    #[test]
-    fn what_was_left_out_is_found_before_its_gap_comes() {
-        let session = Cluster::new(1).node(0).session();
-        let mut cache = Cache::new(&session, "/files").unwrap();
-        session.create("/files", b"", CreateMode::Persistent).unwrap();
-        // As many as fit, and one that does not.
-        for n in 0..WATCH_CAPACITY {
-            session.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
-        }
-        // The reader takes them all, and looks when the tree shows the last: its gap is taken away,
-        // as if it had not come yet.
-        let events: Vec<_> = cache.watch.events().try_iter().collect();
-        assert_eq!(events.len(), WATCH_CAPACITY + 1);
-        assert_eq!(events[WATCH_CAPACITY].kind, EventKind::Gap);
-        cache.taken = WATCH_CAPACITY;
-        assert_eq!(cache.try_recv().unwrap().len(), WATCH_CAPACITY + 1);
-        session.delete("/files/7").unwrap();
-        cache.watch.events().try_iter().for_each(drop);
-        let changes = cache.try_recv().unwrap();
-        assert!(matches!(&changes[..], [Change::Removed { path, .. }] if path == "/files/7"));
-        // An event that comes says that there is no gap any more.
-        session.set("/files/8", b"1").unwrap();
-        assert_eq!(cache.try_recv().unwrap().len(), 1);
-        assert!(!cache.gap_to_come);
     }
 }

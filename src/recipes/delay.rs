@@ -8,8 +8,8 @@
 //!
 //! The first to find it turns it into `delay`, a znode with the delay as its time to live. While that
 //! is there nobody holds, and so the cluster counts the time, whoever waits and dies meanwhile. Times
-//! to live go by wall clocks. Should one have jumped, the delay is over all the same when whoever is
-//! first in line has seen it for so long by its own monotonic clock.
+//! to live count in the log's time, which may pass by a tenth more slowly than real time. The delay is
+//! over at the latest when whoever is first in line has seen it for so long by its own monotonic clock.
 //!
 //! Sources: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4; Consul,
 //! sessions, `LockDelay`.
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
+use crate::recipes::ephemeral::is_overtaken;
 use crate::recipes::line::{Contender, Line};
 use crate::watch::Watch;
 use crate::znode::{Condition, CreateMode, Stat, TTL_MAX};
@@ -80,7 +81,7 @@ async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
         // Asked for together: this takes the time of one. Only what is there is watched.
         let (mark, delayed) = (calls.get(&held), calls.get_and_watch(&delay));
         let mark = match mark.await {
-            Ok((data, _)) => Some(data),
+            Ok((data, stat)) => Some((data, stat.czxid)),
             Err(Error::NoNode { .. }) => None,
             Err(error) => return Err(error),
         };
@@ -89,16 +90,16 @@ async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
             Err(Error::NoNode { .. }) => None,
             Err(error) => return Err(error),
         };
-        let Some(data) = mark else { return Ok(delayed) };
-        let mut multi = session.multi().delete(&held);
+        let Some((data, czxid)) = mark else { return Ok(delayed) };
+        // Not the mark of a later holder.
+        let mut multi = session.multi().require(&held, Condition::Czxid(czxid)).delete(&held);
         if delayed.is_none() && !planted(Bug::LockDelaySkipped) {
             multi = multi.create(&delay, b"", CreateMode::PersistentWithTtl(millis(&data)));
         }
         match multi.submit().await {
             // Done, or somebody else has done it, or it has ended meanwhile: look again.
             Ok(_) => {}
-            Err(Error::Multi { error, .. })
-                if matches!(*error, Error::NoNode { .. } | Error::NodeExists { .. }) => {}
+            Err(Error::Multi { error, .. }) if is_overtaken(&error) => {}
             Err(error) => return Err(error),
         }
     }

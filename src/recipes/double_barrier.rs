@@ -23,9 +23,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
+use crate::recipes::ephemeral::is_overtaken;
 use crate::recipes::line::{Contender, Line};
 use crate::session::Session;
-use crate::znode::Condition;
+use crate::znode::{Condition, Zxid};
 
 /// The kind of its participants.
 const KIND: &str = "participant";
@@ -70,6 +71,7 @@ pub struct DoubleBarrier {
 /// A participant as a snapshot shows it.
 struct Participant {
     path: String,
+    czxid: Zxid,
     /// Of the round that it is in; empty while it waits.
     round: Arc<[u8]>,
 }
@@ -124,7 +126,7 @@ impl DoubleBarrier {
         let own = self.line.join(KIND, b"").await?;
         loop {
             let all = self.all().await?;
-            let Some(at) = all.iter().position(|one| one.path == own.path()) else {
+            let Some(at) = all.iter().position(|one| one.is(&own)) else {
                 return Err(Error::NoNode { path: own.path().to_owned() });
             };
             let round = Arc::clone(&all[at].round);
@@ -135,13 +137,14 @@ impl DoubleBarrier {
                 true => self.participants.saturating_sub(1),
                 false => self.participants,
             };
+            // Nothing is set if another has taken its place meanwhile.
+            let mut multi = session.multi().require(own.path(), Condition::Czxid(own.czxid()));
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
                 // A round is on, and somebody of it must be there when this one joins it.
-                let multi = session.multi().require(&inside.path, Condition::Exists);
+                let multi = multi.require(&inside.path, Condition::Exists);
                 multi.set_if(own.path(), &inside.round, 0).submit()
             } else if all.len() >= enough {
                 let name = own.path().rsplit('/').next().unwrap_or_default();
-                let mut multi = session.multi();
                 for one in &all {
                     // It is there, and still waits.
                     multi = multi.set_if(&one.path, name, 0);
@@ -159,7 +162,7 @@ impl DoubleBarrier {
                 Ok(_) => {}
                 // Somebody has gone, or was faster: look again.
                 Err(Error::Multi { error, .. })
-                    if matches!(*error, Error::NoNode { .. } | Error::BadVersion { .. }) => {}
+                    if is_overtaken(&error) || matches!(*error, Error::BadVersion { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -171,6 +174,13 @@ impl DoubleBarrier {
     }
 }
 
+impl Participant {
+    /// Whether this is that contender's znode, and not another one at its path.
+    fn is(&self, own: &Contender) -> bool {
+        self.path == own.path() && self.czxid == own.czxid()
+    }
+}
+
 async fn participants(line: &Line) -> Result<Vec<Participant>> {
     let snapshot = line.session().nonblocking().snapshot_of(line.path()).await?;
     let children = match snapshot.children(line.path()) {
@@ -179,8 +189,8 @@ async fn participants(line: &Line) -> Result<Vec<Participant>> {
         Err(error) => return Err(error),
     };
     let participant = |path: String| {
-        let round = snapshot.get(&path)?.0;
-        Ok(Participant { path, round })
+        let (round, stat) = snapshot.get(&path)?;
+        Ok(Participant { path, czxid: stat.czxid, round })
     };
     line.in_order(children).into_iter().map(|place| participant(place.path)).collect()
 }
@@ -252,27 +262,24 @@ impl Inside {
         let Inside { line, own, round } = self;
         loop {
             let all = participants(&line).await?;
-            let inside: Vec<&str> =
-                all.iter().filter(|one| one.round == round).map(|one| one.path.as_str()).collect();
+            let inside: Vec<&Participant> = all.iter().filter(|one| one.round == round).collect();
             let wait_for = match inside.as_slice() {
                 // Whoever joins a round needs somebody in it, so none will any more.
                 [] => {
                     own.forget();
                     return Ok(());
                 }
-                [first, .., last] if *first == own.path() => {
+                [first, .., last] if first.is(&own) => {
                     if planted(Bug::DoubleBarrierLeavesEarly) {
                         return Ok(());
                     }
-                    last
+                    &last.path
                 }
-                inside if inside.contains(&own.path()) => {
-                    match line.session().nonblocking().delete(own.path()).await {
-                        Ok(()) | Err(Error::NoNode { .. }) => continue,
-                        Err(error) => return Err(error),
-                    }
+                inside if inside.iter().any(|one| one.is(&own)) => {
+                    own.delete().await?;
+                    continue;
                 }
-                [first, ..] => first,
+                [first, ..] => &first.path,
             };
             let calls = line.session().nonblocking();
             let (there, watch) = calls.exists_and_watch(wait_for).await?;

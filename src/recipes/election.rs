@@ -10,7 +10,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::multi::Multi;
+use crate::multi::{Fence, Multi};
 use crate::nonblocking::check_data;
 use crate::planted::{Bug, planted, strikes};
 use crate::recipes::line::{Held, Line, Place};
@@ -456,7 +456,7 @@ impl Leadership {
         self.held.wait_lost()
     }
 
-    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
         self.held.lost_async().await
     }
@@ -468,6 +468,11 @@ impl Leadership {
     pub fn multi(&self) -> Multi<'_> {
         let fence = Condition::Czxid(self.held.token());
         self.held.session().multi().require(self.held.path(), fence)
+    }
+
+    /// The condition of [`Leadership::multi`], for any multi or transaction.
+    pub fn fence(&self) -> Fence {
+        self.held.fence()
     }
 
     /// Lets go of it and waits until that is done.

@@ -57,7 +57,7 @@ impl Drop for Own {
     fn drop(&mut self) {
         if !self.given_up {
             let path = self.session.root.full(&self.path).into_owned();
-            self.session.discarding_exactly()(path, self.czxid);
+            self.session.discarding()(path, self.czxid);
         }
     }
 }
@@ -93,16 +93,24 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         if let Some(creating) = self.creating.take() {
-            let discard = self.session.discarding_exactly();
-            creating.then(move |answer| {
-                if let Ok(Answer::Reply(Reply::Multi(results))) = answer
-                    && let Some(created) = results.into_iter().find_map(created)
-                {
-                    discard(created.path, created.stat.czxid);
-                }
-            });
+            discard_when_made(&self.session, creating);
         }
     }
+}
+
+/// Deletes the znode that a write under way creates, as soon as it is there.
+pub(super) fn discard_when_made<T>(session: &Session, creating: Pending<T>) {
+    let discard = session.discarding();
+    creating.then(move |answer| {
+        let made = match answer {
+            Ok(Answer::Reply(Reply::Created(created))) => Some(created),
+            Ok(Answer::Reply(Reply::Multi(results))) => results.into_iter().find_map(created),
+            _ => None,
+        };
+        if let Some(made) = made {
+            discard(made.path, made.stat.czxid);
+        }
+    });
 }
 
 fn created(result: OpResult) -> Option<Created> {

@@ -229,7 +229,10 @@ impl Group {
         loop {
             match Creating::new(&self.session, &path, data).done().await {
                 Ok(own) => {
-                    let watch = own.watch().await?;
+                    let calls = self.session.nonblocking();
+                    // It has no children: the watch fires when it is deleted, and for nothing else.
+                    let (_, watch) = calls.children_and_watch(own.path()).await?;
+                    own.watch_by(&watch).await?;
                     return Ok(Membership { own, watch });
                 }
                 Err(Error::NoNode { .. }) => create_containers(&self.session, &self.path).await?,
@@ -431,31 +434,20 @@ impl Membership {
         self.own.is_there()
     }
 
-    /// A channel in which the loss shows, by the event of the deletion or by its end; it also gets an
-    /// event for each [`Membership::update`]. For `select!`; [`Membership::is_member`] then tells the
-    /// truth.
+    /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
+    /// [`Membership::is_member`] then tells the truth.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
     /// Blocks until it is lost.
     pub fn wait_lost(&self) -> LockLost {
-        let session = self.own.session();
-        // It is never an error.
-        let lost = blocking::forever(session, async { Ok(self.lost_async().await) });
-        lost.unwrap_or(LockLost::SessionOver)
+        blocking::until_lost(self.own.session(), self.lost_async())
     }
 
-    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.own.how_lost() {
-                return lost;
-            }
-            if self.own.next(&self.watch).await.is_none() {
-                return self.own.how_lost().unwrap_or(LockLost::SessionOver);
-            }
-        }
+        self.own.lost_async(&self.watch).await
     }
 
     /// Replaces its data. Blocks as [`Session::create`].

@@ -6,12 +6,16 @@
 //! that stands in its way and nobody else, so that a release wakes one.
 //!
 //! A contender's name is `<kind>-<random>-<number>`. The number alone would not
-//! be its own: it is the parent's next, and those begin anew when the parent is
-//! deleted and made again. A former contender that lets go of its place, or
-//! looks whether it still has it, would then meet the znode of a later one. By
-//! its random part, a path is one contender's for ever. (To find its own znode
-//! again after a lost answer, which is what Curator has such a part for, no
-//! contender needs it: a create is executed once, whatever happens on its way.)
+//! be its own: it is the parent's next, and those start from 0 again when the parent
+//! is deleted and made again. By its random part, no later contender gets the
+//! same path. (To find its own znode again after a lost answer, which is what
+//! Curator has such a part for, no contender needs it: a create is executed once,
+//! whatever happens on its way.)
+//!
+//! Another session may still put a znode of its own at that path, by
+//! [`Session::take_over`] or by a delete and a create. So a contender is known by
+//! its path and the zxid that created it, and whatever it does with its znode it
+//! does only while that is the same.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
@@ -21,18 +25,17 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::machine::command::Reply;
-use crate::multi::Multi;
-use crate::node::io::Answer;
+use crate::multi::{Fence, Multi};
 use crate::path;
 use crate::pending::Pending;
 use crate::planted::{Bug, planted};
-use crate::recipes::{LockContender, LockLost};
+use crate::recipes::ephemeral::{Making, discard_when_made, inner};
+use crate::recipes::{LockContender, LockLost, blocking, own};
 use crate::runtime::entropy;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::watch::{EventKind, Watch, WatchEvent};
-use crate::znode::{Condition, CreateMode, Created, OpResult, Zxid};
+use crate::watch::{Watch, WatchEvent};
+use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// The contenders of one path.
 #[derive(Clone, Debug)]
@@ -318,6 +321,38 @@ impl Contender {
         self.created.as_ref().map_or("", |(path, _)| path)
     }
 
+    /// The write that created its znode.
+    pub(super) fn czxid(&self) -> Zxid {
+        self.created.as_ref().map_or(0, |(_, czxid)| *czxid)
+    }
+
+    /// Adds the check that its znode is there, and its deletion.
+    pub(super) fn leave_in<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
+        multi.require(self.path(), Condition::Czxid(self.czxid())).delete(self.path())
+    }
+
+    /// Deletes its znode, and waits until that is done. That it is gone already is no error.
+    pub(super) async fn delete(&self) -> Result<()> {
+        match inner(self.leave_in(self.session.multi()).submit().await) {
+            Ok(_) | Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the data of its znode.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if it is gone.
+    pub(super) async fn set(&self, data: &[u8]) -> Result<Stat> {
+        let path = self.path();
+        let multi = self.session.multi().require(path, Condition::Czxid(self.czxid()));
+        match inner(multi.set(path, data).submit().await).map_err(gone)?.pop() {
+            Some(OpResult::Set(stat)) => Ok(stat),
+            // A multi has a result of each operation's kind.
+            other => Err(Error::Stopped { reason: format!("a set gave {other:?}") }),
+        }
+    }
+
     /// Creates a znode that is there for as long as this contender has not let go of its place; it
     /// stays when the contender is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
@@ -325,10 +360,7 @@ impl Contender {
         self.mark = Some(path.to_owned());
         let multi = self.session.multi().require(own, Condition::Czxid(*czxid));
         let marked = multi.create(path, data, CreateMode::Persistent).submit();
-        marked.await.map(drop).map_err(|error| match error {
-            Error::Multi { error, .. } => *error,
-            error => error,
-        })
+        inner(marked.await).map(drop).map_err(gone)
     }
 
     /// When it joined, by the cluster's clock.
@@ -344,8 +376,15 @@ impl Contender {
     /// What it has waited for is its own: from here on, its loss is told.
     pub(super) async fn hold(mut self) -> Result<Held> {
         let path = self.path().to_owned();
-        // It has no children: this tells of its deletion alone. If it is gone already, it fails.
-        let (_, watch) = self.session.nonblocking().children_and_watch(&path).await?;
+        let calls = self.session.nonblocking();
+        // Asked for together. It has no children: the watch fires when it is deleted, and for nothing
+        // else. If it is gone already, the first fails; if another has taken its place, the second
+        // shows that.
+        let (watching, there) = (calls.children_and_watch(&path), calls.exists(&path));
+        let (_, watch) = watching.await?;
+        if there.await?.map(|stat| stat.czxid) != Some(self.czxid()) {
+            return Err(Error::NoNode { path });
+        }
         // A session whose opening took long is open before it is known to be alive. A guard that is
         // not held yet looks like one that is not held any more.
         while !self.session.is_alive() {
@@ -368,30 +407,32 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        if let Some((path, _)) = self.created.take() {
-            give_up(&self.session, &path, self.mark.take());
+        if let Some((path, czxid)) = self.created.take() {
+            give_up(&self.session, &path, czxid, self.mark.take());
         }
         if let Some(creating) = self.creating.take() {
-            // Its number is not known yet. It is deleted as soon as it is.
-            let discard = self.session.discarding();
-            creating.then(move |answer| {
-                if let Ok(Answer::Reply(Reply::Created(created))) = answer {
-                    discard(created.path);
-                }
-            });
+            // Its number is not known yet.
+            discard_when_made(&self.session, creating);
         }
     }
 }
 
 /// Deletes a contender's znode and its mark, without waiting for that.
-fn give_up(session: &Session, path: &str, mark: Option<String>) {
-    let in_all = |path: &str| session.root.full(path).into_owned();
+fn give_up(session: &Session, path: &str, czxid: Zxid, mark: Option<String>) {
     if let Some(mark) = mark {
         // Only together: the mark of a contender that is lost stays.
-        session.discard_together(vec![in_all(path), in_all(&mark)]);
+        session.discard_with(path, czxid, &mark);
     }
     // Also if its mark was deleted by somebody else.
-    session.discarding()(in_all(path));
+    session.discarding()(session.root.full(path).into_owned(), czxid);
+}
+
+/// A contender whose znode is another one is gone.
+fn gone(error: Error) -> Error {
+    match error {
+        Error::Unmet { path, .. } => Error::NoNode { path },
+        error => error,
+    }
 }
 
 /// What a contender has, for as long as its znode and its session are there. Dropped, it is let go
@@ -444,34 +485,13 @@ impl Held {
 
     /// Blocks until it is lost.
     pub(super) fn wait_lost(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.how_lost() {
-                return lost;
-            }
-            // The event is here before the tree shows it.
-            match self.watch.recv().map(|event| event.kind) {
-                Some(EventKind::Deleted) => return LockLost::Deleted,
-                Some(_) => {}
-                None => return self.how_lost().unwrap_or(LockLost::SessionOver),
-            }
-        }
+        blocking::until_lost(&self.session, self.lost_async())
     }
 
     /// Waits until it is lost: until [`Held::is_held`] is false, at the latest when this is polled
-    /// again after that. For one task at a time.
+    /// again after that.
     pub(super) async fn lost_async(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.how_lost() {
-                return lost;
-            }
-            // Its time is over, and the node has not come to say so.
-            if !self.session.is_alive() {
-                return LockLost::SessionOver;
-            }
-            if self.watch.next().await.is_none() {
-                return self.how_lost().unwrap_or(LockLost::SessionOver);
-            }
-        }
+        own::until_lost(&self.session, &self.watch, || self.how_lost()).await
     }
 
     pub(super) fn how_lost(&self) -> Option<LockLost> {
@@ -487,13 +507,9 @@ impl Held {
         (ours != Some(self.czxid)).then_some(LockLost::Deleted)
     }
 
-    /// Puts the check that it is still held before other operations.
-    pub(super) fn fence<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
-        if planted(Bug::FenceUnchecked) {
-            return multi;
-        }
-        let path = self.session.root.full(&self.path).into_owned();
-        multi.behind(path, Condition::Czxid(self.czxid))
+    /// That it is still held.
+    pub(super) fn fence(&self) -> Fence {
+        Fence::of(&self.session, &self.path, self.czxid)
     }
 
     /// Gives its place to a contender of another kind, in one write, so that nobody comes between.
@@ -503,29 +519,24 @@ impl Held {
         let (line, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
         let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
         let path = format!("{line}/{}{number}", name(kind, entropy::number()?));
-        // Both are deleted, should this end before it is done.
-        let mut contender = Contender {
-            session: self.session.clone(),
-            creating: None,
-            created: Some((path.clone(), 0)),
-            joined_at: 0,
-            mark: None,
-        };
         let mode = if planted(Bug::DowngradeLetsGo) {
             CreateMode::EphemeralSequential
         } else {
             CreateMode::Ephemeral
         };
-        let multi = self.session.multi().delete(&self.path);
-        let changed = multi.create(&path, b"", mode).submit().await;
-        let results = changed.map_err(|error| match error {
-            Error::Multi { error, .. } => *error,
-            error => error,
-        })?;
+        let multi = self.session.multi().require(&self.path, Condition::Czxid(self.czxid));
+        let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
+        // Should this end before it is done, both are deleted.
+        let own = Making::new(&self.session, changing).made().await.map_err(gone)?;
         self.released = true;
-        if let Some(OpResult::Created(created)) = results.into_iter().nth(1) {
-            contender.created = Some((created.path, created.stat.czxid));
-        }
+        let contender = Contender {
+            session: self.session.clone(),
+            creating: None,
+            created: Some((own.path.clone(), own.czxid)),
+            joined_at: 0,
+            mark: None,
+        };
+        own.forget();
         let mut held = contender.hold().await?;
         held.token = self.token;
         Ok(held)
@@ -535,12 +546,11 @@ impl Held {
     pub(super) fn release(mut self) -> Result<()> {
         self.released = true;
         if let Some(mark) = self.mark.take() {
-            let in_all = |path: &str| self.session.root.full(path).into_owned();
-            self.session.discard_together(vec![in_all(&self.path), in_all(&mark)]);
+            self.session.discard_with(&self.path, self.czxid, &mark);
         }
         // Behind the former: when this is answered, both are done.
-        match self.session.discard(&self.path) {
-            Err(Error::NoNode { .. }) => Ok(()),
+        match self.session.discard(&self.path, self.czxid) {
+            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
             Err(error) if error.is_session_lost() => Ok(()),
             other => other,
         }
@@ -550,7 +560,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.released {
-            give_up(&self.session, &self.path, self.mark.take());
+            give_up(&self.session, &self.path, self.czxid, self.mark.take());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::multi::Multi;
+use crate::multi::{Fence, Multi};
 use crate::recipes::line::{Contender, Held, Line};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
@@ -69,7 +69,8 @@ impl Lock {
     /// The delay is the holder's, and kept in the cluster while it holds: those who come after wait
     /// for it whatever their own handle says. It counts from when somebody who wants the lock is first
     /// in line and sees that the holder is lost (at once, if somebody waits), and ends up to some
-    /// seconds late. It goes by the leader's wall clock, and ends early if that is set forward.
+    /// seconds late. It counts in the log's time (`docs/time.md`), which passes within a tenth of real
+    /// time; it ends early if a node begins to lead whose wall clock is ahead.
     /// Acquisitions through this handle cost one write more.
     ///
     /// Closing the session of a holder without a release is a loss, too.
@@ -332,13 +333,13 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fenced(&self) -> Multi<'_> {
-        self.fence(self.held.session().multi())
+        self.held.session().multi().fence(&self.fence())
     }
 
-    /// Puts the check of [`LockGuard::fenced`] before the operations of a multi, which may be another
-    /// session's. Several locks may be checked so; the last one's is operation 0.
-    pub fn fence<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
-        self.held.fence(multi)
+    /// The check of [`LockGuard::fenced`], to be put into any [`Multi`] or
+    /// [`Transaction`](crate::Transaction), which may be another session's.
+    pub fn fence(&self) -> Fence {
+        self.held.fence()
     }
 
     /// Hears of requests to let go of the lock, by [`Lock::revoke`]: also of one made before this

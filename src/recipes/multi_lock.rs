@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::multi::Multi;
+use crate::multi::{Fence, Multi};
 use crate::planted::{Bug, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
 use crate::session::Session;
@@ -149,8 +149,13 @@ impl MultiLockGuard {
     /// Writes that happen only if all are still held when they do: see [`LockGuard::fenced`]. The
     /// checks are the first operations, one for each lock.
     pub fn fenced(&self) -> Multi<'_> {
-        let (last, others) = self.guards.split_last().expect("there is always one");
-        others.iter().rev().fold(last.fenced(), |multi, guard| guard.fence(multi))
+        // There is always one.
+        self.guards[0].session().multi().fence(&self.fence())
+    }
+
+    /// The checks of [`MultiLockGuard::fenced`], for any multi or transaction.
+    pub fn fence(&self) -> Fence {
+        Fence::all(self.guards.iter().map(LockGuard::fence))
     }
 
     /// Releases all, the last that was taken first, and waits until that is done.

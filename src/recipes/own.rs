@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::machine::command::Reply;
-use crate::node::io::Answer;
 use crate::pending::Pending;
 use crate::recipes::LockLost;
+use crate::recipes::ephemeral::discard_when_made;
 use crate::session::Session;
 use crate::watch::{Watch, WatchEvent, WatchMode};
 use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
@@ -44,12 +43,7 @@ impl Creating {
 impl Drop for Creating {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            let discard = self.session.discarding_exactly();
-            pending.then(move |answer| {
-                if let Ok(Answer::Reply(Reply::Created(created))) = answer {
-                    discard(created.path, created.stat.czxid);
-                }
-            });
+            discard_when_made(&self.session, pending);
         }
     }
 }
@@ -212,6 +206,11 @@ impl Own {
         end.as_deref().unwrap_or(watch).next().await
     }
 
+    /// Waits until it is lost, by a watch that [`Own::watch_by`] was given.
+    pub(super) async fn lost_async(&self, watch: &Watch) -> LockLost {
+        until_lost(&self.session, watch, || self.how_lost()).await
+    }
+
     /// Replaces its data.
     ///
     /// # Errors
@@ -250,9 +249,25 @@ impl Own {
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::Relaxed) {
             let path = self.session.root.full(&self.path).into_owned();
-            self.session.discarding_exactly()(path, self.czxid);
+            self.session.discarding()(path, self.czxid);
         }
     }
+}
+
+/// Waits until something is lost, by a watch that fires when its znode is deleted. It takes no event,
+/// so that any number of tasks may wait, and whoever reads the watch's channel beside them.
+pub(super) async fn until_lost(
+    session: &Session,
+    watch: &Watch,
+    how_lost: impl Fn() -> Option<LockLost>,
+) -> LockLost {
+    watch
+        .until(|is_over| {
+            // Or its time is over, and the node has not come to say so.
+            let is_over = is_over || !session.is_alive();
+            how_lost().or_else(|| is_over.then_some(LockLost::SessionOver))
+        })
+        .await
 }
 
 impl Drop for Own {

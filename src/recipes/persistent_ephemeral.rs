@@ -142,7 +142,7 @@ impl Arrival {
     /// Makes the znode.
     fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<Arrival>> {
         let arrival = Arc::new(Mutex::new(Arrival::default()));
-        let (put, discard) = (Arc::clone(&arrival), session.discarding_exactly());
+        let (put, discard) = (Arc::clone(&arrival), session.discarding());
         let creating = session.nonblocking().create(path, data, CreateMode::Ephemeral);
         creating.then(move |answer| {
             let mut arrival = lock(&put);
@@ -163,7 +163,7 @@ impl Arrival {
         let mut arrival = lock(arrival);
         arrival.given_up = true;
         if let Some(Ok(czxid)) = arrival.answer {
-            session.discarding_exactly()(session.root.full(path).into_owned(), czxid);
+            session.discarding()(session.root.full(path).into_owned(), czxid);
         }
     }
 

@@ -5,11 +5,15 @@
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Recoverable Shared Locks; Curator, `Revoker`.
 
+use std::sync::{Mutex, PoisonError};
+
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::error::{Error, Result};
+use crate::pending::block_on;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{Line, Place};
+use crate::runtime::clock::Clock;
 use crate::session::Session;
 use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
 
@@ -58,6 +62,9 @@ pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Res
 #[derive(Debug)]
 pub struct Revocations {
     watch: Watch,
+    clock: Clock,
+    /// Somebody who waited has learned that what was held is lost.
+    lost: Mutex<bool>,
     /// Of a request that came before the watch was set.
     earlier: Option<(Sender<WatchEvent>, Receiver<WatchEvent>)>,
 }
@@ -72,10 +79,11 @@ impl Revocations {
         if let Some((sender, _)) = &earlier {
             let (kind, path) = (EventKind::DataChanged, path.to_owned());
             // There is room for it.
-            let (zxid, net, znode) = (stat.mzxid, false, None);
-            let _ = sender.try_send(WatchEvent { kind, path, zxid, net, znode });
+            let (zxid, position, net, znode) = (stat.mzxid, 0, false, None);
+            let _ = sender.try_send(WatchEvent { kind, path, zxid, position, net, znode });
         }
-        Ok(Revocations { watch, earlier })
+        let clock = session.shared().clock.clone();
+        Ok(Revocations { watch, clock, lost: Mutex::new(false), earlier })
     }
 
     /// A channel on which a request shows by a message, for `select!`. One that was made before
@@ -89,14 +97,35 @@ impl Revocations {
         }
     }
 
-    /// Blocks until somebody asks. False if what was held is lost instead.
+    /// Blocks until somebody asks. False if what was held is lost instead. Of several who wait, one
+    /// gets the request, and all learn of the loss.
     pub fn wait(&self) -> bool {
-        self.was_asked() || self.watch.recv().is_some_and(|event| is_request(&event))
+        // Without a deadline there is always a result.
+        block_on(self.next(), &self.clock, None).unwrap_or(false)
     }
 
-    /// The same, without blocking the thread. For one task at a time.
+    /// The same, without blocking the thread.
     pub async fn next(&self) -> bool {
-        self.was_asked() || self.watch.next().await.is_some_and(|event| is_request(&event))
+        if self.was_asked() {
+            return true;
+        }
+        self.watch
+            .until(|is_over| {
+                // Held while the event is taken, so that whoever finds none sees what it was.
+                let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+                if *lost {
+                    return Some(false);
+                }
+                match self.watch.events().try_recv() {
+                    Ok(event) if is_request(&event) => Some(true),
+                    Err(_) if !is_over => None,
+                    Ok(_) | Err(_) => {
+                        *lost = true;
+                        Some(false)
+                    }
+                }
+            })
+            .await
     }
 
     fn was_asked(&self) -> bool {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::error::{Error, Result};
-use crate::multi::Multi;
+use crate::multi::{Fence, Multi};
 use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{self, Contender, Held, Line, Place};
@@ -224,7 +224,7 @@ impl Semaphore {
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
-            self.line.session().nonblocking().set(contender.path(), HOLDS).await?;
+            contender.set(HOLDS).await?;
         }
         Ok(Permits { held: contender.hold().await?, permits })
     }
@@ -350,6 +350,7 @@ impl Semaphore {
                 Ok(())
             })
             .await
+            .map(drop)
     }
 
     /// Who holds permits or waits for some, in their order, as this replica has it.
@@ -438,7 +439,12 @@ impl Permits {
     /// Writes that happen only if the permits are still held when they do: see
     /// [`LockGuard::fenced`](super::LockGuard::fenced).
     pub fn fenced(&self) -> Multi<'_> {
-        self.held.fence(self.held.session().multi())
+        self.held.session().multi().fence(&self.fence())
+    }
+
+    /// The check of [`Permits::fenced`], for any multi or transaction.
+    pub fn fence(&self) -> Fence {
+        self.held.fence()
     }
 
     /// Gives them back and waits until that is done.

@@ -22,6 +22,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
+use crate::runtime::naming::Naming;
 use crate::runtime::shared::{Call, Limits};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
@@ -49,6 +50,8 @@ pub(crate) struct Start {
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
     pub(crate) seeds: Vec<String>,
+    /// For a member that has no cluster yet.
+    pub(crate) naming: Option<Naming>,
     pub(crate) clock: Clock,
     pub(crate) members: Vec<Member>,
     pub(crate) settings: Builder,
@@ -57,12 +60,13 @@ pub(crate) struct Start {
 /// Starts the threads and gives the handle that stops them.
 pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let Start { engine, store, listener, address, local, .. } = start;
-    let Start { remote, seeds, clock, members, settings, .. } = start;
+    let Start { remote, seeds, naming, clock, members, settings, .. } = start;
     let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let (events, network) = bounded(NETWORK_CAPACITY);
-    let options = TransportOptions { security: settings.security, ..TransportOptions::default() };
+    let Builder { security, resolver, .. } = settings;
+    let options = TransportOptions { security, resolver, ..TransportOptions::default() };
     let transport = TcpTransport::start(listener, local, remote, seeds, options, move |event| {
         events.send(event).is_ok()
     })
@@ -75,6 +79,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         request_timeout: settings.request_timeout,
         session_timeout: settings.session_timeout,
         tick: settings.tick,
+        watch_capacity: crate::WATCH_CAPACITY,
     };
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
@@ -88,6 +93,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         written,
         transport,
         disk,
+        naming,
         clock,
         watchdogs: Default::default(),
         resigned: false,
@@ -106,6 +112,7 @@ struct Driver {
     written: Receiver<Input>,
     transport: TcpTransport,
     disk: Option<Disk>,
+    naming: Option<Naming>,
     clock: Clock,
     /// Of writes, and of checkpoints.
     watchdogs: [Watchdog; 2],
@@ -129,6 +136,13 @@ impl Driver {
         if self.watchdogs.iter().any(Watchdog::is_on) {
             wait = wait.min(GAP_MAX);
         }
+        let names = match &self.naming {
+            Some(naming) => {
+                wait = wait.min(naming.wake_at().saturating_sub(self.clock.now()));
+                naming.answers().clone()
+            }
+            None => never(),
+        };
         let open = if wait.is_zero() {
             true
         } else {
@@ -149,6 +163,12 @@ impl Driver {
                     }
                     true
                 }
+                recv(names) -> answer => {
+                    if let Some(naming) = &mut self.naming {
+                        naming.take(answer, self.clock.now());
+                    }
+                    true
+                }
                 default(wait) => true,
             }
         };
@@ -156,6 +176,7 @@ impl Driver {
             return None;
         }
         self.watch_disk();
+        self.watch_names();
         let work = self.host.step();
         // Its last words too: with them it may hand over.
         if let Some(cluster) = work.cluster {
@@ -246,6 +267,16 @@ impl Driver {
                 return;
             }
         });
+    }
+
+    /// What the names stand for counts as long as a cluster may be founded by them.
+    fn watch_names(&mut self) {
+        let Some(naming) = &mut self.naming else { return };
+        if self.host.member().is_none_or(|node| node.cluster() != 0) {
+            self.naming = None;
+        } else if let Some(input) = naming.go_on(self.clock.now()) {
+            self.host.input(input);
+        }
     }
 
     /// A disk that hangs reports nothing, so somebody else has to look.
@@ -346,14 +377,24 @@ mod tests {
             request_timeout: builder.request_timeout,
             session_timeout: builder.session_timeout,
             tick: builder.tick,
+            watch_capacity: crate::WATCH_CAPACITY,
         };
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
         let calls = host.calls();
         let (clock, watchdogs) = (clock.clone(), Default::default());
-        let resigned = false;
-        let driver =
-            Driver { host, calls, network, written, transport, disk, clock, watchdogs, resigned };
+        let driver = Driver {
+            host,
+            calls,
+            network,
+            written,
+            transport,
+            disk,
+            naming: None,
+            clock,
+            watchdogs,
+            resigned: false,
+        };
         (driver, shared)
     }
 

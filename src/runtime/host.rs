@@ -33,6 +33,9 @@ use crate::znode::SessionId;
 const STATUS_EVERY: Duration = Duration::from_millis(20);
 /// How long a closing node takes to close its sessions and to hand over.
 pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// How long it waits before that for another instance to take a lost voter's place, if the cluster
+/// would lose its majority without this node.
+pub(super) const STAY_TIME: Duration = Duration::from_secs(10);
 
 /// What a step wants done outside of the process's memory.
 #[derive(Debug, Default)]
@@ -44,6 +47,17 @@ pub(crate) struct Work {
     /// The cluster that the node belongs to, once that is settled.
     pub(crate) cluster: Option<u64>,
     pub(crate) wake_at: Time,
+}
+
+/// How far a host is that was told to close.
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    /// Until when it may wait for others to be able to go on without it.
+    stays_until: Time,
+    /// Whether it waits for that.
+    stays: bool,
+    /// Until when it takes its time to close, once it does not.
+    until: Time,
 }
 
 pub(crate) struct Host {
@@ -63,8 +77,8 @@ pub(crate) struct Host {
     status_at: Time,
     /// What the status says that was important when it was last brought up to date.
     status_news: ((u64, NodeId, bool), u16),
-    /// Until when it takes its time to close.
-    closing: Option<Time>,
+    /// Since it was told to close.
+    closing: Option<Closing>,
     /// Who waits for that.
     closers: Vec<Sender<()>>,
 }
@@ -165,7 +179,12 @@ impl Host {
                         command: Write::Close,
                     }));
                 }
-                self.closing = Some(self.shared.clock.now() + CLOSE_TIME);
+                let now = self.shared.clock.now();
+                self.closing.get_or_insert(Closing {
+                    stays_until: now + STAY_TIME,
+                    stays: false,
+                    until: now + CLOSE_TIME,
+                });
                 self.engine.status().leader.is_some()
             }
         }
@@ -233,11 +252,17 @@ impl Host {
     pub(crate) fn step(&mut self) -> Work {
         let clock = &self.shared.clock;
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
-        if self.closing.is_some() && self.sessions_closed() {
-            self.inputs.push(Input::Resign);
+        if let Some(closing) = &mut self.closing {
+            let must_stay = self.engine.node().is_some_and(Node::must_stay);
+            closing.stays = must_stay && now.mono < closing.stays_until;
+            if closing.stays {
+                closing.until = now.mono + CLOSE_TIME;
+            } else if self.sessions.is_empty() {
+                self.inputs.push(Input::Resign);
+            }
         }
         let effects = self.engine.step(now, self.inputs.drain(..));
-        let mut unsettled = Vec::new();
+        let mut to_wake = Vec::new();
         if !effects.events.is_empty() {
             self.shared.tree.announce();
         }
@@ -245,13 +270,13 @@ impl Host {
             if let Some(watch) = self.watches.get_mut(&id)
                 && watch.deliver(event)
             {
-                unsettled.push(id);
+                to_wake.push(id);
             }
         }
         self.shared.tree.publish(effects.tree);
-        for id in unsettled {
+        for id in to_wake {
             if let Some(watch) = self.watches.get_mut(&id) {
-                watch.settle();
+                watch.wake();
             }
         }
         if let Some(reason) = &effects.stopped {
@@ -325,16 +350,13 @@ impl Host {
         (*holder == of.holder).then_some(session)
     }
 
-    fn sessions_closed(&self) -> bool {
-        self.sessions.is_empty()
-    }
-
     /// Whether a host that was told to close has done what it can, and may be dropped.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closing.is_some_and(|until| {
-            self.shared.clock.now() >= until
-                || self.shared.stopped().is_some()
-                || (self.sessions_closed() && !self.hands_over())
+        self.closing.is_some_and(|closing| {
+            self.shared.stopped().is_some()
+                || (!closing.stays
+                    && (self.shared.clock.now() >= closing.until
+                        || (self.sessions.is_empty() && !self.hands_over())))
         })
     }
 

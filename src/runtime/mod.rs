@@ -10,9 +10,9 @@ pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
+pub(crate) mod naming;
 pub(crate) mod session;
 pub(crate) mod shared;
-mod state_thread;
 pub(crate) mod timers;
 mod uptime;
 pub(crate) mod watchdog;
@@ -111,7 +111,8 @@ mod tests {
             store.load(&mut |_| Ok(())).unwrap();
             let mut writer = store.checkpointer().unwrap();
             writer.begin(true).unwrap();
-            assert!(writer.put_chunk(chunk).unwrap() && writer.finish().unwrap());
+            writer.put_chunk(chunk).unwrap();
+            writer.finish().unwrap();
             store.commit_checkpoint(&meta, LogAfter::From(2)).unwrap();
         };
         let refused = |cluster, own| {

@@ -67,6 +67,9 @@ pub(crate) struct Limits {
     pub(crate) request_timeout: Duration,
     pub(crate) session_timeout: Duration,
     pub(crate) tick: Duration,
+    /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or fewer
+    /// in the simulator.
+    pub(crate) watch_capacity: usize,
 }
 
 struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);

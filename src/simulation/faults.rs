@@ -146,6 +146,17 @@ impl Rates {
         }))
     }
 
+    /// Nothing goes wrong.
+    pub(crate) fn none() -> Rates {
+        Rates([0; TABLE.len()])
+    }
+
+    /// All but these.
+    pub(crate) fn without(&self, faults: &[Fault]) -> Rates {
+        let kept = |place: usize| !faults.contains(&TABLE[place].fault);
+        Rates(std::array::from_fn(|place| if kept(place) { self.0[place] } else { 0 }))
+    }
+
     pub(crate) fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }

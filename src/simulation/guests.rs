@@ -175,6 +175,7 @@ impl World {
             request_timeout: Duration::from_secs(30),
             session_timeout: plan.session_timeout,
             tick: plan.tick,
+            watch_capacity: plan.watch_capacity,
         };
         let members = self.processes.iter().map(|process| process.member.clone()).collect();
         let client = Client::new(node, config, now);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Report, Words, run_once};
+use super::{Kind, Report, Words, run_once};
 use crate::planted::{Bug, plant};
 
 /// How the hunt for a planted bug went.
@@ -23,9 +23,11 @@ pub struct Hunt {
 /// replicas that differ.
 pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt {
     let mut hunt = Hunt { bug, seeds: 0, found: None };
+    // What only an operator can bring about is looked for where there is one.
+    let kind = if bug == Bug::ReadyBeforePlace { Kind::Rolled } else { Kind::Usual };
     for seed in seeds {
         plant(Some(bug));
-        let report = run_once(seed, length, words);
+        let report = run_once(seed, length, words, kind);
         plant(None);
         hunt.seeds += 1;
         if report.failure.is_some() {

@@ -13,6 +13,9 @@ impl World {
             self.strike_later(row.fault);
         }
         self.begin_guests_chaos();
+        if self.operator.is_some() {
+            self.schedule_in(SECOND, Event::Roll);
+        }
     }
 
     fn strike_later(&mut self, fault: Fault) {

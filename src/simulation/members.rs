@@ -195,16 +195,21 @@ impl World {
             return None;
         }
         self.crash(place);
-        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
-        let member = Member { address: self.processes[place].member.address.clone(), ..member };
-        let disk = SimDisk::blank(0, &member, incarnation);
-        let what = format!("node {place} is {:x} now", member.node);
-        self.replace_disk(place, member, disk);
+        let what = format!("node {place} is {:x} now", self.empty_disk(place));
         let time = self.some_time();
         // Half of them come back while the leader takes the one that they were for alive.
         let time = if time.is_multiple_of(2) { time.min(self.heartbeats(2)) } else { time };
         self.start_in(place, time);
         Some(what)
+    }
+
+    /// The process at this place, which does not run, starts from an empty disk the next time: as whom.
+    pub(super) fn empty_disk(&mut self, place: usize) -> NodeId {
+        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
+        let member = Member { address: self.processes[place].member.address.clone(), ..member };
+        let (node, disk) = (member.node, SimDisk::blank(0, &member, incarnation));
+        self.replace_disk(place, member, disk);
+        node
     }
 
     /// A store was refused that is damaged, or a removed member's.

@@ -24,6 +24,7 @@
 //! | `faults`, `inject` | what goes wrong, how often, and how |
 //! | `members` | who is where: instances that join, leave and move, disks that are lost |
 //! | `guests` | instances without a replica |
+//! | `rolls` | an operator who stops and starts the instances in turn |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `client` | the clients' tasks and handles |
@@ -57,6 +58,7 @@ mod oracle;
 mod plan;
 mod process;
 mod random;
+mod rolls;
 mod seeds;
 mod stops;
 mod sync;
@@ -98,22 +100,26 @@ pub struct Report {
     pub totals: Totals,
 }
 
+/// What kind of world a seed is run in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A few members, their clients, and all kinds of faults.
+    #[default]
+    Usual,
+    /// A thousand instances: 5 that vote, 15 learners and 980 clients.
+    Fleet,
+    /// A few members that an operator stops and starts in turn, by their readiness alone, in most
+    /// worlds with empty disks.
+    Rolled,
+}
+
 /// Runs one seed, with faults for so long; a run that fails is made again, for its timeline.
-pub fn run(seed: u64, length: Duration) -> Report {
-    run_twice(|words| run_once(seed, length, words))
-}
-
-/// As [`run`], with a fleet of a thousand instances: 5 that vote, 15 learners and 980 clients.
-pub fn run_fleet(seed: u64, length: Duration) -> Report {
-    run_twice(|words| run_fleet_once(seed, length, words))
-}
-
-fn run_twice(run_once: impl Fn(Words) -> Report) -> Report {
-    let report = run_once(Words::None);
+pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
+    let report = run_once(seed, length, Words::None, kind);
     if report.failure.is_none() {
         return report;
     }
-    let again = run_once(Words::Last);
+    let again = run_once(seed, length, Words::Last, kind);
     if again.trace_hash == report.trace_hash {
         return again;
     }
@@ -123,18 +129,9 @@ fn run_twice(run_once: impl Fn(Words) -> Report) -> Report {
 }
 
 /// Runs one seed, and puts it into words as far as asked to.
-pub fn run_once(seed: u64, length: Duration, words: Words) -> Report {
-    run_world(seed, length, words, false)
-}
-
-/// Runs one seed of a fleet, and puts it into words as far as asked to.
-pub fn run_fleet_once(seed: u64, length: Duration, words: Words) -> Report {
-    run_world(seed, length, words, true)
-}
-
-fn run_world(seed: u64, length: Duration, words: Words, fleet: bool) -> Report {
+pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
-    let mut world = World::new(seed, length, words, fleet);
+    let mut world = World::new(seed, length, words, kind);
     if words != Words::None {
         world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
     }

@@ -7,6 +7,7 @@ use super::clock::{MICRO, MILLI, Nanos, SECOND};
 use super::faults::{Fault, Rates};
 use super::random::Random;
 use crate::node::{Keeping, LogLimits};
+use crate::watch::WATCH_CAPACITY;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -48,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
+    /// Whether there are transactions that look at the use of a quota.
+    pub(crate) usage: bool,
     /// The zone of each place; empty: it names none.
     pub(crate) zones: Vec<&'static str>,
     /// Places for instances without a replica, behind those of the members.
@@ -56,6 +59,23 @@ pub(crate) struct Plan {
     pub(crate) guest_tasks: usize,
     /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
     pub(crate) fleet: bool,
+    /// Whether an operator stops and starts the instances, and how.
+    pub(crate) rolls: Option<Rolls>,
+    /// How many events wait in a watch's channel.
+    pub(crate) watch_capacity: usize,
+    /// Whether each process has a consumer of watches that resumes, and is slow now and then.
+    pub(crate) consumers: bool,
+}
+
+/// What an operator does with one instance after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rolls {
+    /// It starts again from an empty disk.
+    pub(crate) wipes: bool,
+    /// Of a hundred stops, so many are kills. The others are closes.
+    pub(crate) kills: u64,
+    /// Nothing else goes wrong.
+    pub(crate) quiet: bool,
 }
 
 /// Two clocks may differ by a tenth in rate, and locks are still safe.
@@ -110,10 +130,14 @@ impl Plan {
             },
             mixed: random.fork(5).percent(50),
             queues: false,
+            usage: false,
             zones: Vec::new(),
             guests: 0,
             guest_tasks: 1,
             fleet: false,
+            rolls: None,
+            watch_capacity: WATCH_CAPACITY,
+            consumers: false,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -123,7 +147,17 @@ impl Plan {
         plan.draw_members(&random.fork(8));
         plan.draw_guests(&random.fork(9));
         plan.draw_zones(&random.fork(10));
+        plan.draw_consumers(&random.fork(260));
+        plan.usage = random.fork(280).percent(20);
         plan
+    }
+
+    fn draw_consumers(&mut self, random: &Random) {
+        if random.percent(30) {
+            self.consumers = true;
+            // So few that channels are often full.
+            self.watch_capacity = *random.pick(&[1, 2, 3, 5, 20, WATCH_CAPACITY]);
+        }
     }
 
     fn draw_guests(&mut self, random: &Random) {
@@ -172,11 +206,39 @@ impl Plan {
             pending_requests_max: 10_000,
             mixed: false,
             queues: false,
+            usage: false,
             guests: 980,
             guest_tasks: 1,
             fleet: true,
+            rolls: None,
+            watch_capacity: WATCH_CAPACITY,
+            consumers: false,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
         }
+    }
+
+    /// A world in which an operator stops and starts all instances. No other fault takes a disk, or a
+    /// member for good: those are what a cluster that is rolled with empty disks cannot bear besides.
+    pub(crate) fn rolled(random: &Random, length: Nanos) -> Plan {
+        let mut plan = Plan::draw(&random.fork(200), length);
+        let random = random.fork(201);
+        plan.nodes = *random.pick(&[3, 3, 3, 4, 5, 5, 7]);
+        plan.places = plan.nodes + random.index(2);
+        (plan.founded, plan.mixed, plan.majority_after) = (false, false, None);
+        plan.zones = (0..plan.places).map(|_| *random.pick(&["", "", "east", "west"])).collect();
+        let rolls = Rolls {
+            wipes: random.percent(70),
+            kills: *random.pick(&[0, 50, 100]),
+            quiet: random.percent(50),
+        };
+        if rolls.quiet {
+            plan.rates = Rates::none();
+        } else {
+            let taken = [Fault::Wipe, Fault::BitRot, Fault::LostWrites, Fault::Leave, Fault::Close];
+            plan.rates = plan.rates.without(&taken);
+        }
+        plan.rolls = Some(rolls);
+        plan
     }
 
     fn draw_members(&mut self, random: &Random) {

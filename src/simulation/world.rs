@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Kind;
 use super::checks::Violation;
 use super::checks::agreement::{Before, same_state};
 use super::checks::membership::Known;
@@ -21,6 +22,7 @@ use super::network::Network;
 use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
+use super::rolls::Operator;
 use super::trace::Words;
 use super::workload;
 use crate::auth::Schemes;
@@ -65,6 +67,8 @@ pub(crate) enum Event {
     Strike { fault: Fault },
     /// The same, at an instance without a replica.
     StrikeGuest { fault: Fault },
+    /// The operator looks at what is being rolled.
+    Roll,
     /// A client without a replica is heard by nobody for a while.
     CutOff { place: usize, time: Nanos },
 }
@@ -133,18 +137,21 @@ pub(crate) struct World {
     pub(super) late_until: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
+    /// Where instances are rolled.
+    pub(super) operator: Option<Operator>,
     due: BinaryHeap<Reverse<Due>>,
     sequence: u64,
     pub(crate) steps: u64,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, length: Nanos, words: Words, fleet: bool) -> World {
+    pub(crate) fn new(seed: u64, length: Nanos, words: Words, kind: Kind) -> World {
         let random = Random::new(seed);
         let plans = random.fork(1);
-        let plan = match fleet {
-            true => Plan::fleet(&plans, length),
-            false => Plan::draw(&plans, length),
+        let plan = match kind {
+            Kind::Usual => Plan::draw(&plans, length),
+            Kind::Fleet => Plan::fleet(&plans, length),
+            Kind::Rolled => Plan::rolled(&plans, length),
         };
         entropy::simulated::seed(Some(random.fork(2).next()));
         let mut world = World {
@@ -158,6 +165,7 @@ impl World {
             troubled_until: 0,
             late_until: BTreeMap::new(),
             lost_at: 0,
+            operator: plan.rolls.map(|_| Operator::new(plans.fork(202))),
             due: BinaryHeap::new(),
             sequence: 0,
             steps: 0,
@@ -342,6 +350,7 @@ impl World {
             // It would not be whole any more, after it was waited for.
             Event::Leave { .. } => {}
             Event::Strike { fault } => self.strike(fault),
+            Event::Roll => self.roll(),
             Event::CutOff { place, time } => self.cut_off(place, time),
             Event::StrikeGuest { fault } => self.strike_guest(fault),
         }
@@ -408,6 +417,7 @@ impl World {
             request_timeout: Duration::from_secs(30),
             session_timeout: plan.session_timeout,
             tick: plan.tick,
+            watch_capacity: plan.watch_capacity,
         };
         self.kernel.count_event("starts");
         self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();

@@ -12,6 +12,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::directory::GenerationPaths;
+use super::files::remove_all;
 use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
 use super::record::{ChunkId, encode, first_chunk_chain};
@@ -38,8 +39,6 @@ pub(super) struct Checkpoints {
     /// Parts that were begun and count for nothing.
     stale: Vec<u64>,
     pending: Option<Pending>,
-    /// The number of the checkpoint that was begun last.
-    begun: u64,
 }
 
 /// A checkpoint on its way.
@@ -80,7 +79,6 @@ impl Checkpoints {
             generation,
             parts,
             pending: None,
-            begun: 0,
         })
     }
 
@@ -89,12 +87,7 @@ impl Checkpoints {
     }
 
     fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        self.begun += 1;
-        if let Some(pending) = self.pending.take()
-            && pending.target.is_none()
-        {
-            self.stale.push(pending.part.id);
-        }
+        self.forget();
         for part in std::mem::take(&mut self.stale) {
             self.generation.remove_group(part)?;
         }
@@ -106,10 +99,20 @@ impl Checkpoints {
             self.pending = Some(Pending { target: None, part, is_finished });
             return Ok(CheckpointKind::Delta);
         }
-        let target = Some(self.paths.create(number + 1, &self.options)?);
+        let target = Some(self.paths.create(number + 1, &self.options).map_err(uncounted)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
         self.pending = Some(Pending { target, part, is_finished });
         Ok(CheckpointKind::Full)
+    }
+
+    /// Forgets the checkpoint that was begun, and gives back its space.
+    fn forget(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        match pending.target {
+            // Best effort, as when the store is opened.
+            Some(target) => drop(remove_all(&target.abandon())),
+            None => self.stale.push(pending.part.id),
+        }
     }
 
     /// Whether a new image costs less than it saves.
@@ -130,20 +133,31 @@ impl Checkpoints {
         }
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+    /// Does something with the part that is being written, and the database that it goes to.
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
         let Checkpoints { pending: Some(pending), generation, .. } = self else {
-            return refuse("a chunk, and no checkpoint was begun".to_owned());
+            return refuse("no checkpoint was begun".to_owned());
         };
-        let target = pending.target.as_mut().unwrap_or(generation);
-        put_chunk(&mut pending.part, target, chunk)
+        let written = match &mut pending.target {
+            Some(target) => write(&mut pending.part, target).map_err(uncounted),
+            None => write(&mut pending.part, generation),
+        };
+        if written.is_err() {
+            self.forget();
+        }
+        written
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        self.write(|part, generation| put_chunk(part, generation, chunk))
     }
 
     fn finish(&mut self) -> Result<(), StorageError> {
-        let Checkpoints { pending: Some(pending), generation, .. } = self else {
-            return refuse("an end, and no checkpoint was begun".to_owned());
-        };
-        pending.target.as_mut().unwrap_or(generation).sync()?;
-        pending.is_finished = true;
+        self.write(|_, generation| generation.sync())?;
+        self.pending()?.is_finished = true;
         Ok(())
     }
 
@@ -174,6 +188,17 @@ impl Checkpoints {
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
         Some(std::mem::replace(&mut self.generation, target))
+    }
+}
+
+/// The error of a generation that does not count yet: the one that does is as it was.
+fn uncounted(error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => StorageError::Again { what, reason },
+        StorageError::NoSpace { what } => {
+            StorageError::Again { what, reason: "no space left on the disk".to_owned() }
+        }
+        other => other,
     }
 }
 
@@ -216,7 +241,7 @@ pub(super) fn write_first(
     Ok((generation, part))
 }
 
-/// What the thread of the log and that of the checkpoints share.
+/// What the thread of the log and that of the checkpoints share: the latter writes by it.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Mutex<Checkpoints>>);
 
@@ -230,43 +255,21 @@ impl Shared {
         // for nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    pub(super) fn writer(&self) -> Writer {
-        Writer { shared: self.clone(), begun: 0 }
-    }
 }
 
-/// Writes checkpoints.
-#[derive(Debug)]
-pub(super) struct Writer {
-    shared: Shared,
-    /// The checkpoint that it has begun.
-    begun: u64,
-}
-
-impl Checkpointer for Writer {
+impl Checkpointer for Shared {
     fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        let mut checkpoints = self.shared.lock();
-        let kind = guarded(|| checkpoints.begin(full))?;
-        self.begun = checkpoints.begun;
-        Ok(kind)
+        let mut checkpoints = self.lock();
+        guarded(|| checkpoints.begin(full))
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<bool, StorageError> {
-        let mut checkpoints = self.shared.lock();
-        let is_current = checkpoints.begun == self.begun;
-        if is_current {
-            guarded(|| checkpoints.put_chunk(chunk))?;
-        }
-        Ok(is_current)
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        let mut checkpoints = self.lock();
+        guarded(|| checkpoints.put_chunk(chunk))
     }
 
-    fn finish(&mut self) -> Result<bool, StorageError> {
-        let mut checkpoints = self.shared.lock();
-        let is_current = checkpoints.begun == self.begun;
-        if is_current {
-            guarded(|| checkpoints.finish())?;
-        }
-        Ok(is_current)
+    fn finish(&mut self) -> Result<(), StorageError> {
+        let mut checkpoints = self.lock();
+        guarded(|| checkpoints.finish())
     }
 }

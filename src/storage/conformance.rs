@@ -273,23 +273,20 @@ fn checkpoint_abandoned_is_forgotten() {
 }
 
 #[test]
-fn a_checkpoint_that_another_one_overtakes_is_told_so_and_counts_for_nothing() {
+fn a_checkpoint_that_another_one_overtakes_counts_for_nothing() {
     each(|open| {
         let mut store = open();
-        let model = found(store.as_mut()).unwrap();
+        let mut wanted = found(store.as_mut()).unwrap();
         let mut first = store.checkpointer().unwrap();
         let mut second = store.checkpointer().unwrap();
         first.begin(false).unwrap();
-        assert!(first.put_chunk(b"first").unwrap());
+        first.put_chunk(b"first").unwrap();
         second.begin(false).unwrap();
-        assert!(!first.put_chunk(b"more").unwrap());
-        assert!(!first.finish().unwrap());
-        assert!(second.put_chunk(b"second").unwrap());
-        assert!(second.finish().unwrap());
+        second.put_chunk(b"second").unwrap();
+        second.finish().unwrap();
         drop((first, second));
         store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
         drop(store);
-        let mut wanted = model;
         wanted.apply(&checkpoint(false, &[b"second"], 0, LogAfter::From(1)), CheckpointKind::Delta);
         assert_eq!(reopened(open), wanted);
     });
@@ -379,8 +376,8 @@ fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     for _ in 0..6 {
         let mut writer = store.checkpointer().unwrap();
         kinds.push(writer.begin(false).unwrap());
-        assert!(writer.put_chunk(&[1; 90_000]).unwrap());
-        assert!(writer.finish().unwrap());
+        writer.put_chunk(&[1; 90_000]).unwrap();
+        writer.finish().unwrap();
         store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
     }
     let full = kinds.iter().position(|kind| *kind == CheckpointKind::Full);

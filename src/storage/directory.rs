@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::files::{
-    copy_all, create_directory, create_file, io_error, lock, move_entries, remove_all,
+    Names, copy_all, create_directory, create_file, io_error, lock, move_entries, remove_all,
     sync_directory,
 };
 use super::frame::{FRAME_BYTES_MAX, Format, Frame};
@@ -238,11 +238,13 @@ impl Directory {
     }
 
     fn write_mark(&self, name: &str, reason: &str) -> Result<(), StorageError> {
+        let failed = |error| io_error(&format!("writing {name}"), &error);
+        let names = Names::of(&self.path).map_err(failed)?;
         let mut file = create_file(&self.path.join(name))?;
         writeln!(file, "{reason}")
             .and_then(|()| file.sync_all())
-            .and_then(|()| sync_directory(&self.path))
-            .map_err(|error| io_error(&format!("writing {name}"), &error))
+            .and_then(|()| names.sync())
+            .map_err(failed)
     }
 
     /// Marks the directory as that of a member that was removed, durably.
@@ -470,12 +472,14 @@ impl Directory {
         let name = file.name;
         let tmp = self.path.join(format!("{name}{TMP}"));
         let bytes = file.seal(body)?;
+        let failed = |error| io_error(&format!("writing {name}"), &error);
+        let names = Names::of(&self.path).map_err(failed)?;
         let mut open = create_file(&tmp)?;
         open.write_all(&bytes)
             .and_then(|()| open.sync_all())
             .and_then(|()| fs::rename(&tmp, self.path.join(name)))
-            .and_then(|()| sync_directory(&self.path))
-            .map_err(|error| io_error(&format!("writing {name}"), &error))
+            .and_then(|()| names.sync())
+            .map_err(failed)
     }
 }
 

@@ -113,23 +113,55 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Makes the names in a directory durable.
-#[cfg(unix)]
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    Names::of(path)?.sync()
 }
 
-/// Makes the names in a directory durable: elsewhere than on Unix the file system sees to it.
+/// The names in a directory. Opened before they are changed, so that for want of an open file they
+/// are not changed at all, rather than not durably.
+pub(super) struct Names(#[cfg(unix)] File);
+
+#[cfg(unix)]
+impl Names {
+    pub(super) fn of(path: &Path) -> io::Result<Names> {
+        File::open(path).map(Names)
+    }
+
+    /// Makes them durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+}
+
+/// Elsewhere than on Unix the file system makes names durable by itself.
 #[cfg(not(unix))]
-pub(crate) fn sync_directory(_: &Path) -> io::Result<()> {
-    Ok(())
+impl Names {
+    pub(super) fn of(_: &Path) -> io::Result<Names> {
+        Ok(Names())
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The store's form of an I/O error.
 pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     let what = what.to_owned();
+    if has_no_file_to_give(error) {
+        return StorageError::Again { what, reason: error.to_string() };
+    }
     match error.kind() {
         StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
         _ => StorageError::Io { what, reason: error.to_string() },
     }
+}
+
+/// Whether this process, or the system, has as many open files as it may have. Only a call that
+/// opens a file fails with this, and the file is as it was.
+fn has_no_file_to_give(error: &io::Error) -> bool {
+    // ENFILE and EMFILE, the same numbers on all Unixes; ERROR_TOO_MANY_OPEN_FILES.
+    let codes: &[i32] = if cfg!(unix) { &[23, 24] } else { &[4] };
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }

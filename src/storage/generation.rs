@@ -68,7 +68,13 @@ impl Generation {
             fs::remove_dir_all(&path).map_err(io)?;
         }
         create_directory(&path).map_err(io)?;
-        let db = open_sled(&path, tuning)?;
+        // What is wrong with a new database is not damage to any that was there.
+        let db = open_sled(&path, tuning).map_err(|error| match error {
+            StorageError::Corrupt { what } => {
+                StorageError::Io { what: "creating a generation".to_owned(), reason: what }
+            }
+            other => other,
+        })?;
         let file = open_file(&path.join(DB)).map_err(io)?;
         let mut generation = Generation { number, path, db: Some(db), file, unsynced_bytes: 0 };
         generation.sync_everything()?;

@@ -261,7 +261,14 @@ impl LogFile {
     /// Ends this segment, durably, and goes on in the next, where at least these bytes fit.
     fn next_segment(&mut self, bytes: usize) -> Result<(), StorageError> {
         let next = SegmentId { log: self.id, number: self.segment.number + 1 };
-        let segment = self.files.take(next, (HEADER_BYTES + bytes + END_BYTES) as u64)?;
+        let segment = match self.files.take(next, (HEADER_BYTES + bytes + END_BYTES) as u64) {
+            // There is no file to open, for now: the one that is open does it for a while longer.
+            Err(StorageError::Again { .. }) => {
+                self.files.order(next);
+                return self.lengthen(bytes);
+            }
+            other => other?,
+        };
         let mut end = vec![0; PREFIX_BYTES];
         let at = self.seal(RecordKind::End, &mut end);
         self.write(&end, at)?;
@@ -273,6 +280,17 @@ impl LogFile {
         self.segment = segment;
         self.offset = HEADER_BYTES;
         self.files.order(SegmentId { number: next.number + 1, ..next });
+        Ok(())
+    }
+
+    /// Makes this segment long enough for a record, and for some more.
+    fn lengthen(&mut self, bytes: usize) -> Result<(), StorageError> {
+        let needed = (self.offset + bytes + END_BYTES) as u64;
+        let id = SegmentId { log: self.id, number: self.segment.number };
+        self.segment.lengthen(id, needed + self.files.length())?;
+        if let Some(last) = self.kept.back_mut() {
+            last.length = self.segment.length;
+        }
         Ok(())
     }
 
@@ -522,6 +540,31 @@ mod tests {
         let (found, _) = read(dir.path()).unwrap();
         assert_eq!(found.len(), 4);
         assert_eq!((&found[2].1, &found[3].1), (&long, &body(4)));
+    }
+
+    #[test]
+    fn a_segment_that_cannot_be_left_is_made_longer() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = written(dir.path(), 3);
+        log.lengthen(100_000).unwrap();
+        let long = "long ".repeat(20_000);
+        log.append(RecordKind::Write, &long).unwrap();
+        (4..20).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        assert_eq!(log.kept.len(), 1);
+        (20..60).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        assert!(log.kept.len() > 1);
+        drop(log);
+        let file = path(dir.path(), 1);
+        let sound = fs::read(&file).unwrap();
+        // A crash may leave the old header with the new length.
+        let old = segments::header(SegmentId { log: ID, number: 1 }, SEGMENT);
+        for header in [&sound[..HEADER_BYTES], &old[..]] {
+            fs::write(&file, [header, &sound[HEADER_BYTES..]].concat()).unwrap();
+            let (found, _) = read(dir.path()).unwrap();
+            assert_eq!((found.len(), &found[3].1), (60, &long));
+        }
+        fs::write(&file, &sound[..sound.len() - 8]).unwrap();
+        assert!(refused(dir.path()).contains("cut short"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) struct MemoryStore {
     identity: Option<Identity>,
     promise: Promise,
     /// The checkpoint begun and not yet committed.
-    pending: Arc<Mutex<Pending>>,
+    pending: Arc<Mutex<Option<Begun>>>,
     failed: Option<String>,
 }
 
@@ -227,7 +227,7 @@ impl LogStore for MemoryStore {
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
         self.call(|store, _| -> Result<Box<dyn Checkpointer>, StorageError> {
             let (disk, pending) = (Arc::clone(&store.shared), Arc::clone(&store.pending));
-            Ok(Box::new(MemoryCheckpointer { disk, pending, begun: 0 }))
+            Ok(Box::new(MemoryCheckpointer { disk, pending }))
         })
     }
 
@@ -262,12 +262,6 @@ impl LogStore for MemoryStore {
 }
 
 /// The checkpoint that was begun last.
-#[derive(Debug, Default)]
-struct Pending {
-    number: u64,
-    begun: Option<Begun>,
-}
-
 #[derive(Debug)]
 struct Begun {
     kind: CheckpointKind,
@@ -275,33 +269,15 @@ struct Begun {
     is_finished: bool,
 }
 
-impl Pending {
-    fn take(&mut self) -> Option<Begun> {
-        self.begun.take()
-    }
-
-    /// The checkpoint of this number, if no other one was begun since.
-    fn of(&mut self, number: u64) -> Result<Option<&mut Begun>, StorageError> {
-        if self.number != number {
-            return Ok(None);
-        }
-        match &mut self.begun {
-            Some(begun) => Ok(Some(begun)),
-            None => refuse("no checkpoint was begun".to_owned()),
-        }
-    }
-}
-
 /// Each change is a single assignment, so a lock that is poisoned guards a sound value.
-fn pending(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+fn pending(pending: &Mutex<Option<Begun>>) -> MutexGuard<'_, Option<Begun>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes checkpoints into memory.
 struct MemoryCheckpointer {
     disk: Arc<Mutex<Disk>>,
-    pending: Arc<Mutex<Pending>>,
-    begun: u64,
+    pending: Arc<Mutex<Option<Begun>>>,
 }
 
 impl Checkpointer for MemoryCheckpointer {
@@ -309,22 +285,23 @@ impl Checkpointer for MemoryCheckpointer {
         let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
         let full = full || deltas > DELTAS_MAX;
         let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
-        let mut pending = pending(&self.pending);
-        self.begun = pending.number + 1;
-        let begun = Some(Begun { kind, chunks: Vec::new(), is_finished: false });
-        *pending = Pending { number: self.begun, begun };
+        *pending(&self.pending) = Some(Begun { kind, chunks: Vec::new(), is_finished: false });
         Ok(kind)
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<bool, StorageError> {
-        let mut pending = pending(&self.pending);
-        let begun = pending.of(self.begun)?;
-        Ok(begun.map(|begun| begun.chunks.push(chunk.to_vec())).is_some())
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        match &mut *pending(&self.pending) {
+            Some(begun) => begun.chunks.push(chunk.to_vec()),
+            None => return refuse("a chunk, and no checkpoint was begun".to_owned()),
+        }
+        Ok(())
     }
 
-    fn finish(&mut self) -> Result<bool, StorageError> {
-        let mut pending = pending(&self.pending);
-        let begun = pending.of(self.begun)?;
-        Ok(begun.map(|begun| begun.is_finished = true).is_some())
+    fn finish(&mut self) -> Result<(), StorageError> {
+        match &mut *pending(&self.pending) {
+            Some(begun) => begun.is_finished = true,
+            None => return refuse("an end, and no checkpoint was begun".to_owned()),
+        }
+        Ok(())
     }
 }

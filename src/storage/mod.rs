@@ -12,8 +12,10 @@
 //!   opens as it was before the call or as it would have been after it.
 //! - What is read is what was written. Anything else is
 //!   [`StorageError::Corrupt`], never data and never an empty store.
-//! - After any error the store is poisoned and refuses every further write:
-//!   a failed sync is never tried again on the same data.
+//! - After an error the store is poisoned and refuses every further write: a
+//!   failed sync is never tried again on the same data. The exception is
+//!   [`StorageError::Again`], after which the store is as it was before the
+//!   call. If that was one of a checkpoint's, the checkpoint is forgotten.
 //! - One thread calls it.
 
 mod anew;
@@ -173,14 +175,15 @@ pub(crate) trait LogStore: Send {
 pub(crate) trait Checkpointer: Send {
     /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
     /// or when so much has gathered that a new image costs less than it saves. A checkpoint that
-    /// was begun before and not committed is forgotten, whoever has begun it.
+    /// was begun before and not committed is forgotten, whoever has begun it, and must not be gone on
+    /// with.
     fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
 
-    /// Adds a chunk, of any size up to a few MiB. `false` if the checkpoint was forgotten.
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<bool, StorageError>;
+    /// Adds a chunk, of any size up to a few MiB.
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError>;
 
-    /// Makes all chunks durable. `false` if the checkpoint was forgotten.
-    fn finish(&mut self) -> Result<bool, StorageError>;
+    /// Makes all chunks durable.
+    fn finish(&mut self) -> Result<(), StorageError>;
 }
 
 /// Why a store failed.
@@ -192,6 +195,10 @@ pub(crate) enum StorageError {
     Io { what: String, reason: String },
     #[error("no space left on the disk: {what}")]
     NoSpace { what: String },
+    /// Nothing that counts was changed, and the call may be made again: there was no file to open, or
+    /// a checkpoint could not be written beside what there is.
+    #[error("{what}: {reason}")]
+    Again { what: String, reason: String },
     #[error("this member was removed from its cluster: {reason}")]
     Removed { reason: String },
     #[error("damaged: {what}")]

@@ -141,7 +141,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind,
             let mut writer = store.checkpointer()?;
             let kind = writer.begin(*full)?;
             for chunk in chunks {
-                assert!(writer.put_chunk(chunk)?);
+                writer.put_chunk(chunk)?;
             }
             Ok(kind)
         }
@@ -150,7 +150,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind,
             let kind = writer.begin(*full)?;
             let mut between = between.as_ref();
             for chunk in chunks {
-                assert!(writer.put_chunk(chunk)?);
+                writer.put_chunk(chunk)?;
                 if let Some(write) = between.take() {
                     store.append(write)?;
                 }
@@ -158,7 +158,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind,
             if let Some(write) = between {
                 store.append(write)?;
             }
-            assert!(writer.finish()?);
+            writer.finish()?;
             store.commit_checkpoint(meta, *log)?;
             Ok(kind)
         }

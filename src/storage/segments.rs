@@ -19,7 +19,7 @@
 //! | 12     | 4     | zero                                      |
 //! | 16     | 8     | the log's id                              |
 //! | 24     | 8     | the segment's number                      |
-//! | 32     | 8     | the length of the file                    |
+//! | 32     | 8     | the length of the file, at least          |
 //! | 40     | 8     | XXH3 of everything before                 |
 //! | 48     | 464   | zero                                      |
 
@@ -111,8 +111,9 @@ pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<(), StorageErr
     if field(16) != Some(id.log) || field(24) != Some(number) {
         return corrupt(format!("segment {number} of the log is another one"));
     }
-    if field(32) != Some(bytes.len() as u64) {
-        return corrupt(format!("segment {number} of the log has a wrong length"));
+    // A crash may come between the steps that make it longer.
+    if field(32).is_none_or(|length| length > bytes.len() as u64) {
+        return corrupt(format!("segment {number} of the log is cut short"));
     }
     Ok(())
 }
@@ -149,6 +150,22 @@ impl Segment {
         };
         write(&mut file).map_err(|error| io_error("making a segment of the log", &error))?;
         Ok(Segment { number: id.number, file, length })
+    }
+
+    /// Makes a segment longer, durably, and only then says so in its header.
+    pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<(), StorageError> {
+        let io = |error| io_error("lengthening a segment of the log", &error);
+        let mut end = self.length;
+        while end < length {
+            let piece = (length - end).min(ZEROS.len() as u64);
+            write_at(&self.file, &ZEROS[..piece as usize], end).map_err(io)?;
+            end += piece;
+        }
+        self.file.sync_all().map_err(io)?;
+        // Durable with the next append.
+        write_at(&self.file, &header(id, length), 0).map_err(io)?;
+        self.length = length;
+        Ok(())
     }
 
     /// Makes a segment of another one that is not needed any more, durably.
@@ -243,6 +260,11 @@ impl Files {
             // What went wrong a while ago may go well now.
             _ => Segment::create(&self.dir, id, length.max(self.length)),
         }
+    }
+
+    /// How long a segment is, unless a record wants more.
+    pub(super) fn length(&self) -> u64 {
+        self.length
     }
 
     /// Gives up the oldest segment.

@@ -166,7 +166,8 @@ impl SledStore {
         Ok(Opened { generation, replay, witness })
     }
 
-    /// Runs one call, unless the store has failed before; if this one fails, no other will run.
+    /// Runs one call, unless the store has failed before; if this one fails, no other will run, but
+    /// after [`StorageError::Again`].
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut SledStore) -> Result<T, StorageError>,
@@ -177,6 +178,9 @@ impl SledStore {
         }
         let result = guarded(|| call(self));
         result.map_err(|error| {
+            if matches!(error, StorageError::Again { .. }) {
+                return error;
+            }
             self.failed = Some(error.to_string());
             self.directory.quarantine_if_corrupt(error)
         })
@@ -408,7 +412,7 @@ impl LogStore for SledStore {
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
         self.call(|store| -> Result<Box<dyn Checkpointer>, StorageError> {
-            Ok(Box::new(store.live()?.checkpoints.writer()))
+            Ok(Box::new(store.live()?.checkpoints.clone()))
         })
     }
 

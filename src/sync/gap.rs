@@ -1,17 +1,23 @@
 //! A bounded channel of events that never blocks its sender and never loses one in silence.
 //!
-//! So many events wait, and behind them a *gap*: an event that says that others were left out. An
-//! event that finds no place is left out. After the value that shows it has been published,
-//! [`EventSender::settle`] puts a gap behind what waits. If the gap finds no place either, then
-//! there is one that has not been read yet: whoever reads it later, and then reads the value, sees
-//! what was left out until now. A last event, behind which nothing comes, always has a place.
+//! At most `capacity` events wait, and behind them one *gap*: an event that says that others were
+//! left out. An event that finds no place is left out, and a gap takes its place at once. If the gap
+//! finds no place either, then the reader has not taken an earlier one yet, which stands for this
+//! event too. A last event, behind which nothing comes, always has a place.
 //!
-//! A task is woken only then, too: its waker is the user's code, which may read the value at once,
-//! on this very thread.
+//! Everything is sent before the value that shows the change is published (`published`): a reader
+//! that reads the value and then empties the channel finds each event up to that value, or a gap.
+//! A reader that has taken a gap reads a value that shows all that this gap stands for, because
+//! reads wait while a change is being announced.
 //!
-//! There is no channel until one end wants it, to send or to look: until then the two ends and what
-//! is between them are a few words, and there may be a million of them.
+//! Tasks are woken only after the value has been published: a waker is the user's code, which may
+//! read the value on this very thread. Any number of tasks may wait. All are woken, since some wait
+//! for an event, which one of them takes, and some for what it stands for, and leave it to others.
+//!
+//! The channel is made when one of its ends first sends or looks. Until then a watch costs a few
+//! words, and there may be a million of them.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -19,13 +25,12 @@ use super::prim::{
     Mutex, MutexGuard, OnceLock, PoisonError, Receiver, Sender, TryRecvError, unbounded,
 };
 
-/// The sending end. `M` is what a gap tells of the last event that was left out.
+/// The sending end.
 #[derive(Debug)]
-pub(crate) struct EventSender<E, M> {
+pub(crate) struct EventSender<E> {
     capacity: usize,
-    left_out: Option<M>,
-    unsettled: bool,
-    last: Option<Box<E>>,
+    /// Something was sent or left out since the last `wake`.
+    touched: bool,
     /// Not bounded by itself: by `capacity`, the gap and the last event.
     sender: Option<Sender<E>>,
     between: Arc<Between<E>>,
@@ -42,8 +47,30 @@ pub(crate) struct EventReceiver<E> {
 #[derive(Debug)]
 struct Between<E> {
     channel: Mutex<Channel<E>>,
-    /// The task that waits for events.
-    waiting: Mutex<Option<Waker>>,
+    waiting: Mutex<Waiting>,
+}
+
+/// The tasks that wait.
+#[derive(Debug)]
+enum Waiting {
+    /// There has been none yet.
+    Nobody,
+    Tasks(Box<Tasks>),
+    /// The sender is gone, and nobody need wait.
+    Over,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    /// Each with the number of its [`Waiter`], in their order.
+    wakers: Vec<(u64, Waker)>,
+    last_number: u64,
+}
+
+/// One that waits. Dropped, it is not woken any more.
+struct Waiter<'a, E> {
+    receiver: &'a EventReceiver<E>,
+    number: Option<u64>,
 }
 
 /// Whoever wants the channel first makes it, and leaves the other end here.
@@ -61,70 +88,71 @@ enum Channel<E> {
 }
 
 /// A channel in which so many events may wait.
-pub(crate) fn channel<E, M>(capacity: usize) -> (EventSender<E, M>, EventReceiver<E>) {
-    let between = Between { channel: Mutex::new(Channel::Unmade), waiting: Mutex::new(None) };
+pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) {
+    let waiting = Mutex::new(Waiting::Nobody);
+    let between = Between { channel: Mutex::new(Channel::Unmade), waiting };
     let between = Arc::new(between);
     let receiver = EventReceiver { events: OnceLock::new(), between: Arc::clone(&between) };
-    let (left_out, unsettled, last, sender) = (None, false, None, None);
-    (EventSender { capacity, left_out, unsettled, last, sender, between }, receiver)
+    (EventSender { capacity, touched: false, sender: None, between }, receiver)
 }
 
-impl<E, M> EventSender<E, M> {
+/// All that sends is called between `announce` and `publish` of the value that shows the change, and
+/// says whether this is the first since `wake`, which is then to be called.
+impl<E> EventSender<E> {
     fn sender(&mut self) -> &Sender<E> {
         self.sender.get_or_insert_with(|| self.between.sender())
     }
 
-    /// Before the value that shows the change is published. Whether this is the first since
-    /// `settle`, which is to be called again.
-    pub(crate) fn deliver(&mut self, event: E, mark: M) -> bool {
-        let capacity = self.capacity;
-        if self.left_out.is_some() || self.sender().len() >= capacity {
-            return self.leave_out(mark);
+    /// Sends an event, or if there is no place for it, the gap that stands for it.
+    pub(crate) fn deliver(&mut self, event: E, gap: impl FnOnce(E) -> E) -> bool {
+        if self.is_full() {
+            return self.leave_out(gap(event));
         }
-        // That nobody reads is not our business.
+        // Nobody may read any more, which is not the sender's concern.
         let _ = self.sender().send(event);
         self.touch()
     }
 
-    /// As `deliver` of an event for which there is no place.
-    pub(crate) fn leave_out(&mut self, mark: M) -> bool {
-        self.left_out = Some(mark);
-        self.touch()
-    }
-
-    /// As `deliver` of an event that comes behind all others.
-    pub(crate) fn deliver_last(&mut self, event: E) -> bool {
-        self.last = Some(Box::new(event));
-        self.touch()
-    }
-
-    fn touch(&mut self) -> bool {
-        !std::mem::replace(&mut self.unsettled, true)
-    }
-
-    /// After the value has been published.
-    pub(crate) fn settle(&mut self, gap: impl FnOnce(M) -> E) {
-        self.unsettled = false;
+    /// Sends a gap for an event that is left out.
+    pub(crate) fn leave_out(&mut self, gap: E) -> bool {
         let capacity = self.capacity;
-        if let Some(mark) = self.left_out.take() {
-            // If there is no place, the gap in the last one has not been read yet.
-            if self.sender().len() <= capacity {
-                let _ = self.sender().send(gap(mark));
-            }
+        // If there is no place, the gap in the last place has not been taken yet. Whoever takes it
+        // later finds the change announced.
+        if self.sender().len() <= capacity {
+            let _ = self.sender().send(gap);
         }
-        if let Some(last) = self.last.take() {
-            let _ = self.sender().send(*last);
-        }
-        self.between.wake();
+        self.touch()
+    }
+
+    /// Sends an event behind which nothing comes.
+    pub(crate) fn deliver_last(&mut self, event: E) -> bool {
+        let _ = self.sender().send(event);
+        self.touch()
+    }
+
+    /// Whether an event finds no place.
+    pub(crate) fn is_full(&mut self) -> bool {
+        let capacity = self.capacity;
+        self.sender().len() >= capacity
+    }
+
+    pub(crate) fn touch(&mut self) -> bool {
+        !std::mem::replace(&mut self.touched, true)
+    }
+
+    /// Wakes the task that waits, after the value has been published.
+    pub(crate) fn wake(&mut self) {
+        self.touched = false;
+        self.between.wake(false);
     }
 }
 
-impl<E, M> Drop for EventSender<E, M> {
+impl<E> Drop for EventSender<E> {
     fn drop(&mut self) {
-        // In this order: the task that is woken must see the channel closed.
+        // In this order: a task that is woken must see the channel closed.
         self.sender = None;
         self.between.close();
-        self.between.wake();
+        self.between.wake(true);
     }
 }
 
@@ -134,15 +162,84 @@ impl<E> EventReceiver<E> {
         self.events.get_or_init(|| self.between.receiver())
     }
 
-    /// The next event, `None` after the last one. For one task at a time.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<E>> {
+    /// Waits for the next event, `None` after the last one. Of several that wait, one gets it.
+    pub(crate) async fn next(&self) -> Option<E> {
+        let mut waiter = self.waiter();
+        poll_fn(|context| waiter.poll(context.waker())).await
+    }
+
+    /// Waits until `done` gives something, and leaves the events to others. It is asked now, and again
+    /// each time that there were events, or there will be no more: which it is told.
+    pub(crate) async fn until<T>(&self, mut done: impl FnMut(bool) -> Option<T>) -> T {
+        let mut waiter = self.waiter();
+        poll_fn(|context| {
+            // Registered before looking, so that what comes in between wakes the task.
+            let is_over = waiter.register(context.waker());
+            done(is_over).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn waiter(&self) -> Waiter<'_, E> {
+        Waiter { receiver: self, number: None }
+    }
+}
+
+impl<E> Waiter<'_, E> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Option<E>> {
         // Registered before looking, so that what comes in between wakes the task.
-        self.between.register(waker);
-        match self.events().try_recv() {
+        self.register(waker);
+        match self.receiver.events().try_recv() {
             Ok(event) => Poll::Ready(Some(event)),
             Err(TryRecvError::Disconnected) => Poll::Ready(None),
             Err(TryRecvError::Empty) => Poll::Pending,
         }
+    }
+
+    /// Asks to be woken, by this waker and no former one. Whether the sender is gone, and nobody will
+    /// be woken.
+    fn register(&mut self, waker: &Waker) -> bool {
+        let mut waiting = self.receiver.between.waiting();
+        if matches!(*waiting, Waiting::Nobody) {
+            *waiting = Waiting::Tasks(Box::default());
+        }
+        let Waiting::Tasks(tasks) = &mut *waiting else { return true };
+        let number = *self.number.get_or_insert_with(|| {
+            tasks.last_number += 1;
+            tasks.last_number
+        });
+        let former = match tasks.at(number) {
+            Ok(at) => Some(std::mem::replace(&mut tasks.wakers[at].1, waker.clone())),
+            Err(at) => {
+                tasks.wakers.insert(at, (number, waker.clone()));
+                None
+            }
+        };
+        drop(waiting);
+        // Not under the lock: it is the user's code.
+        drop(former);
+        false
+    }
+}
+
+impl Tasks {
+    /// Where a waiter's waker is, or would be.
+    fn at(&self, number: u64) -> Result<usize, usize> {
+        self.wakers.binary_search_by_key(&number, |(number, _)| *number)
+    }
+}
+
+impl<E> Drop for Waiter<'_, E> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut waiting = self.receiver.between.waiting();
+        let removed = match &mut *waiting {
+            Waiting::Tasks(tasks) => tasks.at(number).ok().map(|at| tasks.wakers.remove(at)),
+            Waiting::Nobody | Waiting::Over => None,
+        };
+        drop(waiting);
+        // Not under the lock: it is the user's code.
+        drop(removed);
     }
 }
 
@@ -187,14 +284,21 @@ impl<E> Between<E> {
         }
     }
 
-    fn register(&self, waker: &Waker) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) {
-        let waker = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
+    /// Wakes all who wait. After the last time, they need not ask again.
+    fn wake(&self, is_over: bool) {
+        let mut waiting = self.waiting();
+        let woken = match &mut *waiting {
+            Waiting::Tasks(tasks) => std::mem::take(&mut tasks.wakers),
+            Waiting::Nobody | Waiting::Over => Vec::new(),
+        };
+        if is_over {
+            *waiting = Waiting::Over;
         }
+        drop(waiting);
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }

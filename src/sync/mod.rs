@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | [`slot`] | the node answers a request | whoever waits for the answer |
 //! | [`published`] | the node publishes its tree | every reader |
-//! | [`gap`] | the node tells a watch its events | the watch's one reader |
+//! | [`gap`] | the node tells a watch its events | whoever waits for them |
 //! | [`states`] | the node tells a session's states | all who asked for them |
 //!
 //! Each is made of nothing but what `prim` names. The crate in `loom/` builds the same files over

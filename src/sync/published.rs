@@ -29,7 +29,7 @@ impl<T> Published<T> {
 
     /// The value as of now.
     pub(crate) fn read(&self) -> Guard<Arc<T>> {
-        while self.announced.load(Ordering::Acquire) {
+        while self.announced.load(Ordering::SeqCst) {
             yield_now();
         }
         self.value.load()
@@ -37,8 +37,11 @@ impl<T> Published<T> {
 
     /// Before the first event of a change is sent. By one thread only, which then publishes.
     pub(crate) fn announce(&self) {
-        // It is the channel that makes this visible to whoever takes the event.
-        self.announced.store(true, Ordering::Relaxed);
+        // Whoever takes an event sees this through the channel. But an event may also be left out
+        // because an earlier gap still waits: then nothing is sent, and the sender has only looked
+        // at the channel's length. Sequentially consistent, this store comes before that look, and
+        // so before the reader takes that gap and then reads.
+        self.announced.store(true, Ordering::SeqCst);
     }
 
     /// After the events: the new value, if there is one. Readers go on.

@@ -153,6 +153,7 @@ impl Seats {
             request_timeout: self.settings.request_timeout,
             session_timeout: self.settings.session_timeout,
             tick: self.settings.tick,
+            watch_capacity: crate::WATCH_CAPACITY,
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);

@@ -13,6 +13,7 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use crate::machine::command::NodeId;
+use crate::names::Resolver;
 use crate::node::guests::GUESTS_MAX as CLIENTS_MAX;
 use crate::node::message::PeerMessage;
 use crate::security::Security;
@@ -63,6 +64,10 @@ pub(crate) enum TransportEvent {
 pub(crate) struct TransportOptions {
     /// What keeps strangers out.
     pub(crate) security: Security,
+    /// Who looks names up.
+    pub(crate) resolver: Resolver,
+    /// The most names that are looked up at a time.
+    pub(crate) look_ups_max: usize,
     /// How often files of certificates are read again.
     #[cfg(feature = "tls")]
     pub(crate) reload_interval: Duration,
@@ -95,6 +100,8 @@ impl Default for TransportOptions {
     fn default() -> TransportOptions {
         TransportOptions {
             security: Security::default(),
+            resolver: Resolver::default(),
+            look_ups_max: 128,
             #[cfg(feature = "tls")]
             reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,

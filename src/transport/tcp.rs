@@ -35,8 +35,10 @@
 //! unbounded channel, whose content is bounded by bytes; it never blocks.
 //! Events go to a callback on the network thread, and if that blocks, nothing
 //! is read meanwhile, so that the peers' sockets fill and they in turn drop.
-//! A name is looked up on a thread of its own, `quorate-dns`, about one for
-//! each peer or seed, since a resolver may take minutes; it is not joined.
+//! A name is looked up on a thread of its own, `quorate-dns`, since a resolver
+//! may take minutes: one for each peer or seed, and `look_ups_max` in all. It
+//! cannot be interrupted and is not joined: it ends after the transport when
+//! the resolver gives up.
 //!
 //! Invariants:
 //! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
@@ -132,6 +134,8 @@ struct Shared {
     closing: AtomicBool,
     /// What is in the channel, about.
     handed_bytes: AtomicUsize,
+    /// How many names are being looked up.
+    look_ups: AtomicUsize,
     counters: Counters,
     /// How often the network thread has gone round.
     #[cfg(test)]
@@ -203,6 +207,7 @@ impl TcpTransport {
             awake: AtomicBool::new(true),
             closing: AtomicBool::new(false),
             handed_bytes: AtomicUsize::new(0),
+            look_ups: AtomicUsize::new(0),
             counters: Counters::default(),
             #[cfg(test)]
             turns: AtomicU64::new(0),
@@ -354,7 +359,7 @@ fn weight(message: &PeerMessage) -> usize {
             PeerMessage::Join { member } | PeerMessage::Present { member } => {
                 member.address.len() + member.zone.len()
             }
-            PeerMessage::Health { silent } => 8 * silent.len(),
+            PeerMessage::Health { silent, placed } => 8 * (silent.len() + placed.len()),
             // A word is bounded, and one is told a second.
             PeerMessage::Meet { word } => 64 * (1 + word.list.len()),
             PeerMessage::RoundConfirmed { .. }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate::recipes::Lock;
+use quorate::recipes::{LeaderLatch, Lock, MultiLock, Queue, Semaphore};
 use quorate::testing::Cluster;
 use quorate::{Condition, CreateMode, Error, Session};
 
@@ -17,11 +17,11 @@ fn fenced_writes_happen_only_while_the_lock_is_held() {
     let results = guard.fenced().set("/data", b"1").commit().unwrap();
     assert_eq!(results.len(), 2, "the check's, and that of the write");
     // Another session's writes, checked against the same lock.
-    guard.fence(admin.multi().set("/data", b"2")).commit().unwrap();
+    admin.multi().fence(&guard.fence()).set("/data", b"2").commit().unwrap();
     // Both are under way when nobody here knows of the loss yet.
     admin.delete(guard.path()).unwrap();
-    for multi in [guard.fenced().set("/data", b"3"), guard.fence(admin.multi().set("/data", b"4"))]
-    {
+    let other = admin.multi().fence(&guard.fence());
+    for multi in [guard.fenced().set("/data", b"3"), other.set("/data", b"4")] {
         let late = multi.commit();
         assert!(matches!(late, Err(Error::Multi { index: 0, .. })), "{late:?}");
     }
@@ -47,12 +47,64 @@ fn a_fence_knows_its_root_and_keeps_the_places_of_the_others() {
     guard.fenced().create("/a", b"", CreateMode::Persistent).commit().unwrap();
     assert!(session.exists("/app/a").unwrap().is_some());
     // Into a multi of the whole tree.
-    guard.fence(session.multi().create("/b", b"", CreateMode::Persistent)).commit().unwrap();
-    let failed = guard.fence(session.multi().delete("/b").delete("/missing")).commit();
+    session
+        .multi()
+        .fence(&guard.fence())
+        .create("/b", b"", CreateMode::Persistent)
+        .commit()
+        .unwrap();
+    let failed = session.multi().fence(&guard.fence()).delete("/b").delete("/missing").commit();
     let error = Box::new(Error::NoNode { path: "/missing".to_owned() });
     assert_eq!(failed, Err(Error::Multi { index: 2, error }));
-    let invalid = guard.fence(session.multi().delete("/b").delete("relative")).commit();
+    let invalid = session.multi().fence(&guard.fence()).delete("/b").delete("relative").commit();
     assert!(matches!(invalid, Err(Error::Multi { index: 2, .. })), "{invalid:?}");
+}
+
+#[test]
+fn a_transaction_commits_only_while_what_fences_it_is_held() {
+    let cluster = Cluster::new(3);
+    let (session, admin) = (cluster.node(0).session(), cluster.node(1).session());
+    let guard = session.lock("/lock").unwrap().acquire().unwrap();
+    let both = MultiLock::new(&session, ["/a", "/b"]).unwrap().acquire().unwrap();
+    let permits = Semaphore::new(&session, "/permits", 2).unwrap().acquire().unwrap();
+    let leadership = LeaderLatch::new(&session, "/leader", "").unwrap().campaign().unwrap();
+    let queue = Queue::new(&session, "/queue").unwrap();
+    queue.put("item").unwrap();
+    let item = queue.take().unwrap();
+    let claim = format!("/queue/claims/{}", item.path().rsplit('/').next().unwrap());
+    let fences = [
+        (guard.fence(), guard.path()),
+        (both.fence(), both.guards()[1].path()),
+        (permits.fence(), permits.path()),
+        (leadership.fence(), leadership.path()),
+        (item.fence(), &claim),
+    ];
+    admin.create("/counter", b"0", CreateMode::Persistent).unwrap();
+    for (number, (fence, path)) in fences.iter().enumerate() {
+        // Another session's transaction, in the holder's name.
+        let done = admin.transact(|txn| {
+            let before = txn.get("/counter")?.1.version;
+            txn.fence(fence);
+            txn.set("/counter", b"1");
+            Ok(before)
+        });
+        let done = done.unwrap();
+        let checks = if number == 1 { 2 } else { 1 };
+        assert_eq!((done.value, done.results.len()), (number as u64, checks + 1));
+        admin.delete(path).unwrap();
+        let mut runs = 0;
+        let late = session.transact(|txn| {
+            runs += 1;
+            txn.get("/lock")?;
+            txn.create("/late", b"", CreateMode::Persistent);
+            txn.fence(fence);
+            Ok(())
+        });
+        let Err(Error::Multi { index, error }) = late else { panic!("{late:?}") };
+        assert_eq!((index, *error), (checks, Error::NoNode { path: (*path).to_owned() }));
+        assert_eq!(runs, 1, "what is lost does not come back");
+        assert!(session.exists("/late").unwrap().is_none());
+    }
 }
 
 // Who there is.

@@ -2,11 +2,13 @@
 //! locks as one.
 
 mod lock;
+mod lost;
 mod many;
 mod multi_lock;
 mod read_write_lock;
 mod reentrant_lock;
 mod semaphore;
+mod taken;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -154,6 +154,9 @@ fn a_downgrade_dropped_at_any_point_is_a_release() {
             }
         }
         drop(downgrading);
+        // The reader's znode is deleted when the answer that it is there has come.
+        session.sync().unwrap();
+        cluster.advance(Duration::from_millis(10));
         session.sync().unwrap();
         assert!(shared(&cluster, 0).contenders().unwrap().is_empty(), "after {polls} polls");
     }

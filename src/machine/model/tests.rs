@@ -67,6 +67,7 @@ fn condition() -> impl Strategy<Value = Condition> {
         1 => zxid.prop_map(Condition::Pzxid),
         1 => count.clone().prop_map(Condition::Cversion),
         1 => count.prop_map(Condition::Aversion),
+        1 => (0..4u64, 0..8u64).prop_map(|(znodes, bytes)| Condition::Usage { znodes, bytes }),
     ]
 }
 

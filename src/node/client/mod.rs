@@ -252,6 +252,8 @@ impl Client {
             versions: self.members.iter().map(|(id, of)| (*id, of.version)).collect(),
             availability: self.availability(leader != 0),
             forming: self.missing(),
+            // It takes nobody's place.
+            is_placed: true,
             ..NodeStatus::default()
         }
     }
@@ -318,7 +320,8 @@ impl Client {
             Input::Written { .. }
             | Input::CheckpointDone { .. }
             | Input::Expire { .. }
-            | Input::Resign => {}
+            | Input::Resign
+            | Input::Hindered(_) => {}
             Input::Leave => self.stop("it has left".to_owned()),
         }
     }

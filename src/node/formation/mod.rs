@@ -39,6 +39,9 @@
 //! - A promise only grows; a pledge is made at the ballot that is promised.
 //! - After its outcome a formation says and promises nothing any more.
 //!
+//! All of this takes an address for one node. Whether the names of the list are such addresses is
+//! decided elsewhere (`crate::names`), and a node that is told that they are not takes no part.
+//!
 //! # Caveats
 //!
 //! Proposers do not duel: a node promises nothing to another one than the lowest that it sees. With
@@ -67,7 +70,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::machine::command::NodeId;
 use crate::membership::{Ballot, Genesis, Member, Pledge, Promise};
-use crate::node::io::Time;
+use crate::node::io::{Hindrance, Time};
 use crate::planted::{Bug, planted};
 use word::{Word, normal, normalised};
 
@@ -98,6 +101,8 @@ pub(crate) struct Formation {
     peers: BTreeMap<NodeId, Peer>,
     /// The clusters that peers have told of since this process started, by their addresses.
     vetoes: BTreeMap<String, u64>,
+    /// What the names of the list forbid: see `crate::names`.
+    hindrance: Option<Hindrance>,
     /// When the word is told again.
     tell_at: Time,
     now: Time,
@@ -173,10 +178,21 @@ impl Formation {
             writes: 0,
             peers: BTreeMap::new(),
             vetoes: BTreeMap::new(),
+            hindrance: None,
             tell_at: now + TELL_EVERY,
             now,
             over: false,
         }
+    }
+
+    /// From now on this node takes no part in founding a cluster, and joins none if that is forbidden
+    /// too; `None` lifts that. What it has pledged stands: the others may have started from it.
+    pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
+        if let Some(hindrance) = &hindrance {
+            let (node, reason) = (self.me.node, &hindrance.reason);
+            tracing::info!(node, reason, "this instance founds no cluster for now");
+        }
+        self.hindrance = hindrance;
     }
 
     /// There is a connection to the peer: what was told to it before may be lost.
@@ -312,8 +328,9 @@ impl Formation {
     }
 
     fn outcome(&self) -> Option<Outcome> {
+        let may_join = self.hindrance.as_ref().is_none_or(|one| !one.forbids_joining);
         if self.cluster != 0 {
-            return Some(Outcome::Join { cluster: self.cluster });
+            return may_join.then_some(Outcome::Join { cluster: self.cluster });
         }
         if self.vetoed() {
             let clusters = self.clusters();
@@ -325,7 +342,9 @@ impl Formation {
             }
             // Of several, a person must say which.
             return match clusters.first() {
-                Some(cluster) if clusters.len() == 1 => Some(Outcome::Join { cluster: *cluster }),
+                Some(cluster) if clusters.len() == 1 && may_join => {
+                    Some(Outcome::Join { cluster: *cluster })
+                }
                 _ => None,
             };
         }
@@ -456,9 +475,12 @@ impl Formation {
         Genesis { cluster: xxh3_64_with_seed(&bytes, self.seed).max(1), members }
     }
 
-    /// Whether something that a person must change, or that will show soon, forbids to take part.
+    /// Whether something that a person must change, or that time will show, forbids to take part.
     fn hindered(&self) -> bool {
-        self.vetoed() || self.other_list().is_some() || self.crowded().is_some()
+        self.hindrance.is_some()
+            || self.vetoed()
+            || self.other_list().is_some()
+            || self.crowded().is_some()
     }
 
     /// A peer that would found a cluster from another list, though one of the two is on the

@@ -17,6 +17,9 @@ impl Formation {
     }
 
     fn in_the_way(&self) -> Option<String> {
+        if let Some(hindrance) = &self.hindrance {
+            return Some(hindrance.reason.clone());
+        }
         let clusters = self.clusters();
         if clusters.len() > 1 {
             let told = |cluster: &u64| {

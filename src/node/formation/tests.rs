@@ -58,6 +58,37 @@ fn a_list_of_one_founds_at_once() {
 }
 
 #[test]
+fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
+    let hindrance =
+        |forbids_joining| Some(Hindrance { reason: "a:1 is not mine".to_owned(), forbids_joining });
+    let mut alone = blank(7, "a:1", &["a:1"]);
+    alone.hinder(hindrance(false));
+    assert!(alone.step(Time::ZERO).keep.is_none());
+    assert_eq!(problem(&alone), "no cluster yet: a:1 is not mine");
+    // It may join one, if that is not forbidden too.
+    let of_cluster = Word { cluster: 5, ..word(2, "b:1", &[]) };
+    for forbids_joining in [true, false] {
+        alone.hinder(hindrance(forbids_joining));
+        hear(&mut alone, of_cluster.clone());
+        let outcome = alone.step(S).outcome;
+        assert_eq!(outcome.is_some(), !forbids_joining, "{outcome:?}");
+    }
+
+    let mut alone = blank(7, "a:1", &["a:1"]);
+    alone.hinder(hindrance(true));
+    assert!(alone.step(Time::ZERO).keep.is_none());
+    alone.hinder(None);
+    for _ in 0..2 {
+        let (number, _) = alone.step(Time::ZERO).keep.unwrap();
+        alone.written(number);
+    }
+    // What it has pledged stands: with more members, another one may have started from it.
+    alone.hinder(hindrance(true));
+    let outcome = alone.step(Time::ZERO).outcome;
+    assert!(matches!(outcome, Some(Outcome::Found(_))), "{outcome:?}");
+}
+
+#[test]
 fn nothing_is_told_before_it_is_durable() {
     let list = ["a:1", "b:1"];
     let mut lowest = blank(1, "a:1", &list);

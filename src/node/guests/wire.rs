@@ -228,6 +228,7 @@ pub(crate) struct EventOf {
     kind: EventKind,
     path: String,
     zxid: Zxid,
+    position: u32,
     net: bool,
     znode: Option<(Option<Bytes>, Stat)>,
 }
@@ -311,20 +312,20 @@ impl ReadOf {
 
 impl EventOf {
     pub(crate) fn of(event: WatchEvent) -> EventOf {
-        let WatchEvent { kind, path, zxid, net, znode } = event;
+        let WatchEvent { kind, path, zxid, position, net, znode } = event;
         let znode = znode.map(|znode| {
             let EventZnode { data, stat } = *znode;
             (data.map(|data| Bytes::copy_from_slice(&data)), stat)
         });
-        EventOf { kind, path, zxid, net, znode }
+        EventOf { kind, path, zxid, position, net, znode }
     }
 
     pub(crate) fn into_event(self) -> WatchEvent {
-        let EventOf { kind, path, zxid, net, znode } = self;
+        let EventOf { kind, path, zxid, position, net, znode } = self;
         let znode = znode.map(|(data, stat)| {
             Box::new(EventZnode { data: data.map(|data| Arc::from(&data[..])), stat })
         });
-        WatchEvent { kind, path, zxid, net, znode }
+        WatchEvent { kind, path, zxid, position, net, znode }
     }
 }
 

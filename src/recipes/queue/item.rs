@@ -6,9 +6,9 @@ use crossbeam_channel::Receiver;
 
 use super::take::Found;
 use crate::error::{Error, Result};
-use crate::machine::command::Reply;
-use crate::node::io::Answer;
+use crate::multi::Fence;
 use crate::pending::Pending;
+use crate::recipes::ephemeral::discard_when_made;
 use crate::recipes::own::Own;
 use crate::recipes::{LockLost, blocking};
 use crate::session::Session;
@@ -42,18 +42,7 @@ impl Claiming {
 impl Drop for Claiming {
     fn drop(&mut self) {
         if let Some(claiming) = self.claiming.take() {
-            let discard = self.session.discarding_exactly();
-            claiming.then(move |answer| {
-                if let Ok(Answer::Reply(Reply::Multi(results))) = answer {
-                    let created = results.into_iter().find_map(|result| match result {
-                        OpResult::Created(created) => Some(created),
-                        _ => None,
-                    });
-                    if let Some(claim) = created {
-                        discard(claim.path, claim.stat.czxid);
-                    }
-                }
-            });
+            discard_when_made(&self.session, claiming);
         }
     }
 }
@@ -131,6 +120,11 @@ impl Item {
         self.claim.czxid()
     }
 
+    /// That this consumer has the item, as a condition of what it writes.
+    pub fn fence(&self) -> Fence {
+        Fence::of(self.claim.session(), self.claim.path(), self.claim.czxid())
+    }
+
     /// Whether this consumer surely has the item at this moment: the session is alive, and this
     /// replica knows of no deletion of the claim. Does not block. Once false, it stays so.
     pub fn is_held(&self) -> bool {
@@ -145,25 +139,12 @@ impl Item {
 
     /// Blocks until it is lost: until [`Item::is_held`] is false.
     pub fn wait_lost(&self) -> LockLost {
-        // It is never an error.
-        let lost = async { Ok(self.lost_async().await) };
-        blocking::forever(self.claim.session(), lost).unwrap_or(LockLost::SessionOver)
+        blocking::until_lost(self.claim.session(), self.lost_async())
     }
 
-    /// Waits until it is lost, without blocking the thread. For one task at a time.
+    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        loop {
-            if let Some(lost) = self.claim.how_lost() {
-                return lost;
-            }
-            // Its time is over, and the node has not come to say so.
-            if !self.claim.session().is_alive() {
-                return LockLost::SessionOver;
-            }
-            if self.watch.next().await.is_none() {
-                return self.claim.how_lost().unwrap_or(LockLost::SessionOver);
-            }
-        }
+        self.claim.lost_async(&self.watch).await
     }
 
     /// The item is done with, and leaves the queue; waits until that is so.

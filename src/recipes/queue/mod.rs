@@ -69,8 +69,8 @@ impl NewItem {
         NewItem { priority, ..self }
     }
 
-    /// Nobody takes it before so much time has passed since it was put, by the cluster's clock: that
-    /// of its leader, which gives znodes their times and never goes back. In milliseconds, rounded
+    /// Nobody takes it before so much time has passed since it was put, by the cluster's clock: the
+    /// log's time (`docs/time.md`), which gives znodes their times and never goes back. In milliseconds, rounded
     /// up. Once due it stands where it would have without a delay.
     #[must_use]
     pub fn delay(self, delay: Duration) -> NewItem {

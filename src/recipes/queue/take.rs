@@ -23,7 +23,8 @@ use crate::znode::{Condition, CreateMode, OpResult, Zxid};
 /// The kind of those who wait for an item.
 pub(super) const TAKER: &str = "take";
 
-/// The longest time between two looks at the cluster's clock when it seems to stand.
+/// The longest time between two looks at the cluster's clock when it seems to stand, as without a
+/// leader.
 const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// What there is to take.
@@ -82,13 +83,13 @@ impl Way for Lease {
             CreateMode::Ephemeral,
         );
         if let Some(place) = place {
-            multi = multi.delete(place.path());
+            multi = place.leave_in(multi);
         }
         if planted(Bug::QueueItemLost) {
             multi = multi.delete(&item);
         }
         let mut claiming = Claiming::new(&queue.session, multi.submit());
-        match overtaken(claiming.claimed().await, &item, place)? {
+        match overtaken(claiming.claimed().await, place)? {
             Some(results) => {
                 let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
                     return Err(Error::NoNode { path: claim });
@@ -125,29 +126,32 @@ impl Way for Removal<'_> {
             .require(&path::join(&queue.claims, &found.name.name), Condition::Absent)
             .delete(&item);
         if let Some(place) = place {
-            multi = multi.delete(place.path());
+            multi = place.leave_in(multi);
         }
         let removing = multi.submit();
         self.0.store(true, Ordering::Relaxed);
         let removed = removing.await;
         self.0.store(false, Ordering::Relaxed);
-        let removed = overtaken(removed, &item, place)?.is_some();
+        let removed = overtaken(removed, place)?.is_some();
         Ok((removed || planted(Bug::QueueItemTwice)).then(|| found.data.to_vec()))
     }
 }
 
-/// `None` if the multi failed since the item has been taken, or there is nowhere to put a claim.
+/// `None` if the multi failed since the item has been taken, or there is nowhere to put a claim. An
+/// error if the place in the line is gone.
 fn overtaken(
     done: Result<Vec<OpResult>>,
-    item: &str,
     place: Option<&Contender>,
 ) -> Result<Option<Vec<OpResult>>> {
     match done {
         Ok(results) => Ok(Some(results)),
         Err(Error::Multi { error, .. }) => match *error {
-            Error::Unmet { .. } | Error::NodeExists { .. } => Ok(None),
-            Error::NoNode { path } if path == item => Ok(None),
-            Error::NoNode { path } if place.is_none_or(|place| place.path() != path) => Ok(None),
+            Error::NoNode { path } | Error::Unmet { path, .. }
+                if place.is_some_and(|place| place.path() == path) =>
+            {
+                Err(Error::NoNode { path })
+            }
+            Error::NoNode { .. } | Error::Unmet { .. } | Error::NodeExists { .. } => Ok(None),
             error => Err(error),
         },
         Err(error) => Err(error),
@@ -255,7 +259,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(due) => {
-                    let set = self.session.nonblocking().set(place.path(), b"").await?;
+                    let set = place.set(b"").await?;
                     self.learn_time(set.mtime);
                     let Some(left) = due.checked_sub(set.mtime).filter(|left| *left > 0) else {
                         continue;
@@ -265,8 +269,8 @@ impl Queue {
                     match either(self.changed(watch), slept).await {
                         Either::One(true) => {}
                         Either::One(false) => return Ok(None),
-                        // The cluster's clock may go more slowly than this one, or stand for a
-                        // while after a new leader's was behind.
+                        // The cluster's clock may go more slowly than this one, and stands while there
+                        // is no leader.
                         Either::Other(slept) => {
                             slept?;
                             clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);

@@ -1,10 +1,15 @@
 //! Accounts between which clients move money, each time in one transaction: there is always as much
-//! as there was.
+//! as there was. And znodes of which there are never more than some, since each is made in a
+//! transaction that has looked at the use of a quota.
+
+use std::fmt::Debug;
 
 use crate::error::{Error, Result};
+use crate::quota::{Quota, Usage};
 use crate::simulation::checks::{Violation, require};
 use crate::simulation::client::Client;
 use crate::snapshot::Snapshot;
+use crate::transaction::Transaction;
 use crate::znode::CreateMode;
 
 const ACCOUNTS: u64 = 4;
@@ -47,9 +52,65 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
+const COUNTED: &str = "/counted";
+/// As many znodes are made there, and no more.
+const COUNTED_MAX: u64 = 2;
+/// How many transactions a client makes without a pause, so that some meet.
+const BURST: u64 = 10;
+
+pub(crate) async fn run_counted(client: Client) {
+    while !client.kernel.is_stopping() {
+        client.think().await;
+        let Ok((handle, _opened)) = client.open(None) else { return };
+        let session = handle.session();
+        while !client.kernel.is_stopping() && !handle.is_over() {
+            client.think().await;
+            for _ in 0..client.random.within(1..BURST) {
+                let counted = session.transact_async(|txn| count(&client, txn)).await;
+                client.kernel.count("transact by use");
+                client.kernel.check(is_expected(&counted));
+            }
+        }
+    }
+}
+
+/// Makes a znode if there are not enough of them by the quota's use, and deletes one otherwise.
+fn count(client: &Client, txn: &mut Transaction<'_>) -> Result<()> {
+    let (limits, stats) = (Quota::limits_path(COUNTED), Quota::stats_path(COUNTED));
+    client.kernel.check(check_counted(txn.snapshot()));
+    if txn.exists(&stats)?.is_none() {
+        let mode = CreateMode::Persistent;
+        txn.create(COUNTED, b"", mode);
+        txn.create(&Quota::base_path(COUNTED), b"", mode);
+        txn.create(&limits, Quota::new().to_string(), mode);
+        txn.create(&stats, b"", mode);
+        return Ok(());
+    }
+    // All that is decided by.
+    let (used, _) = txn.get(&stats)?;
+    if used.is_empty() {
+        // The cluster acts by a version that does not count.
+        return Ok(());
+    }
+    if Usage::parse(&used).znodes <= COUNTED_MAX {
+        let mode = CreateMode::EphemeralSequential;
+        txn.create(&format!("{COUNTED}/n-"), b"", mode);
+    } else if let Some(name) = txn.snapshot().children(COUNTED)?.first() {
+        txn.delete(&format!("{COUNTED}/{name}"));
+    }
+    Ok(())
+}
+
+fn check_counted(snapshot: &Snapshot) -> std::result::Result<(), Violation> {
+    let znodes = snapshot.children(COUNTED).map_or(0, |names| names.len() as u64);
+    require(znodes <= COUNTED_MAX, "I8 transactions", || {
+        format!("at zxid {} there are {znodes} of at most {COUNTED_MAX}", snapshot.zxid())
+    })
+}
+
 /// Nothing but what befalls any write.
-fn is_expected(moved: &Result<u64>) -> std::result::Result<(), Violation> {
-    let expected = match moved {
+fn is_expected<T: Debug>(done: &Result<T>) -> std::result::Result<(), Violation> {
+    let expected = match done {
         Ok(_) => true,
         Err(error) => {
             error.is_session_lost()
@@ -57,7 +118,7 @@ fn is_expected(moved: &Result<u64>) -> std::result::Result<(), Violation> {
                 || matches!(error, Error::Busy { .. } | Error::Conflict { .. })
         }
     };
-    require(expected, "I8 transactions", || format!("one came to {moved:?}"))
+    require(expected, "I8 transactions", || format!("one came to {done:?}"))
 }
 
 fn balance(data: &[u8]) -> u64 {

@@ -49,6 +49,10 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
         let client = new_client(kernel, place, coordinator);
         kernel.executor.spawn(place, queues::run(client));
     }
+    if kernel.plan.usage {
+        let client = new_client(kernel, place, coordinator);
+        kernel.executor.spawn(place, accounts::run_counted(client));
+    }
 }
 
 fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {

@@ -14,8 +14,9 @@
 
 mod hear;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::AcqRel;
 use std::time::{Duration, Instant};
 
 use mio::Token;
@@ -27,6 +28,7 @@ use super::link::{Connection, Phase};
 use super::queue::Rejected;
 use super::{Command, Counters, WAKER};
 use crate::machine::command::NodeId;
+use crate::names::{Answer, look_up_apart};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::security::Security;
 use crate::transport::TransportEvent;
@@ -238,24 +240,25 @@ impl Peer {
         self.link = Link::Resolving;
         self.arm(context, Some(context.now + context.options.connect_timeout));
         let (target, attempt) = (self.target, self.attempt);
-        let address = self.address.clone();
         let answer_tx = context.commands_tx.clone();
         let shared = Arc::clone(&context.shared);
-        std::thread::Builder::new()
-            .name("quorate-dns".to_owned())
-            .spawn(move || {
-                let addresses = address
-                    .to_socket_addrs()
-                    .map(|addresses| addresses.take(ADDRESSES_MAX).collect())
-                    .map_err(|error| format!("cannot look up {address:?}: {}", describe(&error)));
-                let resolved = Command::Resolved { target, attempt, addresses };
-                if answer_tx.send(resolved).is_ok() {
-                    shared.wake();
-                }
-            })
-            .map_err(|error| {
-                Failure::passing(format!("cannot start a thread to look up names: {error}"))
-            })?;
+        let done = move |answer: Answer| {
+            shared.look_ups.fetch_sub(1, AcqRel);
+            let addresses = answer.map(|found| found.into_iter().take(ADDRESSES_MAX).collect());
+            if answer_tx.send(Command::Resolved { target, attempt, addresses }).is_ok() {
+                shared.wake();
+            }
+        };
+        let look_ups = &context.shared.look_ups;
+        if look_ups.fetch_add(1, AcqRel) >= context.options.look_ups_max {
+            look_ups.fetch_sub(1, AcqRel);
+            return Err(Failure::passing("too many names are being looked up already"));
+        }
+        if let Err(error) = look_up_apart(&context.options.resolver, self.address.clone(), done) {
+            look_ups.fetch_sub(1, AcqRel);
+            let reason = format!("cannot start a thread to look up names: {error}");
+            return Err(Failure::passing(reason));
+        }
         Ok(())
     }
 

@@ -1,0 +1,430 @@
+//! Host names: how they are looked up, and whether one stands for a single host.
+//!
+//! The system's resolver blocks, for minutes if its servers do not answer, and cannot be interrupted.
+//! So each name is looked up on a thread `quorate-dns` that nobody joins, and whoever wants the
+//! answer waits for it no longer than it likes. The number of these threads is bounded: here by
+//! [`THREADS_MAX`] for each join, and in `transport` for each instance.
+//!
+//! A name by which an instance founds a cluster must stand for that instance alone. If it stands for
+//! several hosts, each of them would be the one that is listed, and would found a cluster of its
+//! own. [`OwnName`] decides that.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, after, never, select, unbounded};
+
+use crate::node::io::Hindrance;
+
+/// The most names that one join looks up at a time.
+const THREADS_MAX: usize = 64;
+
+/// What a name stands for, or why that is not known.
+pub(crate) type Answer = Result<Vec<SocketAddr>, String>;
+
+/// Looks a name (`host:port`) up.
+type LookUp = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// Who looks names up: the system, but in tests.
+#[derive(Clone)]
+pub(crate) struct Resolver(Arc<LookUp>);
+
+impl Default for Resolver {
+    fn default() -> Resolver {
+        Resolver(Arc::new(|name| Ok(name.to_socket_addrs()?.collect())))
+    }
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    #[cfg(test)]
+    pub(crate) fn new(
+        look_up: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Resolver {
+        Resolver(Arc::new(look_up))
+    }
+
+    /// The addresses of a name, in the order in which they are to be tried. May block for minutes.
+    pub(crate) fn look_up(&self, name: &str) -> Answer {
+        match (self.0)(name) {
+            Ok(addresses) if addresses.is_empty() => Err(format!("{name:?} has no address")),
+            Ok(addresses) => Ok(addresses),
+            Err(error) => Err(format!("cannot look up {name:?}: {error}")),
+        }
+    }
+}
+
+/// Looks a name up on a thread of its own, and gives the answer to `done` there.
+///
+/// # Errors
+/// If the system has no thread to give.
+pub(crate) fn look_up_apart(
+    resolver: &Resolver,
+    name: String,
+    done: impl FnOnce(Answer) + Send + 'static,
+) -> io::Result<()> {
+    let resolver = resolver.clone();
+    spawn(move || done(resolver.look_up(&name)))
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name("quorate-dns".to_owned()).spawn(run).map(drop)
+}
+
+/// What is known so far of the addresses that a join was given.
+#[derive(Debug)]
+pub(crate) struct LookUps {
+    known: BTreeMap<String, Answer>,
+    missing: usize,
+    answers: Receiver<(String, Answer)>,
+}
+
+impl LookUps {
+    /// Begins to look up those of the addresses that are names.
+    pub(crate) fn start<'a>(
+        resolver: &Resolver,
+        addresses: impl IntoIterator<Item = &'a str>,
+    ) -> LookUps {
+        let mut known = BTreeMap::new();
+        let mut names = Vec::new();
+        for address in addresses {
+            match address.parse::<SocketAddr>() {
+                Ok(literal) => drop(known.insert(address.to_owned(), Ok(vec![literal]))),
+                Err(_) if !names.contains(&address) => names.push(address),
+                Err(_) => {}
+            }
+        }
+        // Join -> look-ups: as many as there are names. Look-ups -> join: one answer for each.
+        let (names_tx, names_rx) = unbounded::<String>();
+        let (answers_tx, answers) = unbounded();
+        for name in &names {
+            let _ = names_tx.send((*name).to_owned());
+        }
+        for _ in 0..names.len().min(THREADS_MAX) {
+            let (resolver, names_rx, answers_tx) =
+                (resolver.clone(), names_rx.clone(), answers_tx.clone());
+            let started = spawn(move || {
+                while let Ok(name) = names_rx.try_recv() {
+                    let answer = resolver.look_up(&name);
+                    // Nobody waits any longer once the join has returned.
+                    if answers_tx.send((name, answer)).is_err() {
+                        return;
+                    }
+                }
+            });
+            if let Err(error) = started {
+                tracing::warn!(%error, "cannot start a thread to look up names");
+                break;
+            }
+        }
+        LookUps { known, missing: names.len(), answers }
+    }
+
+    /// What is known of this address by now; `None` if it is still being looked up.
+    pub(crate) fn get(&self, address: &str) -> Option<&Answer> {
+        self.known.get(address)
+    }
+
+    /// Waits until this address is known, or all are, at most until `deadline` gives a message.
+    pub(crate) fn wait<T>(&mut self, address: Option<&str>, deadline: &Receiver<T>) {
+        while self.missing > 0 && address.is_none_or(|address| !self.known.contains_key(address)) {
+            select! {
+                recv(self.answers) -> answer => match answer {
+                    Ok((name, answer)) => {
+                        self.missing -= 1;
+                        self.known.insert(name, answer);
+                    }
+                    // The threads could not be started.
+                    Err(_) => return,
+                },
+                recv(deadline) -> _ => return,
+            }
+        }
+    }
+
+    /// The same for a time.
+    pub(crate) fn wait_for(&mut self, address: Option<&str>, time: Duration) {
+        let deadline = if self.missing == 0 { never() } else { after(time) };
+        self.wait(address, &deadline);
+    }
+
+    /// Where the answers come that nobody has waited for yet. It is closed when there are no more.
+    pub(crate) fn answers(&self) -> Receiver<(String, Answer)> {
+        self.answers.clone()
+    }
+
+    /// What was found until now.
+    pub(crate) fn found(&self) -> impl Iterator<Item = (&str, &[SocketAddr])> {
+        self.known.iter().filter_map(|(address, answer)| {
+            answer.as_ref().ok().map(|found| (address.as_str(), found.as_slice()))
+        })
+    }
+}
+
+/// The address of this host from which it reaches that one. Nothing is sent.
+pub(crate) fn towards(address: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(address).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Whether this is an address of this host: a host reaches its own addresses from themselves.
+fn is_own(address: &SocketAddr) -> bool {
+    let ip = address.ip().to_canonical();
+    ip.is_loopback() || towards(*address).is_some_and(|from| from.to_canonical() == ip)
+}
+
+/// Whether these are more addresses than one host of a name has: more than one of a family.
+pub(crate) fn several<'a>(addresses: impl IntoIterator<Item = &'a SocketAddr>) -> bool {
+    let ips = addresses.into_iter().map(|address| address.ip().to_canonical());
+    let (mut four, mut six): (Vec<IpAddr>, Vec<IpAddr>) = ips.partition(IpAddr::is_ipv4);
+    for family in [&mut four, &mut six] {
+        family.sort_unstable();
+        family.dedup();
+    }
+    four.len() > 1 || six.len() > 1
+}
+
+/// Whether the addresses of this instance's own name are of more hosts than this one. One host may
+/// have several, if all are its own. (Each loopback address counts as a host, since that is what
+/// they stand for in tests.)
+fn several_for_own(addresses: &[SocketAddr]) -> bool {
+    let own = addresses.iter().filter(|address| is_own(address)).count();
+    if own == addresses.len() {
+        return several(addresses.iter().filter(|one| one.ip().to_canonical().is_loopback()));
+    }
+    own > 0 || several(addresses)
+}
+
+fn ips(addresses: &[SocketAddr]) -> String {
+    let mut ips: Vec<String> = addresses.iter().map(|one| one.ip().to_string()).collect();
+    ips.sort_unstable();
+    ips.dedup();
+    ips.join(", ")
+}
+
+/// Whether this instance may found a cluster as who it says it is.
+#[derive(Debug)]
+pub(crate) struct OwnName {
+    own: String,
+    list: Vec<String>,
+    /// Whether the user has named this instance: [`Builder::advertise`](crate::Builder::advertise).
+    is_said: bool,
+    found: BTreeMap<String, Vec<SocketAddr>>,
+}
+
+impl OwnName {
+    pub(crate) fn new(own: &str, list: Vec<String>, is_said: bool, known: &LookUps) -> OwnName {
+        let mut name = OwnName { own: own.to_owned(), list, is_said, found: BTreeMap::new() };
+        for (address, found) in known.found() {
+            name.found(address, found.to_vec());
+        }
+        name
+    }
+
+    /// All that is to be looked up.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let listed = self.list.iter().filter(|address| !address.eq_ignore_ascii_case(&self.own));
+        let all = listed.chain([&self.own]).map(String::as_str);
+        all.filter(|address| address.parse::<SocketAddr>().is_err())
+    }
+
+    /// A name was looked up.
+    pub(crate) fn found(&mut self, address: &str, found: Vec<SocketAddr>) {
+        let address = address.to_ascii_lowercase();
+        self.found.insert(address, found);
+    }
+
+    /// What forbids to found a cluster, by what is known of the names now.
+    pub(crate) fn hindrance(&self) -> Option<Hindrance> {
+        let own = &self.own;
+        let found = |address: &str| self.found.get(&address.to_ascii_lowercase());
+        let hindrance = |reason, forbids_joining| Some(Hindrance { reason, forbids_joining });
+        if let Some(found) = found(own)
+            && several_for_own(found)
+        {
+            let reason = format!(
+                "{own} stands for several hosts ({}), so that no instance can be it: list a name or \
+                 an address of its own for each instance, and name this one's by Builder::advertise",
+                ips(found)
+            );
+            return hindrance(reason, true);
+        }
+        let others = self.list.iter().filter(|address| !address.eq_ignore_ascii_case(own));
+        for other in others {
+            if let Some(found) = found(other)
+                && several(found)
+            {
+                let reason = format!(
+                    "{other} stands for several hosts ({}): a cluster that there is can be joined by \
+                     it, but none is founded by a list with it; to found one, list a name or an \
+                     address of its own for each instance",
+                    ips(found)
+                );
+                return hindrance(reason, false);
+            }
+        }
+        // With others on the list, all of them, or most, have to agree.
+        let is_alone = self.list.len() == 1 && self.list[0].eq_ignore_ascii_case(own);
+        if !is_alone {
+            return None;
+        }
+        match found(own) {
+            None => hindrance(
+                format!(
+                    "it is not known yet whether {own}, the only peer, stands for this host alone: \
+                     the name could not be looked up"
+                ),
+                false,
+            ),
+            Some(found) if !self.is_said && !found.iter().all(is_own) => hindrance(
+                format!(
+                    "{own} is not an address of this host ({}), and several instances may be behind \
+                     it: list an address of its own for each instance; or, if this is the only one \
+                     that will ever be there, say so by Builder::advertise",
+                    ips(found)
+                ),
+                true,
+            ),
+            Some(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+
+    /// A name for each of these, with its addresses.
+    fn own(own: &str, said: bool, names: &[(&str, &[&str])]) -> OwnName {
+        let list = names.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let none = LookUps::start(&Resolver::default(), []);
+        let mut own = OwnName::new(own, list, said, &none);
+        for (name, ips) in names.iter().filter(|(_, ips)| !ips.is_empty()) {
+            let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 7400));
+            own.found(name, found.collect());
+        }
+        own
+    }
+
+    fn reason(own: &OwnName) -> (String, bool) {
+        let hindrance = own.hindrance().expect("it must not found");
+        (hindrance.reason, hindrance.forbids_joining)
+    }
+
+    /// Addresses for documentation (RFC 5737, RFC 3849): no host has them.
+    const ELSEWHERE: [&str; 3] = ["198.51.100.1", "198.51.100.2", "2001:db8::1"];
+
+    #[test]
+    fn a_name_of_one_host_founds() {
+        for ips in
+            [&["127.0.0.1"][..], &["127.0.0.1", "::1"], &["::1"], &["127.0.0.2", "127.0.0.2"]]
+        {
+            for said in [false, true] {
+                assert_eq!(
+                    own("App:7400", said, &[("app:7400", ips)]).hindrance(),
+                    None,
+                    "{ips:?}"
+                );
+            }
+        }
+        // Where it is not by its own address: translated.
+        assert_eq!(own("app:7400", true, &[("app:7400", &ELSEWHERE[..1])]).hindrance(), None);
+        assert_eq!(own("app:7400", true, &[("app:7400", &ELSEWHERE[1..])]).hindrance(), None);
+        // Names that nobody knows are those of others that cannot be reached.
+        let three = [("a:1", &["127.0.0.1"][..]), ("b:1", &[]), ("c:1", &ELSEWHERE[1..])];
+        assert_eq!(own("a:1", false, &three).hindrance(), None);
+        assert_eq!(own("b:1", false, &three).hindrance(), None);
+    }
+
+    #[test]
+    fn a_name_of_several_hosts_neither_founds_nor_joins() {
+        for ips in [
+            &["127.0.0.2", "127.0.0.3"][..],
+            &["127.0.0.1", "127.0.0.2", "::1"],
+            &ELSEWHERE[..2],
+            // This host, and another one.
+            &["127.0.0.1", "198.51.100.1"],
+            &["127.0.0.1", "2001:db8::1"],
+        ] {
+            for said in [false, true] {
+                let (reason, forbids_joining) = reason(&own("app:1", said, &[("app:1", ips)]));
+                assert!(reason.starts_with("app:1 stands for several hosts ("), "{reason}");
+                assert!(ips.iter().all(|ip| reason.contains(ip)), "{reason}");
+                assert!(reason.contains("Builder::advertise"), "{reason}");
+                assert!(forbids_joining);
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_with_a_name_of_several_hosts_founds_nothing_and_joins() {
+        let list = [("a:1", &["127.0.0.1"][..]), ("all:1", &ELSEWHERE[..2])];
+        // Whether it is on the list or not.
+        for name in ["a:1", "127.0.0.9:1"] {
+            let (reason, forbids_joining) = reason(&own(name, true, &list));
+            assert!(
+                reason.starts_with("all:1 stands for several hosts (198.51.100.1, "),
+                "{reason}"
+            );
+            assert!(!forbids_joining);
+        }
+    }
+
+    #[test]
+    fn an_only_peer_founds_once_it_is_known_to_be_this_host() {
+        let mut app = own("app:1", false, &[("app:1", &[])]);
+        let (unknown, forbids_joining) = reason(&app);
+        assert!(unknown.contains("could not be looked up") && !forbids_joining, "{unknown}");
+        // The address of a load balancer, say: others may be behind it.
+        app.found("app:1", vec![SocketAddr::new(ELSEWHERE[0].parse().unwrap(), 1)]);
+        let (balanced, forbids_joining) = reason(&app);
+        assert!(balanced.contains("not an address of this host (198.51.100.1)"), "{balanced}");
+        assert!(forbids_joining);
+        app.found("app:1", vec!["127.0.0.1:1".parse().unwrap()]);
+        assert_eq!(app.hindrance(), None);
+        // The same if it is no name.
+        let (literal, _) =
+            reason(&own("198.51.100.1:1", false, &[("198.51.100.1:1", &["198.51.100.1"])]));
+        assert!(literal.contains("not an address of this host"), "{literal}");
+    }
+
+    #[test]
+    fn as_many_names_as_there_are_threads_are_looked_up_at_a_time() {
+        let (begun, begins) = unbounded();
+        let (release, released) = bounded::<()>(0);
+        let resolver = Resolver::new(move |_| {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+            Ok(vec!["127.0.0.1:1".parse().unwrap()])
+        });
+        let names: Vec<String> =
+            (0..2 * THREADS_MAX).map(|name| format!("name-{name}:1")).collect();
+        let mut look_ups = LookUps::start(&resolver, names.iter().map(String::as_str));
+        for _ in 0..THREADS_MAX {
+            begins.recv().unwrap();
+        }
+        assert!(begins.is_empty());
+        // Whoever has no time does not wait for any.
+        look_ups.wait(None, &after(Duration::ZERO));
+        assert!(names.iter().all(|name| look_ups.get(name).is_none()));
+        drop(release);
+        look_ups.wait(None, &never::<()>());
+        assert!(names.iter().all(|name| look_ups.get(name).is_some_and(|answer| answer.is_ok())));
+    }
+}

@@ -1,0 +1,122 @@
+//! The log's time, as a leader reckons it: the time that it stamps on what it puts into the log.
+//!
+//! A time to live, an item's delay and a lock-delay count in the log's time, and so should take about
+//! as long as they say. The leader's wall clock alone does not give that. It may be set forward by
+//! mistake, which would end them all at once, and back again: since the log's time never goes back, it
+//! would then stand still until the wall clock has come to it.
+//!
+//! So the log's time passes with the leader's monotonic clock, and only leans towards the wall clock: by
+//! a tenth faster while the wall clock is ahead, and by a tenth slower while it is behind. That is how
+//! `adjtime` and NTP daemons correct a clock. (A hybrid logical clock, as CockroachDB's, is never behind
+//! any wall clock, but stands still while it is ahead of them: it orders events, and measures no time.)
+//!
+//! A new leader begins with its wall clock, or with the log's time if that is later: how long there was
+//! no leader, no monotonic clock can tell after a restart. So a wall clock that is ahead when its node
+//! begins to lead is the one thing that still takes the log's time forward at once.
+//!
+//! Invariants: while one node leads, the log's time passes at nine tenths of its monotonic clock's rate
+//! at least and at eleven tenths at most; it never goes back.
+
+use std::time::Duration;
+
+use crate::node::io::{Now, Time};
+use crate::planted::{Bug, planted};
+
+/// The log's time passes by a tenth faster or slower, to come to the wall clock.
+const LEAN: u32 = 10;
+
+#[derive(Debug)]
+pub(crate) struct LogClock {
+    /// A moment, and the log's time then since the Unix epoch: with parts of a millisecond, which
+    /// would be lost with each step otherwise.
+    at: Time,
+    time: Duration,
+}
+
+impl LogClock {
+    /// The clock of a node that begins to lead, when the log's time is this.
+    pub(crate) fn begin(now: Now, log_ms: u64) -> LogClock {
+        LogClock { at: now.mono, time: Duration::from_millis(now.wall_ms.max(log_ms)) }
+    }
+
+    /// Goes on to this moment.
+    pub(crate) fn advance(&mut self, now: Now) {
+        let elapsed = now.mono.saturating_sub(self.at);
+        let (lean, wall) = (elapsed / LEAN, Duration::from_millis(now.wall_ms));
+        self.at = now.mono;
+        if planted(Bug::LogTimeStands) {
+            self.time = self.time.max(wall);
+            return;
+        }
+        let passed = self.time.saturating_add(elapsed);
+        self.time = wall.clamp(passed - lean, passed.saturating_add(lean));
+    }
+
+    /// The log's time in milliseconds.
+    pub(crate) fn time_ms(&self) -> u64 {
+        u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn at(mono_us: u64, wall_ms: u64) -> Now {
+        Now { mono: Duration::from_micros(mono_us), wall_ms }
+    }
+
+    #[test]
+    fn it_begins_with_the_later_of_the_wall_clock_and_the_log() {
+        assert_eq!(LogClock::begin(at(5, 100), 70).time_ms(), 100);
+        assert_eq!(LogClock::begin(at(5, 70), 100).time_ms(), 100);
+    }
+
+    #[test]
+    fn it_shows_the_wall_clock_while_that_runs_as_the_monotonic_one() {
+        let mut clock = LogClock::begin(at(0, 1000), 0);
+        for ms in 0..5000 {
+            // One that is a twentieth faster.
+            let wall = 1000 + ms * 21 / 20;
+            clock.advance(at(ms * 1000, wall));
+            assert!(clock.time_ms().abs_diff(wall) <= 1, "{} at {wall}", clock.time_ms());
+        }
+    }
+
+    /// Whatever the wall clock shows, in steps however short.
+    #[test]
+    fn an_hour_takes_about_an_hour() {
+        for step_us in [300, 7_000, 100_000, 60_000_000] {
+            for wall in [0, 1, u64::MAX] {
+                let mut clock = LogClock::begin(at(0, HOUR_MS), 0);
+                let mut now_us = 0;
+                let mut before = clock.time_ms();
+                while now_us < HOUR_MS * 1000 / 60 {
+                    now_us += step_us;
+                    clock.advance(at(now_us, wall));
+                    assert!(clock.time_ms() >= before, "it goes back");
+                    before = clock.time_ms();
+                }
+                let passed = (before - HOUR_MS) * 1000;
+                let expected = if wall == u64::MAX { now_us / 10 * 11 } else { now_us / 10 * 9 };
+                assert!(passed.abs_diff(expected) <= 2000, "{passed} of {now_us} by {wall}");
+            }
+        }
+    }
+
+    /// A wall clock that is a day ahead for half a second moves it by a twentieth of a second, and it
+    /// comes back to the wall clock soon.
+    #[test]
+    fn a_moment_s_mistake_leaves_no_trace() {
+        let day = 24 * HOUR_MS;
+        let mut clock = LogClock::begin(at(0, 1000), 0);
+        clock.advance(at(500_000, 1500 + day));
+        assert_eq!(clock.time_ms(), 1550);
+        clock.advance(at(600_000, 1600));
+        assert_eq!(clock.time_ms(), 1640);
+        clock.advance(at(1_100_000, 2100));
+        assert_eq!(clock.time_ms(), 2100);
+    }
+}

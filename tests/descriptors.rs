@@ -1,0 +1,118 @@
+//! A process that has no file descriptor left for a while: its node goes on, and what needed a file
+//! is done once there are some again.
+//!
+//! The process with the low limit is this test program itself: see `worker`.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use common::{PATIENCE, Process, addresses, node, place};
+use quorate::{Coordinator, CreateMode, Session};
+
+/// How many files it may have open: more than a node needs.
+const FILES_MAX: usize = 128;
+/// A checkpoint is due after 16 MiB and 500 entries. It begins a new generation if what was written
+/// since the last one that did comes to more than 1 MiB, each znode counted once.
+const ZNODES: usize = 64;
+const BYTES: usize = 40_000;
+
+/// Writes all znodes so often.
+fn write(session: &Session, rounds: usize) {
+    for _ in 0..rounds {
+        let set = |number| session.nonblocking().set(&format!("/n{number}"), &vec![7; BYTES]);
+        let pending: Vec<_> = (0..ZNODES).map(set).collect();
+        for one in pending {
+            one.wait().unwrap();
+        }
+    }
+}
+
+/// The storage generations that have a database. It takes no descriptor to look.
+fn generations() -> Vec<u32> {
+    let exists = |number: &u32| Path::new(&format!("data/gen-{number:06}/db")).exists();
+    (1..1000).filter(exists).collect()
+}
+
+/// Not a test of its own: what the process with the low limit does.
+#[test]
+fn worker() {
+    let Some((peers, address)) = place() else { return };
+    common::log();
+    let coordinator = node(&address).data_dir("data").join(peers).unwrap();
+    coordinator.wait_ready(PATIENCE).unwrap();
+    let session = coordinator.session();
+    for number in 0..ZNODES {
+        session.create(&format!("/n{number}"), b"", CreateMode::Persistent).unwrap();
+    }
+    let mut files = Vec::new();
+    let mut before = Vec::new();
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match line.as_str() {
+            "exhaust" => {
+                let error = loop {
+                    match File::open("/dev/null") {
+                        Ok(file) => files.push(file),
+                        Err(error) => break error,
+                    }
+                };
+                before = generations();
+                println!("@exhausted with {}: {error}", files.len());
+            }
+            // After that, a new generation is due.
+            "write" => {
+                write(&session, 30);
+                println!("@written {}", coordinator.status().stopped.is_none());
+            }
+            "release" => {
+                println!("@released {}", generations() == before);
+                files.clear();
+            }
+            "go on" => {
+                while generations() == before {
+                    write(&session, 1);
+                }
+                println!("@went on {}", coordinator.status().stopped.is_none());
+            }
+            other => panic!("{other}"),
+        }
+    }
+    coordinator.close();
+}
+
+fn start(dir: &Path, address: &str) -> Process {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("ulimit -n {FILES_MAX}; exec \"$0\" \"$@\""));
+    command.arg(std::env::current_exe().unwrap());
+    Process::run(&mut command, dir, &[address.to_owned()], address)
+}
+
+/// A checkpoint that was due while the process had no descriptor left stopped the node for good.
+#[test]
+fn a_moment_without_descriptors_is_outlived() {
+    let dir = tempfile::tempdir().unwrap();
+    let [address] = &addresses(1)[..] else { panic!() };
+    let mut process = start(dir.path(), address);
+    process.order("exhaust");
+    let exhausted = process.wait("exhausted");
+    assert!(exhausted.contains("Too many open files"), "{exhausted}");
+    // Whoever wants to connect waits in the socket's queue.
+    let client = Coordinator::builder().client().join([address]).unwrap();
+    process.order("write");
+    assert_eq!(process.wait("written"), "written true");
+    process.order("release");
+    assert_eq!(process.wait("released"), "released true", "no generation could be made");
+    process.order("go on");
+    assert_eq!(process.wait("went on"), "went on true");
+    client.wait_ready(PATIENCE).unwrap();
+    assert_eq!(client.session().get("/n0").unwrap().0.len(), BYTES);
+    client.close();
+    process.kill();
+    let again = node(address).data_dir(dir.path().join("data")).join([address]).unwrap();
+    again.wait_ready(PATIENCE).unwrap();
+    assert_eq!(again.session().get("/n0").unwrap().0.len(), BYTES);
+}

@@ -549,9 +549,9 @@ mod tests {
         log.lengthen(100_000).unwrap();
         let long = "long ".repeat(20_000);
         log.append(RecordKind::Write, &long).unwrap();
-        (4..20).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        (4..8).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
         assert_eq!(log.kept.len(), 1);
-        (20..60).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        (8..60).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
         assert!(log.kept.len() > 1);
         drop(log);
         let file = path(dir.path(), 1);

@@ -54,13 +54,7 @@ impl Fleet {
 
 /// Flips every bit of the witness of a directory; twice, and it is as it was.
 fn flip_witness(dir: &Path) {
-    let mut generations = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let witness = generations.find_map(|path| {
-        let witness = path.join("witness");
-        let generation = path.file_name().unwrap().to_str().unwrap().starts_with("gen-");
-        (generation && witness.exists()).then_some(witness)
-    });
-    let witness = witness.unwrap();
+    let witness = dir.join("log/witness");
     let flipped: Vec<u8> = fs::read(&witness).unwrap().into_iter().map(|byte| !byte).collect();
     fs::write(witness, flipped).unwrap();
 }

@@ -1,5 +1,6 @@
 //! Backups and what they become, and new clusters from the directories of lost ones.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::TcpListener;
@@ -326,10 +327,9 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
     assert!(text.contains(&address) && text.contains(&format!("{znodes} znodes")), "{text}");
 
     // Damage is told, and is not marked: that is for a start to do.
-    let current = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
-    let generation = current.into_iter().find(|path| path.join("witness").exists()).unwrap();
-    let witness = fs::read(generation.join("witness")).unwrap();
-    fs::write(generation.join("witness"), &witness[..100]).unwrap();
+    let path = dir.join("log/witness");
+    let witness = fs::read(&path).unwrap();
+    fs::write(&path, &witness[..100]).unwrap();
     let damaged = recovery::inspect(&dir).unwrap();
     assert!(damaged.damaged.as_ref().unwrap().contains("witness"), "{damaged}");
     assert_eq!((damaged.contents, damaged.node), (None, sound.node));
@@ -337,7 +337,7 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
     let error = recovery::recover([&dir]).unwrap_err();
     assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
     assert!(error.to_string().contains("--damaged"), "{error}");
-    fs::write(generation.join("witness"), &witness).unwrap();
+    fs::write(&path, &witness).unwrap();
     assert_eq!(recovery::inspect(&dir).unwrap(), sound);
     // What was found damaged once is as good as any other when all checks pass.
     fs::write(dir.join("QUARANTINED"), "a record\n").unwrap();
@@ -368,16 +368,9 @@ fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
     let lost = Lost::new();
     let dirs: Vec<PathBuf> = (0..2).map(|member| lost.dir(member)).collect();
     let sound = recovery::recover(&dirs).unwrap();
-    let witness = |dir: &Path| {
-        let mut generations = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-        generations.find_map(|path| {
-            let witness = path.join("witness");
-            witness.exists().then_some(witness)
-        })
-    };
     // Nobody knows any more how far the log went.
     for dir in &dirs {
-        fs::write(witness(dir).unwrap(), b"nonsense").unwrap();
+        fs::write(dir.join("log/witness"), b"nonsense").unwrap();
     }
     let error = recovery::recover(&dirs).unwrap_err();
     assert!(error.to_string().contains("--damaged"), "{error}");
@@ -395,16 +388,17 @@ fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
     new.close();
     assert!(founded.before.unwrap().join("IDENTITY").exists());
 
-    // A log whose end is damaged is taken up to there. The first byte of a checkpoint that is not
-    // as it was leaves nothing.
+    // A log that is damaged is taken up to there.
     let dir = lost.dir(2);
-    let database = witness(&dir).unwrap().with_file_name("db");
-    let bytes = fs::read(&database).unwrap();
-    let mut kept = Vec::new();
-    for place in (0..bytes.len()).step_by(bytes.len() / 24) {
+    let mut segments = fs::read_dir(dir.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segments.find(|path| path.to_str().unwrap().ends_with("000001")).unwrap();
+    let bytes = fs::read(&segment).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    let mut kept = BTreeSet::new();
+    for place in (0..end).step_by(end / 24) {
         let mut harmed = bytes.clone();
         harmed[place..].iter_mut().take(64).for_each(|byte| *byte ^= 0x5A);
-        fs::write(&database, harmed).unwrap();
+        fs::write(&segment, harmed).unwrap();
         let Ok(plan) = recovery::recover_damaged([&dir]) else { continue };
         let taken = plan.best.contents.as_ref().or(plan.best.part.as_ref()).unwrap();
         assert!(taken.committed_zxid <= taken.zxid && taken.zxid <= 30, "{plan}");
@@ -412,9 +406,16 @@ fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
             let Loss::After { zxid, .. } = plan.loss else { panic!("{plan}") };
             assert_eq!(zxid, taken.committed_zxid);
         }
-        kept.push(taken.zxid);
+        kept.insert(taken.zxid);
     }
-    assert!(!kept.is_empty());
+    assert!(kept.len() > 5, "{kept:?}");
+    fs::write(&segment, &bytes).unwrap();
+    // Of a checkpoint that is not whole nothing is taken.
+    let mut generations = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let database = generations.find(|path| path.join("db").exists()).unwrap().join("db");
+    let bytes = fs::read(&database).unwrap();
+    fs::write(&database, vec![0; bytes.len()]).unwrap();
+    assert!(recovery::recover_damaged([&dir]).is_err());
 }
 
 /// A directory that a plan was made of, and whose member has been started since, is left alone.

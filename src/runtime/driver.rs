@@ -101,7 +101,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         disk,
         naming,
         clock,
-        watchdog: Watchdog::default(),
+        watchdogs: Default::default(),
         resigned: false,
     };
     let thread: JoinHandle<()> = std::thread::Builder::new()
@@ -120,7 +120,8 @@ struct Driver {
     disk: Option<Disk>,
     naming: Option<Naming>,
     clock: Clock,
-    watchdog: Watchdog,
+    /// Of writes, and of checkpoints.
+    watchdogs: [Watchdog; 2],
     resigned: bool,
 }
 
@@ -139,7 +140,7 @@ impl Driver {
     /// its next turn; `None` once the coordinator is closed.
     fn turn(&mut self, wake_at: Time) -> Option<Time> {
         let mut wait = wake_at.saturating_sub(self.clock.now());
-        if self.watchdog.is_on() {
+        if self.watchdogs.iter().any(Watchdog::is_on) {
             wait = wait.min(GAP_MAX);
         }
         let names = match &self.naming {
@@ -288,9 +289,14 @@ impl Driver {
     /// A disk that hangs reports nothing, so somebody else has to look.
     fn watch_disk(&mut self) {
         let Some(disk) = &self.disk else { return };
-        let busy = self.watchdog.look(self.clock.now(), disk.under_way());
-        if busy > DISK_DEAD {
-            let reason = format!("the disk failed: a step of it has been under way for {busy:?}");
+        let now = self.clock.now();
+        let [log, checkpoint] = disk.under_way();
+        let [log_watchdog, checkpoint_watchdog] = &mut self.watchdogs;
+        let busy = log_watchdog.look(now, log);
+        let longest = checkpoint_watchdog.look(now, checkpoint).max(busy);
+        if longest > DISK_DEAD {
+            let reason =
+                format!("the disk failed: a step of it has been under way for {longest:?}");
             self.host.input(Input::Failed { reason });
         } else if busy > DISK_SLOW {
             if !self.resigned {
@@ -381,7 +387,7 @@ mod tests {
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
         let calls = host.calls();
-        let (clock, watchdog) = (clock.clone(), Watchdog::default());
+        let (clock, watchdogs) = (clock.clone(), Default::default());
         let driver = Driver {
             host,
             calls,
@@ -391,7 +397,7 @@ mod tests {
             disk,
             naming: None,
             clock,
-            watchdog,
+            watchdogs,
             resigned: false,
         };
         (driver, shared)

@@ -110,8 +110,10 @@ mod tests {
             let meta = SnapshotMeta { zxid, hash, ..meta.clone() };
             let mut store = open();
             store.load(&mut |_| Ok(())).unwrap();
-            store.begin_checkpoint(true).unwrap();
-            store.put_chunk(chunk).unwrap();
+            let mut writer = store.checkpointer().unwrap();
+            writer.begin(true).unwrap();
+            writer.put_chunk(chunk).unwrap();
+            writer.finish().unwrap();
             store.commit_checkpoint(&meta, LogAfter::From(2)).unwrap();
         };
         let refused = |cluster, own| {

@@ -13,7 +13,7 @@ use crate::membership::{Genesis, Member, Promise};
 use crate::node::message::Voting;
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
+    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
     MemoryStore, SnapshotMeta, StorageError,
 };
 
@@ -249,12 +249,8 @@ impl LogStore for SimStore {
         Ok(())
     }
 
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        self.store.begin_checkpoint(full)
-    }
-
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        self.store.put_chunk(chunk)
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        self.store.checkpointer()
     }
 
     fn commit_checkpoint(

@@ -246,7 +246,7 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let dir = work.path().join("data");
         member(&dir);
-        fs::remove_file(dir.join("CURRENT")).unwrap();
+        fs::remove_dir_all(dir.join("log")).unwrap();
         fs::write(dir.join("PROMISE"), b"nonsense").unwrap();
         assert!(matches!(open(&dir), Err(StorageError::Corrupt { .. })));
         assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));

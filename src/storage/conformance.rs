@@ -20,6 +20,10 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     test(&mut || Box::new(disk.open()));
     let dir = tempfile::tempdir().unwrap();
     test(&mut || Box::new(SledStore::open(dir.path(), SledOptions::default()).unwrap()));
+    // The log goes on in another segment all the time.
+    let dir = tempfile::tempdir().unwrap();
+    let options = SledOptions { segment_bytes: 2 << 10, ..SledOptions::default() };
+    test(&mut || Box::new(SledStore::open(dir.path(), options).unwrap()));
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {
@@ -268,6 +272,39 @@ fn checkpoint_abandoned_is_forgotten() {
     });
 }
 
+#[test]
+fn a_checkpoint_that_another_one_overtakes_counts_for_nothing() {
+    each(|open| {
+        let mut store = open();
+        let mut wanted = found(store.as_mut()).unwrap();
+        let mut first = store.checkpointer().unwrap();
+        let mut second = store.checkpointer().unwrap();
+        first.begin(false).unwrap();
+        first.put_chunk(b"first").unwrap();
+        second.begin(false).unwrap();
+        second.put_chunk(b"second").unwrap();
+        second.finish().unwrap();
+        drop((first, second));
+        store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
+        drop(store);
+        wanted.apply(&checkpoint(false, &[b"second"], 0, LogAfter::From(1)), CheckpointKind::Delta);
+        assert_eq!(reopened(open), wanted);
+    });
+}
+
+#[test]
+fn a_checkpoint_that_is_not_finished_is_not_committed() {
+    each(|open| {
+        let mut store = open();
+        let model = found(store.as_mut()).unwrap();
+        store.checkpointer().unwrap().begin(false).unwrap();
+        let error = store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap_err();
+        assert!(matches!(error, StorageError::Io { .. }), "{error}");
+        drop(store);
+        assert_eq!(reopened(open), model);
+    });
+}
+
 fn run_on(open: &mut Open<'_>, mut model: Model, ops: &[Op]) {
     for op in ops {
         let mut store = open();
@@ -337,8 +374,10 @@ fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     found(&mut store).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..6 {
-        kinds.push(store.begin_checkpoint(false).unwrap());
-        store.put_chunk(&[1; 90_000]).unwrap();
+        let mut writer = store.checkpointer().unwrap();
+        kinds.push(writer.begin(false).unwrap());
+        writer.put_chunk(&[1; 90_000]).unwrap();
+        writer.finish().unwrap();
         store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
     }
     let full = kinds.iter().position(|kind| *kind == CheckpointKind::Full);

@@ -5,8 +5,8 @@
 //! | `LOCK`        | empty, locked for as long as the store is open                 |
 //! | `IDENTITY`    | a frame with the [`Identity`]; written last when founding      |
 //! | `PROMISE`     | a frame with the [`Promise`]                                   |
-//! | `CURRENT`     | a frame with the number of the generation that counts          |
-//! | `gen-NNNNNN/` | a generation: a sled database and its witness                  |
+//! | `log/`        | the log and its witness, see `log_file`                        |
+//! | `gen-NNNNNN/` | a generation: a sled database with the chunks of checkpoints   |
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter since the directory was made; text   |
@@ -46,18 +46,18 @@ use super::files::{
     sync_directory,
 };
 use super::frame::{FRAME_BYTES_MAX, Format, Frame};
+use super::generation::Generation;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
-use super::{Identity, StorageError};
+use super::{Identity, SledOptions, StorageError};
 use crate::machine::command::NodeId;
 use crate::membership::Promise;
 
 const LOCK: &str = "LOCK";
 const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", oldest: 1, newest: 2 };
 const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", oldest: 1, newest: 1 };
-const CURRENT: Format = Format { name: "CURRENT", magic: b"qrcurrn\n", oldest: 1, newest: 1 };
-const FRAMES: [Format; 4] = [IDENTITY, PROMISE, CURRENT, ANEW];
+const FRAMES: [Format; 3] = [IDENTITY, PROMISE, ANEW];
 const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", oldest: 1, newest: 1 };
 const QUARANTINED: &str = "QUARANTINED";
 const REMOVED: &str = "REMOVED";
@@ -68,6 +68,9 @@ const BEFORE: &str = "before-";
 pub(super) const FORMER_MAX: usize = 8;
 const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
+const LOG: &str = "log";
+/// A file of the directories that were made before the log had files of its own.
+const CURRENT: &str = "CURRENT";
 /// Where file systems put what their repair found; on a volume of its own it is in every root.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -115,6 +118,25 @@ struct Takeover {
     cleared: bool,
 }
 
+/// Where the generations of a directory live.
+#[derive(Clone, Debug)]
+pub(super) struct GenerationPaths(PathBuf);
+
+impl GenerationPaths {
+    pub(super) fn path(&self, number: u64) -> PathBuf {
+        self.0.join(format!("{GENERATION}{number:06}"))
+    }
+
+    /// Makes an empty generation.
+    pub(super) fn create(
+        &self,
+        number: u64,
+        options: &SledOptions,
+    ) -> Result<Generation, StorageError> {
+        Generation::create(self.path(number), number, &options.tuning())
+    }
+}
+
 /// A locked data directory.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -133,6 +155,13 @@ impl Directory {
         let mut directory = Directory::lock(path)?;
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
+        }
+        if path.join(CURRENT).exists() {
+            return Err(StorageError::Version {
+                what: "a data directory of a build before the first release, which had its log in \
+                       the database; export its data with that build, or start with an empty one"
+                    .to_owned(),
+            });
         }
         match directory.read_owner() {
             Ok(()) => Ok(directory),
@@ -185,7 +214,7 @@ impl Directory {
             let wanted = name.to_str().is_some_and(|name| {
                 FRAMES.iter().any(|frame| frame.name == name)
                     || generation_number(name).is_some()
-                    || name == ANEW_DIRECTORY
+                    || [LOG, ANEW_DIRECTORY].contains(&name)
             });
             if wanted {
                 copy_all(&entry.path(), &to.join(name)).map_err(io)?;
@@ -392,22 +421,14 @@ impl Directory {
         }
     }
 
-    /// Where a generation lives.
-    pub(super) fn generation(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{GENERATION}{number:06}"))
+    /// Where the generations live.
+    pub(super) fn generations(&self) -> GenerationPaths {
+        GenerationPaths(self.path.clone())
     }
 
-    /// The generation that counts.
-    pub(super) fn current(&self) -> Result<u64, StorageError> {
-        match self.read_frame(&CURRENT)? {
-            Some(frame) => frame.decode(),
-            None => corrupt("CURRENT is missing".to_owned()),
-        }
-    }
-
-    /// Makes a generation the one that counts, durably.
-    pub(super) fn switch(&self, generation: u64) -> Result<(), StorageError> {
-        self.write_frame(&CURRENT, &generation)
+    /// Where the log lives.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join(LOG)
     }
 
     /// Makes the directory the one of `identity`, durably: the last step of founding.
@@ -456,6 +477,7 @@ impl Directory {
             let Some(name) = name.to_str() else { continue };
             match generation_number(name) {
                 None if name == ANEW_DIRECTORY => remove_all(&entry.path())?,
+                None if name == LOG && keep.is_none() => remove_all(&entry.path())?,
                 Some(number) if Some(number) != keep => fs::remove_dir_all(entry.path())?,
                 Some(_) => {}
                 None if is_tmp(name) => fs::remove_file(entry.path())?,
@@ -489,16 +511,17 @@ impl Directory {
             fs::read_dir(&self.path).map_err(|error| io_error("listing the directory", &error))?;
         for entry in entries {
             let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
-            match entry.file_name().to_str().and_then(generation_number) {
-                Some(FIRST_GENERATION) => {
-                    // A witness that cannot be read is one that founding did not finish.
-                    match Witness::open(&entry.path().join(Witness::FILE)) {
-                        Ok((_, last)) if last.seq > FOUNDING_SEQ => return used(),
-                        Ok(_) | Err(_) => {}
-                    }
-                }
-                Some(_) => return used(),
-                None => {}
+            let name = entry.file_name();
+            let number = name.to_str().and_then(generation_number);
+            if number.is_some_and(|number| number != FIRST_GENERATION) {
+                return used();
+            }
+            if name == LOG
+                // One that cannot be read is one that founding did not finish.
+                && let Ok((_, last)) = Witness::open(&entry.path().join(Witness::FILE))
+                && last.seq > FOUNDING_SEQ
+            {
+                return used();
             }
         }
         Ok(())
@@ -541,7 +564,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
         let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, QUARANTINED, REMOVED, VOTER, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
+            [LOCK, LOG, QUARANTINED, REMOVED, VOTER, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
                 || name.starts_with(BEFORE)
                 || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)
@@ -617,7 +640,6 @@ mod tests {
     fn golden_directory() {
         let dir = tempfile::tempdir().unwrap();
         let mut directory = Directory::open(dir.path()).unwrap();
-        directory.switch(7).unwrap();
         directory.take(&identity()).unwrap();
         directory.keep_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
@@ -705,8 +727,6 @@ mod tests {
         Directory::open(dir.path()).unwrap().take(&identity()).unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         assert_eq!(directory.identity(), Some(&identity()));
-        let error = directory.current().unwrap_err();
-        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
         drop(directory);
         let path = dir.path().join(IDENTITY.name);
         let mut bytes = fs::read(&path).unwrap();

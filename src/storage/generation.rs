@@ -10,7 +10,7 @@
 //! - Less than a segment is written between two syncs, but for a single record
 //!   that is larger: sled reuses segments by what it believes to be durable.
 //! - No value is large enough for a blob, a file that sled never syncs.
-//! - Every write is one batch of one tree, the only unit that sled keeps whole.
+//! - No part of what it holds counts before the log says so, all of it at once.
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -20,12 +20,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use sled::{Batch, Db, IVec, Mode};
+use sled::{Db, IVec, Mode};
 
 use super::StorageError;
 use super::files::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
-use super::record::{Encoded, Kind, Reader, Record, RecordId, corrupt};
-use super::witness::{Testimony, Witness};
+use super::record::{ChunkId, Encoded, Reader, corrupt};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
@@ -50,7 +49,6 @@ pub(super) struct Generation {
     db: Option<Db>,
     /// Our own handle of the database file.
     file: File,
-    witness: Option<Witness>,
     unsynced_bytes: u64,
 }
 
@@ -58,7 +56,7 @@ pub(super) struct Generation {
 pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec), StorageError>>>;
 
 impl Generation {
-    /// Makes an empty generation. It has no witness yet, and nothing names it.
+    /// Makes an empty generation. Nothing names it yet.
     pub(super) fn create(
         path: PathBuf,
         number: u64,
@@ -78,8 +76,7 @@ impl Generation {
             other => other,
         })?;
         let file = open_file(&path.join(DB)).map_err(io)?;
-        let mut generation =
-            Generation { number, path, db: Some(db), file, witness: None, unsynced_bytes: 0 };
+        let mut generation = Generation { number, path, db: Some(db), file, unsynced_bytes: 0 };
         generation.sync_everything()?;
         Ok(generation)
     }
@@ -89,7 +86,7 @@ impl Generation {
         path: PathBuf,
         number: u64,
         tuning: &Tuning,
-    ) -> Result<(Generation, Testimony), StorageError> {
+    ) -> Result<Generation, StorageError> {
         let io = |error| io_error("opening a generation", &error);
         // sled takes a missing file for a new database.
         for name in [DB, CONF] {
@@ -97,25 +94,11 @@ impl Generation {
                 return corrupt(format!("generation {number} has no file {name}"));
             }
         }
-        let (witness, last) = Witness::open(&path.join(Witness::FILE))?;
-        let mut generation = Generation::open_without_witness(path, number, tuning)?;
-        generation.witness = Some(witness);
-        Ok((generation, last))
-    }
-
-    /// The same of one whose witness may be lost, to read it.
-    pub(super) fn open_without_witness(
-        path: PathBuf,
-        number: u64,
-        tuning: &Tuning,
-    ) -> Result<Generation, StorageError> {
-        let io = |error| io_error("opening a generation", &error);
         remove_torn_snapshots(&path).map_err(io)?;
         // Before sled opens the file, so that write errors of its recovery are ours to see.
         let file = open_file(&path.join(DB)).map_err(io)?;
         let db = open_sled(&path, tuning)?;
-        let mut generation =
-            Generation { number, path, db: Some(db), file, witness: None, unsynced_bytes: 0 };
+        let mut generation = Generation { number, path, db: Some(db), file, unsynced_bytes: 0 };
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
         if blobs.next().is_some() {
             return corrupt("there is a blob file, and none is ever made".to_owned());
@@ -142,28 +125,8 @@ impl Generation {
         }
     }
 
-    /// Writes a record and removes others, all or nothing; durable after the next sync.
-    pub(super) fn write(
-        &mut self,
-        record: &Encoded,
-        remove: impl Iterator<Item = (RecordId, u32)>,
-    ) -> Result<(), StorageError> {
-        let mut batch = Batch::default();
-        for (key, value) in &record.parts {
-            batch.insert(key, value.as_slice());
-        }
-        for (id, parts) in remove {
-            for part in 0..parts {
-                batch.remove(&id.key(part));
-            }
-        }
-        self.unsynced_bytes += record.bytes;
-        let written = self.db()?.apply_batch(batch);
-        written.map_err(|error| sled_error("writing", &error))
-    }
-
-    /// Writes a record of which no crash may be told a part: one that nothing counts yet.
-    pub(super) fn write_piecemeal(&mut self, record: &Encoded) -> Result<(), StorageError> {
+    /// Writes a chunk; durable after the next sync.
+    pub(super) fn write(&mut self, record: &Encoded) -> Result<(), StorageError> {
         for (key, value) in &record.parts {
             let inserted = self.db()?.insert(key, value.as_slice());
             inserted.map_err(|error| sled_error("writing", &error))?;
@@ -173,10 +136,9 @@ impl Generation {
         Ok(())
     }
 
-    /// Removes all records of a group.
-    pub(super) fn remove_group(&mut self, kind: Kind, group: u64) -> Result<(), StorageError> {
-        let prefix = RecordId { kind, group, number: 0 };
-        let keys = self.db()?.scan_prefix(&prefix.prefix()[..9]).keys();
+    /// Removes all chunks of a part of a checkpoint.
+    pub(super) fn remove_group(&mut self, group: u64) -> Result<(), StorageError> {
+        let keys = self.db()?.scan_prefix(ChunkId::group_prefix(group)).keys();
         for key in keys {
             let key = key.map_err(|error| sled_error("reading", &error))?;
             let removed = self.db()?.remove(&key);
@@ -204,76 +166,49 @@ impl Generation {
         Ok(())
     }
 
-    /// Makes everything written durable, and has the witness say that it is.
-    pub(super) fn commit(&mut self, testimony: &Testimony) -> Result<(), StorageError> {
-        self.sync()?;
-        match &mut self.witness {
-            Some(witness) => {
-                witness.write(testimony).map_err(|error| io_error("writing the witness", &error))
-            }
-            None => {
-                self.witness = Some(Witness::create(&self.path.join(Witness::FILE), testimony)?);
-                sync_directory(&self.path).map_err(|error| io_error("syncing a generation", &error))
-            }
-        }
+    /// The chunks of a part of a checkpoint, in order.
+    pub(super) fn chunks(&self, group: u64) -> Result<Reader<Parts>, StorageError> {
+        let parts = self.db()?.scan_prefix(ChunkId::group_prefix(group));
+        Ok(Reader::new(Box::new(
+            parts.map(|part| part.map_err(|error| sled_error("reading", &error))),
+        )))
     }
 
-    /// The records of a kind, in order.
-    pub(super) fn records(&self, kind: Kind) -> Result<Reader<Parts>, StorageError> {
-        self.scan(&[kind.tag()])
-    }
-
-    /// One record.
-    pub(super) fn record(&self, id: RecordId) -> Result<Record, StorageError> {
-        match self.scan(&id.prefix())?.next()? {
-            Some(record) => Ok(record),
-            None => corrupt(format!("{id} is missing")),
-        }
-    }
-
-    /// The chunks of a checkpoint, in order.
-    pub(super) fn chunks(&self, checkpoint: u64) -> Result<Reader<Parts>, StorageError> {
-        self.scan(&RecordId::chunk(checkpoint, 0).prefix()[..9])
-    }
-
-    /// The ids of all checkpoints that have chunks.
+    /// The ids of all parts of checkpoints that have chunks.
     pub(super) fn chunk_groups(&self) -> Result<Vec<u64>, StorageError> {
         let mut groups = Vec::new();
-        let mut from = RecordId::chunk(0, 0).key(0);
-        let end = [Kind::Chunk.tag() + 1];
+        let mut from = ChunkId { group: 0, number: 0 }.key(0);
+        let end = ChunkId::end();
         // One look for each group, not for each chunk.
         while let Some(found) = self.db()?.range(&from[..]..&end[..]).next() {
             let (key, _) = found.map_err(|error| sled_error("reading", &error))?;
-            let Some((id, _)) = RecordId::parse(&key) else {
+            let Some((id, _)) = ChunkId::parse(&key) else {
                 return corrupt(format!("a key that is none of ours: {key:02x?}"));
             };
             groups.push(id.group);
             match id.group.checked_add(1) {
-                Some(next) => from = RecordId::chunk(next, 0).key(0),
+                Some(next) => from = ChunkId { group: next, number: 0 }.key(0),
                 None => break,
             }
         }
         Ok(groups)
     }
 
-    /// Closes the database, with all that was written on disk.
-    pub(super) fn close(mut self) -> Result<(), StorageError> {
-        let synced = self.sync();
+    /// Closes a generation that does not count any more, and gives its directory.
+    pub(super) fn abandon(mut self) -> PathBuf {
         self.shut();
-        synced
+        std::mem::take(&mut self.path)
+    }
+
+    /// The database file of a generation's directory.
+    pub(super) fn database_in(path: &Path) -> PathBuf {
+        path.join(DB)
     }
 
     fn shut(&mut self) {
         let db = self.db.take();
         // sled's destructors do I/O and may panic: not in a `drop` of ours.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
-    }
-
-    fn scan(&self, prefix: &[u8]) -> Result<Reader<Parts>, StorageError> {
-        let parts = self.db()?.scan_prefix(prefix);
-        Ok(Reader::new(Box::new(
-            parts.map(|part| part.map_err(|error| sled_error("reading", &error))),
-        )))
     }
 
     fn sync_everything(&mut self) -> Result<(), StorageError> {
@@ -391,8 +326,21 @@ fn corrupt_error(what: &str, reason: &str) -> StorageError {
     StorageError::Corrupt { what: format!("{what}: {reason}") }
 }
 
+/// Makes a panic an error: sled panics as often as it fails.
+pub(super) fn guarded<T>(
+    call: impl FnOnce() -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result,
+        Err(panic) => Err(StorageError::Io {
+            what: "a panic in the store".to_owned(),
+            reason: panic_text(&*panic),
+        }),
+    }
+}
+
 /// What a panic said.
-pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {

@@ -1,4 +1,4 @@
-//! Which records of a generation hold which entries of the log.
+//! Which records hold which entries of the log.
 //!
 //! A record is one append and replaces the log from its first entry on, so the
 //! log is what is left of each record after those behind it. Records go from
@@ -14,15 +14,12 @@ pub(super) struct Span {
     /// The first of its entries, and the index after the last that still counts.
     pub(super) first: u64,
     pub(super) end: u64,
-    pub(super) parts: u32,
-    pub(super) bytes: u64,
 }
 
 /// The records, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct LogIndex {
     spans: VecDeque<Span>,
-    bytes: u64,
 }
 
 impl LogIndex {
@@ -38,7 +35,6 @@ impl LogIndex {
                 }
             }
         }
-        self.bytes += span.bytes;
         self.spans.push_back(span);
     }
 
@@ -49,19 +45,12 @@ impl LogIndex {
 
     /// Forgets that many of the oldest records.
     pub(super) fn drop_oldest(&mut self, count: usize) {
-        for span in self.spans.drain(..count) {
-            self.bytes -= span.bytes;
-        }
+        self.spans.drain(..count);
     }
 
     /// All records, oldest first.
     pub(super) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.iter()
-    }
-
-    /// What the records take.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
     }
 }
 
@@ -72,7 +61,7 @@ mod tests {
     fn index(ranges: &[(u64, u64)]) -> LogIndex {
         let mut index = LogIndex::default();
         for (seq, &(first, end)) in ranges.iter().enumerate() {
-            index.push(Span { seq: seq as u64, first, end, parts: 1, bytes: 10 });
+            index.push(Span { seq: seq as u64, first, end });
         }
         index
     }
@@ -87,12 +76,5 @@ mod tests {
         // The middle one was overwritten whole, and one holds a hard state only.
         assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(3), 3);
         assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(2), 0);
-    }
-
-    #[test]
-    fn log_index_counts_bytes() {
-        let mut index = index(&[(1, 11), (11, 12), (12, 13)]);
-        index.drop_oldest(2);
-        assert_eq!((index.bytes(), index.spans().count()), (10, 1));
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
 use super::{
-    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
-    SnapshotMeta, StorageError,
+    Boot, CheckpointKind, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogEntry,
+    LogStore, LogWrite, SnapshotMeta, StorageError,
 };
 use crate::membership::Promise;
 
@@ -69,7 +69,7 @@ impl MemoryDisk {
                 .image
                 .as_ref()
                 .map_or_else(Promise::default, |image| image.promise.clone()),
-            pending: None,
+            pending: Arc::default(),
             failed: None,
         }
     }
@@ -90,7 +90,7 @@ pub(crate) struct MemoryStore {
     identity: Option<Identity>,
     promise: Promise,
     /// The checkpoint begun and not yet committed.
-    pending: Option<(CheckpointKind, Vec<Vec<u8>>)>,
+    pending: Arc<Mutex<Option<Begun>>>,
     failed: Option<String>,
 }
 
@@ -236,26 +236,10 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        self.call(|store, disk| {
-            let image = founded(disk)?;
-            let kind = if full || image.checkpoints.len() > DELTAS_MAX {
-                CheckpointKind::Full
-            } else {
-                CheckpointKind::Delta
-            };
-            store.pending = Some((kind, Vec::new()));
-            Ok(kind)
-        })
-    }
-
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        self.call(|store, _| match &mut store.pending {
-            Some((_, chunks)) => {
-                chunks.push(chunk.to_vec());
-                Ok(())
-            }
-            None => refuse("a chunk, and no checkpoint was begun".to_owned()),
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        self.call(|store, _| -> Result<Box<dyn Checkpointer>, StorageError> {
+            let (disk, pending) = (Arc::clone(&store.shared), Arc::clone(&store.pending));
+            Ok(Box::new(MemoryCheckpointer { disk, pending }))
         })
     }
 
@@ -265,8 +249,9 @@ impl LogStore for MemoryStore {
         log: LogAfter,
     ) -> Result<(), StorageError> {
         self.call(|store, disk| {
-            let Some((kind, chunks)) = store.pending.take() else {
-                return refuse("a commit, and no checkpoint was begun".to_owned());
+            let Some(Begun { kind, chunks, is_finished: true }) = pending(&store.pending).take()
+            else {
+                return refuse("a commit of a checkpoint that is not finished".to_owned());
             };
             let image = founded(disk)?;
             let full = kind == CheckpointKind::Full;
@@ -286,5 +271,50 @@ impl LogStore for MemoryStore {
             }
             Ok(())
         })
+    }
+}
+
+/// The checkpoint that was begun last.
+#[derive(Debug)]
+struct Begun {
+    kind: CheckpointKind,
+    chunks: Vec<Vec<u8>>,
+    is_finished: bool,
+}
+
+/// Each change is a single assignment, so a lock that is poisoned guards a sound value.
+fn pending(pending: &Mutex<Option<Begun>>) -> MutexGuard<'_, Option<Begun>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes checkpoints into memory.
+struct MemoryCheckpointer {
+    disk: Arc<Mutex<Disk>>,
+    pending: Arc<Mutex<Option<Begun>>>,
+}
+
+impl Checkpointer for MemoryCheckpointer {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
+        let full = full || deltas > DELTAS_MAX;
+        let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
+        *pending(&self.pending) = Some(Begun { kind, chunks: Vec::new(), is_finished: false });
+        Ok(kind)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        match &mut *pending(&self.pending) {
+            Some(begun) => begun.chunks.push(chunk.to_vec()),
+            None => return refuse("a chunk, and no checkpoint was begun".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), StorageError> {
+        match &mut *pending(&self.pending) {
+            Some(begun) => begun.is_finished = true,
+            None => return refuse("an end, and no checkpoint was begun".to_owned()),
+        }
+        Ok(())
     }
 }

@@ -19,10 +19,13 @@
 //! - One thread calls it.
 
 mod anew;
+mod checkpoint;
 mod directory;
 mod files;
 mod frame;
 mod generation;
+mod log_body;
+mod log_file;
 mod log_index;
 mod memory;
 mod opening;
@@ -31,6 +34,7 @@ mod record;
 mod replay;
 mod rules;
 mod salvage;
+mod segments;
 mod sled;
 mod witness;
 
@@ -155,17 +159,34 @@ pub(crate) trait LogStore: Send {
     /// Makes a write durable.
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError>;
 
+    /// Called when nothing was written for a while, for what need not be done with each write.
+    fn rest(&mut self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    /// What writes the chunks of checkpoints, while appends go on: for another thread, if that is
+    /// wanted. Of a store that is loaded.
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError>;
+
+    /// Makes the checkpoint that was finished last count, at once and durably. `Reset` goes with
+    /// `Full` only.
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter)
+    -> Result<(), StorageError>;
+}
+
+/// Writes the chunks of one checkpoint after the other. None of them counts before it is committed.
+pub(crate) trait Checkpointer: Send {
     /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
-    /// or when so much has gathered that a new image costs less than it saves. A checkpoint
-    /// begun before and not committed is forgotten. Appends may come between the calls.
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
+    /// or when so much has gathered that a new image costs less than it saves. A checkpoint that
+    /// was begun before and not committed is forgotten, whoever has begun it, and must not be gone on
+    /// with.
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
 
     /// Adds a chunk, of any size up to a few MiB.
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError>;
 
-    /// Makes the checkpoint count, at once and durably. `Reset` goes with `Full` only.
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter)
-    -> Result<(), StorageError>;
+    /// Makes all chunks durable.
+    fn finish(&mut self) -> Result<(), StorageError>;
 }
 
 /// Why a store failed.
@@ -212,6 +233,8 @@ impl StorageError {
 pub(crate) fn fuzz(parts: &[&[u8]]) {
     record::fuzz(parts);
     for part in parts {
+        log_body::fuzz(part);
+        log_file::fuzz(part);
         witness::fuzz(part);
     }
 }

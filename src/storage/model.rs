@@ -138,17 +138,19 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind,
         Op::Identify(identity) => store.set_identity(identity).map(|()| CheckpointKind::Delta),
         Op::Promise(promise) => store.keep_promise(promise).map(|()| CheckpointKind::Delta),
         Op::Abandon { full, chunks } => {
-            let kind = store.begin_checkpoint(*full)?;
+            let mut writer = store.checkpointer()?;
+            let kind = writer.begin(*full)?;
             for chunk in chunks {
-                store.put_chunk(chunk)?;
+                writer.put_chunk(chunk)?;
             }
             Ok(kind)
         }
         Op::Checkpoint { full, chunks, between, meta, log } => {
-            let kind = store.begin_checkpoint(*full)?;
+            let mut writer = store.checkpointer()?;
+            let kind = writer.begin(*full)?;
             let mut between = between.as_ref();
             for chunk in chunks {
-                store.put_chunk(chunk)?;
+                writer.put_chunk(chunk)?;
                 if let Some(write) = between.take() {
                     store.append(write)?;
                 }
@@ -156,6 +158,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind,
             if let Some(write) = between {
                 store.append(write)?;
             }
+            writer.finish()?;
             store.commit_checkpoint(meta, *log)?;
             Ok(kind)
         }

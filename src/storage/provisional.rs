@@ -11,7 +11,7 @@
 
 use super::rules::{check_successor, refuse};
 use super::{
-    Boot, CheckpointKind, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
+    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
     MemoryStore, SnapshotMeta, StorageError,
 };
 use crate::machine::snapshot::ChunkWriter;
@@ -136,12 +136,15 @@ impl LogStore for Provisional {
         self.begun()?.append(write)
     }
 
-    fn begin_checkpoint(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        self.begun()?.begin_checkpoint(full)
+    fn rest(&mut self) -> Result<(), StorageError> {
+        match &mut self.state {
+            State::Begun(store) => store.rest(),
+            State::Waiting { .. } | State::Failed(_) => Ok(()),
+        }
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        self.begun()?.put_chunk(chunk)
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        self.begun()?.checkpointer()
     }
 
     fn commit_checkpoint(

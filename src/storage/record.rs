@@ -1,18 +1,16 @@
-//! The records of the store, byte by byte.
+//! The chunks of checkpoints as sled keeps them, byte by byte.
 //!
-//! A record is one log write, one chunk of a checkpoint, or the manifest that
-//! makes a checkpoint count. It is kept as one or more parts, each a key and a
-//! value in sled, small enough that sled never moves one to a file of its own
-//! (it would not sync that file).
+//! A chunk is kept as one or more parts, each a key and a value, small enough
+//! that sled never moves one to a file of its own (it would not sync that file).
 //!
 //! Key, 17 bytes, big endian, so that sled's order is the order of writing:
 //!
-//! | offset | bytes | meaning                                                        |
-//! |--------|-------|----------------------------------------------------------------|
-//! | 0      | 1     | kind: `C` chunk, `L` log write, `M` manifest                   |
-//! | 1      | 8     | group: the checkpoint's id (`C`), the sequence number (`L`, `M`) |
-//! | 9      | 4     | number: the chunk's place in its checkpoint; 0 for `L` and `M` |
-//! | 13     | 4     | part, from 0                                                   |
+//! | offset | bytes | meaning                                                  |
+//! |--------|-------|----------------------------------------------------------|
+//! | 0      | 1     | `C`                                                      |
+//! | 1      | 8     | the checkpoint part's id                                 |
+//! | 9      | 4     | number: the chunk's place in it                          |
+//! | 13     | 4     | part, from 0                                             |
 //!
 //! Value, little endian:
 //!
@@ -24,17 +22,15 @@
 //! | 13     | n     | this part of the body                                    |
 //! | 13 + n | 8     | XXH3 of the key and of everything before                 |
 //!
-//! The chain after a record is the XXH3 of its parts' checksums. Each part
-//! holds the chain before it, so a record vouches for all those before it, and
-//! a record that was lost, doubled, moved or brought back is found out. Chunks
-//! have a chain of their own for each checkpoint, which the manifest ends.
-//!
-//! Bodies are postcard: [`LogBody`], [`Manifest`], or the chunk itself.
+//! The chain after a chunk is the XXH3 of its parts' checksums. Each part
+//! holds the chain before it, so a chunk vouches for all those before it, and
+//! one that was lost, doubled, moved or brought back is found out. The log
+//! holds the chain after the last chunk.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{HardState, LogEntry, SnapshotMeta, StorageError};
+use super::StorageError;
 
 /// The format of the records that this version writes and the only one that it reads.
 pub(super) const FORMAT: u8 = 1;
@@ -50,77 +46,44 @@ const KEY_BYTES: usize = 17;
 /// A key in sled.
 pub(super) type Key = [u8; KEY_BYTES];
 
-/// What a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Chunk,
-    Log,
-    Manifest,
-}
+/// What the keys begin with.
+const TAG: u8 = b'C';
 
-impl Kind {
-    /// The first byte of the key.
-    pub(super) fn tag(self) -> u8 {
-        match self {
-            Kind::Chunk => b'C',
-            Kind::Log => b'L',
-            Kind::Manifest => b'M',
-        }
-    }
-}
-
-/// The name of a record.
+/// The name of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RecordId {
-    pub(super) kind: Kind,
+pub(super) struct ChunkId {
+    /// The part of a checkpoint that it belongs to.
     pub(super) group: u64,
     pub(super) number: u32,
 }
 
-impl RecordId {
-    /// The log write of this sequence number.
-    pub(super) fn log(seq: u64) -> RecordId {
-        RecordId { kind: Kind::Log, group: seq, number: 0 }
+impl ChunkId {
+    /// What the keys of all chunks of a group begin with.
+    pub(super) fn group_prefix(group: u64) -> [u8; 9] {
+        let mut prefix = [TAG; 9];
+        prefix[1..].copy_from_slice(&group.to_be_bytes());
+        prefix
     }
 
-    /// The manifest of this sequence number.
-    pub(super) fn manifest(seq: u64) -> RecordId {
-        RecordId { kind: Kind::Manifest, group: seq, number: 0 }
-    }
-
-    /// A chunk of the checkpoint with this id.
-    pub(super) fn chunk(checkpoint: u64, number: u32) -> RecordId {
-        RecordId { kind: Kind::Chunk, group: checkpoint, number }
+    /// What sorts behind the keys of all chunks.
+    pub(super) fn end() -> [u8; 1] {
+        [TAG + 1]
     }
 
     /// The key of one part.
     pub(super) fn key(&self, part: u32) -> Key {
         let mut key = [0; KEY_BYTES];
-        key[0] = self.kind.tag();
+        key[0] = TAG;
         key[1..9].copy_from_slice(&self.group.to_be_bytes());
         key[9..13].copy_from_slice(&self.number.to_be_bytes());
         key[13..].copy_from_slice(&part.to_be_bytes());
         key
     }
 
-    /// What the keys of all parts begin with.
-    pub(super) fn prefix(&self) -> [u8; 13] {
-        let mut prefix = [0; 13];
-        prefix.copy_from_slice(&self.key(0)[..13]);
-        prefix
-    }
-
-    /// The record and the part that a key names.
-    pub(super) fn parse(key: &[u8]) -> Option<(RecordId, u32)> {
-        let key: &Key = key.try_into().ok()?;
-        let kind = match key[0] {
-            b'C' => Kind::Chunk,
-            b'L' => Kind::Log,
-            b'M' => Kind::Manifest,
-            _ => return None,
-        };
-        let id = RecordId {
-            kind,
+    /// The chunk and the part that a key names.
+    pub(super) fn parse(key: &[u8]) -> Option<(ChunkId, u32)> {
+        let key: &Key = key.try_into().ok().filter(|key: &&Key| key[0] == TAG)?;
+        let id = ChunkId {
             group: u64::from_be_bytes(array(&key[1..9])?),
             number: u32::from_be_bytes(array(&key[9..13])?),
         };
@@ -128,41 +91,10 @@ impl RecordId {
     }
 }
 
-impl std::fmt::Display for RecordId {
+impl std::fmt::Display for ChunkId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = self.kind.tag() as char;
-        write!(f, "record {kind}{}.{}", self.group, self.number)
+        write!(f, "chunk {} of checkpoint part {}", self.number, self.group)
     }
-}
-
-/// The body of a log record: one append.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LogBody {
-    /// The hard state after the write, whether the write changed it or not.
-    pub(super) hard_state: HardState,
-    pub(super) entries: Vec<LogEntry>,
-}
-
-/// The body of a manifest: a checkpoint that counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Manifest {
-    /// The whole state, or what changed since the manifest before.
-    pub(super) full: bool,
-    /// The group of the chunks.
-    pub(super) checkpoint: u64,
-    /// How many chunks there are, how long they are together, and the chain after the last.
-    pub(super) chunks: u32,
-    pub(super) bytes: u64,
-    pub(super) chunk_chain: u64,
-    pub(super) meta: SnapshotMeta,
-    /// The hard state at the commit.
-    pub(super) hard_state: HardState,
-    /// Entries below this index do not count any more.
-    pub(super) log_from: u64,
-    /// Every record from this sequence number on is kept.
-    pub(super) kept_from: u64,
-    /// The sequence number of the manifest before, and the chain after it; none for a full one.
-    pub(super) previous: Option<(u64, u64)>,
 }
 
 /// A record ready to be stored.
@@ -176,7 +108,7 @@ pub(super) struct Encoded {
 }
 
 /// Splits a body into parts and seals them.
-pub(super) fn encode(id: RecordId, previous: u64, body: &[u8]) -> Encoded {
+pub(super) fn encode(id: ChunkId, previous: u64, body: &[u8]) -> Encoded {
     let count = body.len().div_ceil(BODY_BYTES_MAX).max(1);
     let parts_declared = u32::try_from(count)
         .expect("2^32 parts would be a body of 250 TB, and it is in memory in one piece");
@@ -204,24 +136,12 @@ pub(super) fn encode(id: RecordId, previous: u64, body: &[u8]) -> Encoded {
 /// A record as it was read back, its checksums and parts verified, its chain not yet.
 #[derive(Debug)]
 pub(super) struct Record {
-    pub(super) id: RecordId,
+    pub(super) id: ChunkId,
     /// The chain before the record and after it.
     pub(super) previous: u64,
     pub(super) chain: u64,
-    pub(super) parts: u32,
-    pub(super) bytes: u64,
+    parts: u32,
     pub(super) body: Vec<u8>,
-}
-
-impl Record {
-    /// Decodes the body, all of it.
-    pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, StorageError> {
-        match postcard::take_from_bytes(&self.body) {
-            Ok((value, [])) => Ok(value),
-            Ok((_, rest)) => corrupt(format!("{}: {} bytes too many", self.id, rest.len())),
-            Err(error) => corrupt(format!("{}: {error}", self.id)),
-        }
-    }
 }
 
 /// Puts records together from parts in the order of their keys.
@@ -258,7 +178,6 @@ where
             previous: opened.previous,
             chain: 0,
             parts: opened.parts,
-            bytes: (key.as_ref().len() + value.as_ref().len()) as u64,
             body: opened.piece.to_vec(),
         };
         for part in 1..record.parts {
@@ -274,7 +193,6 @@ where
                 return corrupt(format!("{id}: part {part} is of another record"));
             }
             chain.update(&opened.checksum.to_le_bytes());
-            record.bytes += (key.as_ref().len() + value.as_ref().len()) as u64;
             record.body.extend_from_slice(opened.piece);
         }
         record.chain = chain.digest();
@@ -289,17 +207,15 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
     let mut reader = Reader::new(stored);
     while let Ok(Some(_)) = reader.next() {}
     for body in parts {
-        let encoded = encode(RecordId::log(1), 0, body);
+        let encoded = encode(ChunkId { group: 1, number: 0 }, 0, body);
         let mut reader = Reader::new(encoded.parts.iter().map(|(key, value)| Ok((key, value))));
         let record = reader.next().unwrap().unwrap();
         assert_eq!(record.body, *body);
-        let _ = record.decode::<LogBody>();
-        let _ = record.decode::<Manifest>();
     }
 }
 
-fn parse_key(key: &[u8]) -> Result<(RecordId, u32), StorageError> {
-    match RecordId::parse(key) {
+fn parse_key(key: &[u8]) -> Result<(ChunkId, u32), StorageError> {
+    match ChunkId::parse(key) {
         Some(parsed) => Ok(parsed),
         None => corrupt(format!("a key that is none of ours: {key:02x?}")),
     }
@@ -313,7 +229,7 @@ struct Opened<'a> {
     checksum: u64,
 }
 
-fn open(id: RecordId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError> {
+fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError> {
     let short = || StorageError::Corrupt { what: format!("{id}: part {part} is cut short") };
     let (sealed, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or_else(short)?;
     let (header, piece) = sealed.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
@@ -342,21 +258,19 @@ fn seal(key: &Key, value: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// The chain that the records of one generation of one store begin with, so that a file which
-/// strayed in from another store or another generation does not fit.
-/// `origin` is the directory's, see there.
-pub(super) fn first_chain(origin: &[u8], generation: u64) -> u64 {
-    let mut bytes = origin.to_vec();
-    bytes.extend_from_slice(&generation.to_le_bytes());
-    xxh3_64(&bytes)
+/// The id of a log, and the chain that its records begin with, so that a file which strayed in from
+/// another store does not fit. `origin` is the directory's, see there.
+pub(super) fn log_id(origin: &[u8]) -> u64 {
+    xxh3_64(origin)
 }
 
-/// The chain that the chunks of a checkpoint begin with.
-pub(super) fn first_chunk_chain(first_chain: u64, checkpoint: u64) -> u64 {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first_chain.to_le_bytes());
-    bytes[8..].copy_from_slice(&checkpoint.to_le_bytes());
-    xxh3_64(&bytes)
+/// The chain that the chunks of a part of a checkpoint begin with.
+pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
+    let mut hash = Xxh3::new();
+    for field in [log, generation, part] {
+        hash.update(&field.to_le_bytes());
+    }
+    hash.digest()
 }
 
 /// The body of a record.
@@ -383,41 +297,14 @@ mod tests {
         Reader::new(parts.iter().map(|(k, v)| Ok((k.to_vec(), v.clone())))).next()
     }
 
+    const CHUNK: ChunkId = ChunkId { group: 7, number: 0 };
+
     #[test]
-    fn golden_records() {
-        let hard_state = HardState { term: 3, vote: 2, commit: 300 };
-        let kind = crate::node::message::EntryKind::Normal;
-        let entry = LogEntry { index: 301, term: 3, kind, data: "entry".into() };
-        let log = encode_body(&LogBody { hard_state, entries: vec![entry] });
-        let meta = SnapshotMeta {
-            index: 250,
-            term: 2,
-            zxid: 200,
-            hash: 1 << 63,
-            voting: crate::node::message::Voting { voters: vec![1, 2, 3], ..Default::default() },
-        };
-        let manifest = encode_body(&Manifest {
-            full: true,
-            checkpoint: 4,
-            chunks: 1,
-            bytes: 5,
-            chunk_chain: 6,
-            meta,
-            hard_state,
-            log_from: 240,
-            kept_from: 17,
-            previous: Some((3, 9)),
-        });
-        let mut golden = crate::golden::Golden::new("records");
-        for (name, id, body) in [
-            ("log", RecordId::log(18), log),
-            ("manifest", RecordId::manifest(19), manifest),
-            ("chunk", RecordId::chunk(4, 0), b"chunk".to_vec()),
-        ] {
-            for (key, value) in encode(id, 99, &body).parts {
-                golden.sample(&format!("{name}, key"), &key);
-                golden.sample(&format!("{name}, value"), &value);
-            }
+    fn golden_chunks() {
+        let mut golden = crate::golden::Golden::new("chunks");
+        for (key, value) in encode(ChunkId { group: 4, number: 0 }, 99, b"chunk").parts {
+            golden.sample("key", &key);
+            golden.sample("value", &value);
         }
         golden.check();
     }
@@ -426,18 +313,18 @@ mod tests {
     fn record_round_trip_in_parts() {
         for length in [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 3 * BODY_BYTES_MAX + 7] {
             let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
-            let encoded = encode(RecordId::log(7), 99, &body);
+            let encoded = encode(CHUNK, 99, &body);
             assert!(encoded.parts.iter().all(|(_, v)| v.len() <= VALUE_BYTES_MAX));
             let record = read(&encoded.parts).unwrap().unwrap();
             assert_eq!(record.body, body);
             assert_eq!(record.previous, 99);
-            assert_eq!((record.chain, record.bytes), (encoded.chain, encoded.bytes));
+            assert_eq!(record.chain, encoded.chain);
         }
     }
 
     #[test]
     fn record_refuses_every_flipped_bit() {
-        let encoded = encode(RecordId::log(7), 99, b"some body");
+        let encoded = encode(CHUNK, 99, b"some body");
         let (key, value) = &encoded.parts[0];
         for bit in 0..(key.len() + value.len()) * 8 {
             let (mut key, mut value) = (*key, value.clone());
@@ -453,20 +340,20 @@ mod tests {
     #[test]
     fn record_refuses_missing_and_foreign_parts() {
         let body = vec![1; 3 * BODY_BYTES_MAX];
-        let encoded = encode(RecordId::log(7), 99, &body);
+        let encoded = encode(CHUNK, 99, &body);
         for missing in 0..3 {
             let mut parts = encoded.parts.clone();
             parts.remove(missing);
             assert!(read(&parts).is_err());
         }
-        let other = encode(RecordId::log(7), 98, &body);
+        let other = encode(CHUNK, 98, &body);
         let mixed = [&encoded.parts[..2], &other.parts[2..]].concat();
         assert!(read(&mixed).is_err());
     }
 
     #[test]
     fn record_of_another_format_is_a_version() {
-        let encoded = encode(RecordId::log(7), 99, b"body");
+        let encoded = encode(CHUNK, 99, b"body");
         let (key, mut value) = encoded.parts[0].clone();
         value.truncate(value.len() - CHECKSUM_BYTES);
         value[0] = FORMAT + 1;

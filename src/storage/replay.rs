@@ -1,331 +1,260 @@
-//! Reading a generation back, with every record checked against every other.
+//! Reading a store back, with every record checked against every other.
 //!
-//! What must hold, or the generation is damaged:
-//! - The first manifest is a full one, and each further one names the one before.
-//! - From the sequence number that the last manifest names, no record is
-//!   missing, and each continues the chain of the one before.
-//! - They reach to where the witness saw them, and agree with it there.
-//! - The log has no gap, begins no later than after the checkpoint, and the
-//!   hard state's commit index is in it.
-//! - The chunks of each checkpoint are all there, in their order.
+//! What must hold, or the store is damaged:
+//! - The log has no gap from the record on that its last checkpoint names, reaches to where the
+//!   witness saw it, and agrees with the witness there. ([`log_file`](super::log_file) has checked
+//!   the records themselves.)
+//! - Its entries begin no later than behind the checkpoint, and the hard state's commit index is
+//!   among them.
+//! - The checkpoint's chunks are all there, in their order, in the generation that the log names.
+
+use std::path::Path;
 
 use super::generation::Generation;
+use super::log_body::{CheckpointBody, LogBody};
+use super::log_file::{LogRecord, Position, RecordKind, Scan, scan, sound_records};
 use super::log_index::{LogIndex, Span};
-use super::record::{Kind, LogBody, Manifest, Record, corrupt, first_chain, first_chunk_chain};
+use super::record::{corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
-use super::{Boot, ChunkSink, HardState, LogEntry, SnapshotMeta, StorageError};
+use super::{Boot, ChunkSink, HardState, LogEntry, StorageError};
 
-/// What a generation holds, verified, and what is needed to go on writing it.
+/// What a log holds, verified, and what is needed to go on writing it.
 #[derive(Debug)]
-pub(super) struct Replay {
-    pub(super) boot: Boot,
+pub(super) struct LogReplay {
+    pub(super) scan: Scan,
+    /// The last checkpoint.
+    pub(super) checkpoint: CheckpointBody,
+    pub(super) hard_state: HardState,
+    pub(super) entries: Vec<LogEntry>,
     pub(super) bounds: Bounds,
-    pub(super) log: LogIndex,
-    /// The last record and the chain after it.
-    pub(super) seq: u64,
-    pub(super) chain: u64,
-    /// The same of the last manifest.
-    pub(super) manifest: (u64, u64),
-    /// What the chunks of the full checkpoint take, and of all deltas.
-    pub(super) base_bytes: u64,
-    pub(super) delta_bytes: u64,
-    /// Larger than every checkpoint's id.
-    pub(super) next_checkpoint: u64,
-    /// Checkpoints that were begun and never committed.
-    pub(super) stale: Vec<u64>,
+    pub(super) index: LogIndex,
 }
 
-/// Reads a generation back and hands its chunks on.
-pub(super) fn replay(
-    generation: &Generation,
-    origin: &[u8],
+impl LogReplay {
+    /// What the node starts from, once it has the chunks.
+    pub(super) fn boot(&mut self) -> Boot {
+        Boot {
+            hard_state: self.hard_state,
+            checkpoint: self.checkpoint.meta.clone(),
+            entries: std::mem::take(&mut self.entries),
+        }
+    }
+}
+
+/// Reads a log back.
+pub(super) fn read_log(
+    dir: &Path,
+    id: u64,
     witness: &Testimony,
-    sink: &mut ChunkSink<'_>,
-) -> Result<Replay, StorageError> {
-    let first_chain = first_chain(origin, generation.number());
-    if witness.first_chain != first_chain {
-        return corrupt("the witness is of another store or generation".to_owned());
+) -> Result<LogReplay, StorageError> {
+    if witness.first_chain != id {
+        return corrupt("the witness is of another store".to_owned());
     }
-    let manifests = read_manifests(generation, first_chain)?;
-    let (Some((_, first)), Some((_, last))) = (manifests.first(), manifests.last()) else {
-        return corrupt("there is no checkpoint".to_owned());
-    };
-    let kept_from = last.kept_from;
-    let mut tape = Tape {
-        seq: 0,
-        chain: first_chain,
-        kept_from,
-        witness,
-        hard_state: first.hard_state,
-        checkpoint: first.meta.clone(),
-        entries: Vec::new(),
-        log: LogIndex::default(),
-    };
-    let mut base_bytes = 0;
-    let mut delta_bytes = 0;
-    let mut ids = Vec::new();
-    for (_, manifest) in &manifests {
-        read_chunks(generation, first_chain, manifest, sink)?;
-        ids.push(manifest.checkpoint);
-        if manifest.full {
-            base_bytes += manifest.bytes;
-        } else {
-            delta_bytes += manifest.bytes;
+    let mut writes: Vec<(Position, LogBody)> = Vec::new();
+    let mut checkpoints: Vec<(Position, CheckpointBody)> = Vec::new();
+    let scanned = scan(dir, id, |record: &LogRecord<'_>| {
+        if record.at.seq == witness.seq && record.at.chain != witness.chain {
+            return corrupt(format!("log record {} is not the one that was written", witness.seq));
         }
-    }
-    let mut manifest_at = (0, 0);
-    let mut manifests = manifests.iter().peekable();
-    let mut records = generation.records(Kind::Log)?;
-    loop {
-        let record = records.next()?;
-        let log_seq = record.as_ref().map_or(u64::MAX, |record| record.id.group);
-        while let Some((record, manifest)) =
-            manifests.next_if(|(record, _)| record.id.group < log_seq)
-        {
-            tape.follow(record)?;
-            tape.manifest(manifest);
-            manifest_at = (record.id.group, record.chain);
+        match record.kind {
+            RecordKind::Write => writes.push((record.at, record.decode()?)),
+            RecordKind::Checkpoint => checkpoints.push((record.at, record.decode()?)),
+            RecordKind::End => {}
         }
-        let Some(record) = record else { break };
-        tape.follow(&record)?;
-        tape.append(&record)?;
+        Ok(())
+    })?;
+    let Some((_, checkpoint)) = checkpoints.last().cloned() else {
+        return corrupt("the log names no checkpoint".to_owned());
+    };
+    let kept_from = checkpoint.kept_from;
+    if scanned.first_seq().is_none_or(|first| first > kept_from) {
+        return corrupt(format!("the log does not reach back to record {kept_from}"));
     }
-    let bounds = tape.finish()?;
-    let groups = generation.chunk_groups()?;
-    let next_checkpoint = groups.iter().chain(&ids).max().map_or(1, |id| id.saturating_add(1));
-    Ok(Replay {
-        boot: Boot {
-            hard_state: tape.hard_state,
-            checkpoint: tape.checkpoint,
-            entries: tape.entries,
-        },
-        bounds,
-        log: tape.log,
-        seq: tape.seq,
-        chain: tape.chain,
-        manifest: manifest_at,
-        base_bytes,
-        delta_bytes,
-        next_checkpoint,
-        stale: groups.into_iter().filter(|id| !ids.contains(id)).collect(),
-    })
+    let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
+    let mut hard_state = checkpoint.hard_state;
+    let mut checkpoints = checkpoints.into_iter().peekable();
+    // Of older records nothing counts any more.
+    let writes = writes.into_iter().filter(|(at, _)| at.seq >= kept_from);
+    for (at, body) in writes {
+        while let Some((_, checkpoint)) = checkpoints.next_if(|(point, _)| point.seq < at.seq) {
+            tape.drop_before(checkpoint.log_from);
+        }
+        hard_state = body.hard_state;
+        tape.append(at.seq, body)?;
+    }
+    for (_, checkpoint) in checkpoints {
+        tape.drop_before(checkpoint.log_from);
+        hard_state = checkpoint.hard_state;
+    }
+    let bounds = check_end(&tape.entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
+    let Tape { entries, index } = tape;
+    Ok(LogReplay { scan: scanned, checkpoint, hard_state, entries, bounds, index })
 }
 
-/// Reads a generation back without its witness, as far as its records are as they were written. All
-/// of its checkpoint must be.
-pub(super) fn salvage(
-    generation: &Generation,
-    origin: &[u8],
-    sink: &mut ChunkSink<'_>,
-) -> Result<Boot, StorageError> {
-    let first_chain = first_chain(origin, generation.number());
-    let manifests = read_manifests(generation, first_chain)?;
-    let (Some((_, first)), Some((_, last))) = (manifests.first(), manifests.last()) else {
-        return corrupt("there is no checkpoint".to_owned());
-    };
-    for (_, manifest) in &manifests {
-        read_chunks(generation, first_chain, manifest, sink)?;
-    }
-    // It has seen nothing, so that no end is too early for it.
-    let witness = &Testimony {
-        first_chain,
-        seq: 0,
-        chain: 0,
-        last_index: 0,
-        hard_state: HardState::default(),
-    };
-    let mut tape = Tape {
-        seq: 0,
-        chain: first_chain,
-        kept_from: last.kept_from,
-        witness,
-        hard_state: first.hard_state,
-        checkpoint: first.meta.clone(),
-        entries: Vec::new(),
-        log: LogIndex::default(),
-    };
-    let mut manifests = manifests.iter().peekable();
-    let mut records = generation.records(Kind::Log)?;
-    // The first record that is damaged or missing ends the log.
-    while let Ok(record) = records.next() {
-        let log_seq = record.as_ref().map_or(u64::MAX, |record| record.id.group);
-        let mut follows = true;
-        while let Some((record, manifest)) =
-            manifests.next_if(|(record, _)| record.id.group < log_seq)
+/// Reads a log back without its witness, as far as its records are as they were written: the last
+/// checkpoint that it names, and what follows that without a gap.
+pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot), StorageError> {
+    let mut checkpoint: Option<(Position, CheckpointBody)> = None;
+    sound_records(dir, id, |record, _| {
+        if record.kind == RecordKind::Checkpoint
+            && let Ok(body) = record.decode()
         {
-            follows &= tape.follow(record).is_ok();
-            tape.manifest(manifest);
+            checkpoint = Some((record.at, body));
         }
-        let Some(record) = record.filter(|_| follows) else { break };
-        if tape.follow(&record).is_err() || tape.append(&record).is_err() {
-            break;
+    })?;
+    let Some((named_at, checkpoint)) = checkpoint else {
+        return corrupt("the log names no checkpoint".to_owned());
+    };
+    let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
+    let mut hard_state = checkpoint.hard_state;
+    let mut last: Option<Position> = None;
+    let mut goes_on = true;
+    sound_records(dir, id, |record, previous| {
+        if !goes_on || record.at.seq < checkpoint.kept_from {
+            return;
         }
+        let follows = match last {
+            None => record.at.seq == checkpoint.kept_from,
+            Some(last) => last.seq.checked_add(1) == Some(record.at.seq) && last.chain == previous,
+        };
+        // The first record that is damaged or missing ends the log.
+        goes_on = follows && tape.take(record, &mut hard_state).is_ok();
+        if goes_on {
+            last = Some(record.at);
+        }
+    })?;
+    if last.is_none_or(|last| last.seq < named_at.seq) {
+        hard_state = checkpoint.hard_state;
     }
-    for (_, manifest) in manifests {
-        tape.manifest(manifest);
-    }
-    let Tape { mut hard_state, checkpoint, mut entries, .. } = tape;
-    if entries.first().is_some_and(|first| first.index > checkpoint.index + 1) {
+    let Tape { mut entries, .. } = tape;
+    let index = checkpoint.meta.index;
+    if entries.first().is_some_and(|first| first.index > index + 1) {
         entries.clear();
     }
-    let end = entries.last().map_or(0, |last| last.index).max(checkpoint.index);
+    let end = entries.last().map_or(0, |last| last.index).max(index);
     hard_state.commit = hard_state.commit.min(end);
-    Ok(Boot { hard_state, checkpoint, entries })
+    let boot = Boot { hard_state, checkpoint: checkpoint.meta.clone(), entries };
+    Ok((checkpoint, boot))
 }
 
-/// All manifests, each naming the one before.
-fn read_manifests(
+/// Verifies the chunks of a checkpoint and hands them on.
+pub(super) fn read_chunks(
     generation: &Generation,
-    first_chain: u64,
-) -> Result<Vec<(Record, Manifest)>, StorageError> {
-    let mut records = generation.records(Kind::Manifest)?;
-    let mut manifests: Vec<(Record, Manifest)> = Vec::new();
-    while let Some(record) = records.next()? {
-        let manifest: Manifest = record.decode()?;
-        let previous = manifests.last().map(|(record, _)| (record.id.group, record.chain));
-        let follows = match previous {
-            None => manifest.full && record.id.group == 1 && record.previous == first_chain,
-            Some(_) => !manifest.full,
-        };
-        if !follows || manifest.previous != previous {
-            return corrupt(format!("{}: does not follow the checkpoint before", record.id));
-        }
-        manifests.push((record, manifest));
-    }
-    Ok(manifests)
-}
-
-/// Verifies the chunks of one checkpoint and hands them on.
-fn read_chunks(
-    generation: &Generation,
-    first_chain: u64,
-    manifest: &Manifest,
+    log: u64,
+    checkpoint: &CheckpointBody,
     sink: &mut ChunkSink<'_>,
 ) -> Result<(), StorageError> {
-    let mut chain = first_chunk_chain(first_chain, manifest.checkpoint);
-    let mut chunks = generation.chunks(manifest.checkpoint)?;
-    let mut count = 0;
-    while let Some(record) = chunks.next()? {
-        if record.id.number != count || record.previous != chain || count == manifest.chunks {
-            return corrupt(format!("{}: out of order", record.id));
+    for part in &checkpoint.parts {
+        let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
+        let mut chunks = generation.chunks(part.id)?;
+        let mut count = 0;
+        while let Some(record) = chunks.next()? {
+            if record.id.number != count || record.previous != chain || count == part.chunks {
+                return corrupt(format!("{}: out of order", record.id));
+            }
+            chain = record.chain;
+            count += 1;
+            if let Err(reason) = sink(&record.body) {
+                return corrupt(format!("{}: {reason}", record.id));
+            }
         }
-        chain = record.chain;
-        count += 1;
-        if let Err(reason) = sink(&record.body) {
-            return corrupt(format!("{}: {reason}", record.id));
+        if count != part.chunks || chain != part.chain {
+            return corrupt(format!("{count} of {} chunks of checkpoint {}", part.chunks, part.id));
         }
-    }
-    if count != manifest.chunks || chain != manifest.chunk_chain {
-        return corrupt(format!(
-            "{count} of {} chunks of checkpoint {}",
-            manifest.chunks, manifest.checkpoint
-        ));
     }
     Ok(())
 }
 
-/// The records in the order in which they were written, as far as they have been read.
-struct Tape<'a> {
-    seq: u64,
-    chain: u64,
-    kept_from: u64,
-    witness: &'a Testimony,
-    hard_state: HardState,
-    checkpoint: SnapshotMeta,
+/// The log as far as it has been read.
+struct Tape {
     entries: Vec<LogEntry>,
-    log: LogIndex,
+    index: LogIndex,
 }
 
-impl Tape<'_> {
-    /// Takes the next record, if it is the next.
-    fn follow(&mut self, record: &Record) -> Result<(), StorageError> {
-        let seq = record.id.group;
-        // Below `kept_from` log records are gone, so that manifests stand alone there; those are
-        // linked to each other instead.
-        let follows = if seq == self.seq + 1 {
-            record.previous == self.chain
-        } else {
-            seq > self.seq && seq <= self.kept_from
-        };
-        if !follows {
-            return corrupt(format!("{}: does not follow record {}", record.id, self.seq));
-        }
-        if seq == self.witness.seq && record.chain != self.witness.chain {
-            return corrupt(format!("{}: not the one that the witness saw", record.id));
-        }
-        self.seq = seq;
-        self.chain = record.chain;
-        Ok(())
-    }
-
-    fn manifest(&mut self, manifest: &Manifest) {
-        self.hard_state = manifest.hard_state;
-        self.checkpoint = manifest.meta.clone();
-        let dropped = self.entries.partition_point(|entry| entry.index < manifest.log_from);
+impl Tape {
+    fn drop_before(&mut self, from: u64) {
+        let dropped = self.entries.partition_point(|entry| entry.index < from);
         self.entries.drain(..dropped);
     }
 
-    fn append(&mut self, record: &Record) -> Result<(), StorageError> {
-        if record.id.group < self.kept_from {
-            return corrupt(format!("{}: was dropped and is back", record.id));
+    /// Takes a record, and the hard state after it.
+    fn take(
+        &mut self,
+        record: &LogRecord<'_>,
+        hard_state: &mut HardState,
+    ) -> Result<(), StorageError> {
+        match record.kind {
+            RecordKind::Write => {
+                let body: LogBody = record.decode()?;
+                *hard_state = body.hard_state;
+                self.append(record.at.seq, body)?;
+            }
+            RecordKind::Checkpoint => {
+                let body: CheckpointBody = record.decode()?;
+                self.drop_before(body.log_from);
+                *hard_state = body.hard_state;
+            }
+            RecordKind::End => {}
         }
-        let body: LogBody = record.decode()?;
-        self.hard_state = body.hard_state;
+        Ok(())
+    }
+
+    fn append(&mut self, seq: u64, body: LogBody) -> Result<(), StorageError> {
         let (mut first, mut end) = (0, 0);
         if let (Some(head), Some(tail)) = (body.entries.first(), body.entries.last()) {
             (first, end) = (head.index, tail.index.saturating_add(1));
             let next = self.entries.last().map_or(first, |entry| entry.index + 1);
             let contiguous = body.entries.windows(2).all(|pair| pair[1].index == pair[0].index + 1);
             if first > next || first == 0 || end == u64::MAX || !contiguous {
-                return corrupt(format!("{}: a gap before entry {first}", record.id));
+                return corrupt(format!("log record {seq}: a gap before entry {first}"));
             }
             let kept = self.entries.partition_point(|entry| entry.index < first);
             self.entries.truncate(kept);
             self.entries.extend(body.entries);
         }
-        self.log.push(Span {
-            seq: record.id.group,
-            first,
-            end,
-            parts: record.parts,
-            bytes: record.bytes,
-        });
+        self.index.push(Span { seq, first, end });
         Ok(())
     }
+}
 
-    /// Checks that the end is far enough and makes sense.
-    fn finish(&self) -> Result<Bounds, StorageError> {
-        if self.seq < self.witness.seq {
-            return corrupt(format!(
-                "acknowledged data is missing: record {} was written and {} is the last there is",
-                self.witness.seq, self.seq
-            ));
-        }
-        let mut bounds = Bounds::empty(self.checkpoint.index);
-        if let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) {
-            bounds.first = first.index;
-            bounds.next = last.index + 1;
-            if first.index > self.checkpoint.index + 1 {
-                return corrupt(format!(
-                    "a gap between the checkpoint at {} and entry {}",
-                    self.checkpoint.index, first.index
-                ));
-            }
-        }
-        if self.hard_state.commit > bounds.last() {
-            return corrupt(format!(
-                "commit index {} after the last index {}",
-                self.hard_state.commit,
-                bounds.last()
-            ));
-        }
-        if self.seq == self.witness.seq
-            && (bounds.last() != self.witness.last_index
-                || self.hard_state != self.witness.hard_state)
-        {
-            return corrupt("the log does not end as the witness saw it".to_owned());
-        }
-        Ok(bounds)
+/// Checks that the log reaches far enough and makes sense.
+fn check_end(
+    entries: &[LogEntry],
+    checkpoint: &CheckpointBody,
+    hard_state: HardState,
+    last_seq: u64,
+    witness: &Testimony,
+) -> Result<Bounds, StorageError> {
+    if last_seq < witness.seq {
+        return corrupt(format!(
+            "acknowledged data is missing: log record {} was written and {last_seq} is the last \
+             there is",
+            witness.seq
+        ));
     }
+    let index = checkpoint.meta.index;
+    let mut bounds = Bounds::empty(index);
+    if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
+        bounds.first = first.index;
+        bounds.next = last.index + 1;
+        if first.index > index + 1 {
+            return corrupt(format!(
+                "a gap between the checkpoint at {index} and entry {}",
+                first.index
+            ));
+        }
+    }
+    if hard_state.commit > bounds.last() {
+        return corrupt(format!(
+            "commit index {} after the last index {}",
+            hard_state.commit,
+            bounds.last()
+        ));
+    }
+    let seen = (witness.last_index, witness.hard_state);
+    if last_seq == witness.seq && (bounds.last(), hard_state) != seen {
+        return corrupt("the log does not end as the witness saw it".to_owned());
+    }
+    Ok(bounds)
 }

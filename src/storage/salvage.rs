@@ -10,7 +10,8 @@ use std::path::Path;
 use super::directory::Directory;
 use super::generation::Generation;
 use super::opening;
-use super::replay::salvage;
+use super::record::log_id;
+use super::replay::{read_chunks, salvage_log};
 use super::{Boot, SledOptions, SledStore, StorageError};
 
 /// The part of a damaged store that is as it was written.
@@ -39,13 +40,13 @@ impl SledStore {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
             let directory = Directory::open_marked(&path)?;
-            let number = directory.current()?;
-            let generation = directory.generation(number);
-            size.set(Generation::bytes_in(&generation));
-            let generation =
-                Generation::open_without_witness(generation, number, &options.tuning())?;
+            let log_id = log_id(directory.origin()?);
+            let (checkpoint, boot) = salvage_log(&directory.log(), log_id)?;
+            let path = directory.generations().path(checkpoint.generation);
+            size.set(Generation::bytes_in(&path));
+            let generation = Generation::open(path, checkpoint.generation, &options.tuning())?;
             let mut chunks = Vec::new();
-            let boot = salvage(&generation, directory.origin()?, &mut |chunk| {
+            read_chunks(&generation, log_id, &checkpoint, &mut |chunk| {
                 chunks.push(chunk.to_vec());
                 Ok(())
             })?;

@@ -36,8 +36,15 @@ const ACKS: &str = "QUORATE_CRASH_ACKS";
 const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The store never chooses a full checkpoint by itself here: the script says what each one is.
+/// Segments are short, so that the log often goes on in another one.
 fn options() -> SledOptions {
-    SledOptions { delta_bytes_min: u64::MAX, file_bytes_min: u64::MAX, ..SledOptions::default() }
+    SledOptions {
+        delta_bytes_min: u64::MAX,
+        file_bytes_min: u64::MAX,
+        deltas_max: usize::MAX,
+        segment_bytes: 32 << 10,
+        ..SledOptions::default()
+    }
 }
 
 /// The operations of a seed, and what the store holds after each.
@@ -95,17 +102,19 @@ impl Script {
             self.advance();
             return ack(self.step);
         };
-        store.begin_checkpoint(*full).unwrap();
+        let mut writer = store.checkpointer().unwrap();
+        writer.begin(*full).unwrap();
         let (before, after) = chunks.split_at(chunks.len() / 2);
         for chunk in before {
-            store.put_chunk(chunk).unwrap();
+            writer.put_chunk(chunk).unwrap();
         }
         store.append(write).unwrap();
         self.advance();
         ack(self.step);
         for chunk in after {
-            store.put_chunk(chunk).unwrap();
+            writer.put_chunk(chunk).unwrap();
         }
+        writer.finish().unwrap();
         store.commit_checkpoint(meta, *log).unwrap();
         self.advance();
         ack(self.step);

@@ -1,0 +1,148 @@
+//! The thread that writes checkpoints, while writes go on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
+
+use crate::machine::snapshot::ChunkWriter;
+use crate::machine::{Dirty, State};
+use crate::runtime::watchdog::Stepper;
+use crate::storage::{CheckpointKind, Checkpointer, StorageError};
+
+/// The pause before a checkpoint is tried again that has failed without harm.
+const AGAIN_PAUSE: Duration = Duration::from_secs(2);
+
+/// A checkpoint to be written.
+pub(super) struct Order {
+    /// Larger than those before, and not 0.
+    pub(super) number: u64,
+    pub(super) state: State,
+    /// What has changed since the checkpoint before.
+    pub(super) dirty: Dirty,
+    /// What it is written with.
+    pub(super) checkpointer: Box<dyn Checkpointer>,
+}
+
+/// The owner's end of the thread `quorate-state`. Dropping it ends the thread; a checkpoint that is
+/// under way is given up.
+pub(super) struct StateThread {
+    orders: Option<Sender<Order>>,
+    control: Arc<Control>,
+    /// Never a message: dropped when the thread is to end.
+    open: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What both ends see.
+#[derive(Default)]
+struct Control {
+    /// The number of the checkpoint that is wanted; 0 for none.
+    wanted: AtomicU64,
+    /// Held by the thread while it uses the store.
+    working: Mutex<()>,
+}
+
+impl StateThread {
+    /// Starts the thread. It tells `done` which checkpoint is durable, or why it cannot be; nothing
+    /// of one that was cancelled.
+    pub(super) fn start(
+        mut stepper: Stepper,
+        done: impl Fn(u64, Result<(), StorageError>) + Send + 'static,
+    ) -> std::io::Result<StateThread> {
+        let (orders, queue) = unbounded::<Order>();
+        let (open, closing) = bounded::<()>(0);
+        let control = Arc::new(Control::default());
+        let shared = Arc::clone(&control);
+        let run = move || {
+            while let Ok(mut order) = queue.recv() {
+                loop {
+                    let written = shared.write(&mut order, &mut stepper);
+                    stepper.rest();
+                    match written {
+                        Ok(true) => done(order.number, Ok(())),
+                        Ok(false) => {}
+                        Err(error @ StorageError::Again { .. }) => {
+                            tracing::warn!(%error, "cannot write a checkpoint; trying again");
+                            match closing.recv_timeout(AGAIN_PAUSE) {
+                                Err(RecvTimeoutError::Timeout) => continue,
+                                _ => return,
+                            }
+                        }
+                        Err(error) => done(order.number, Err(error)),
+                    }
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("quorate-state".to_owned()).spawn(run)?;
+        Ok(StateThread { orders: Some(orders), control, open: Some(open), thread: Some(thread) })
+    }
+
+    /// Has a checkpoint written. One that was ordered before must be done or cancelled.
+    pub(super) fn order(&self, order: Order) {
+        self.control.wanted.store(order.number, Ordering::Relaxed);
+        if let Some(orders) = &self.orders {
+            // The thread ends with this value, and not before.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// Gives up what was ordered. When this returns, the thread does not use the store, and will not
+    /// before the next order. Waits for the writing of one chunk at most.
+    pub(super) fn cancel(&self) {
+        self.control.wanted.store(0, Ordering::Relaxed);
+        drop(self.control.working.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Drop for StateThread {
+    fn drop(&mut self) {
+        self.control.wanted.store(0, Ordering::Relaxed);
+        drop((self.orders.take(), self.open.take()));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Control {
+    /// Writes a checkpoint for as long as it is wanted; whether that was to the end.
+    fn write(&self, order: &mut Order, stepper: &mut Stepper) -> Result<bool, StorageError> {
+        let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = order.number;
+        write_checkpoint(order, || {
+            stepper.begin();
+            self.wanted.load(Ordering::Relaxed) == number
+        })
+    }
+}
+
+/// Writes the chunks of a checkpoint; asks before each call of the store whether to go on. Whether it
+/// was written to the end.
+pub(super) fn write_checkpoint(
+    order: &mut Order,
+    mut goes_on: impl FnMut() -> bool,
+) -> Result<bool, StorageError> {
+    let Order { state, dirty, checkpointer, .. } = order;
+    if !goes_on() {
+        return Ok(false);
+    }
+    let chunks = match checkpointer.begin(false)? {
+        CheckpointKind::Full => ChunkWriter::full(state.clone()),
+        CheckpointKind::Delta => ChunkWriter::delta(state.clone(), dirty.clone()),
+    };
+    for chunk in chunks {
+        if !goes_on() {
+            return Ok(false);
+        }
+        checkpointer.put_chunk(&chunk)?;
+    }
+    if !goes_on() {
+        return Ok(false);
+    }
+    checkpointer.finish()?;
+    Ok(true)
+}

@@ -1,0 +1,424 @@
+//! Writes, checkpoints and states of leaders, on threads.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::machine::command::{Batch, Command, Op, Request};
+use crate::machine::{Dirty, Machine};
+use crate::membership::{Ballot, Promise};
+use crate::node::message::{EntryKind, LogEntry};
+use crate::storage::{
+    Boot, CheckpointKind, Checkpointer, ChunkSink, Identity, MemoryDisk, MemoryStore,
+};
+use crate::znode::CreateMode;
+
+fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
+    let kind = EntryKind::Normal;
+    let entry = |index| LogEntry { index, term, kind, data: Bytes::new() };
+    LogWrite {
+        hard_state: Some(HardState { term, vote: 0, commit: 0 }),
+        entries: indexes.map(entry).collect(),
+    }
+}
+
+fn founded() -> (MemoryDisk, MemoryStore) {
+    let disk = MemoryDisk::new();
+    let mut store = disk.open();
+    let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+    let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+    let identity = Identity {
+        cluster: 1,
+        node: founding.members[0].node,
+        incarnation: 1,
+        address: "127.0.0.1:7400".to_owned(),
+        uid: 1,
+    };
+    store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
+    (disk, store)
+}
+
+fn large() -> LogWrite {
+    let mut large = write(2, 2..=40);
+    for entry in &mut large.entries {
+        entry.data = Bytes::from(vec![7; 100_000]);
+    }
+    large.hard_state = Some(HardState { term: 2, vote: 1, commit: 39 });
+    large
+}
+
+#[test]
+fn a_large_write_is_stored_in_parts_and_whole() {
+    let (disk, mut store) = founded();
+    let large = large();
+    append(&mut store, large.clone(), || {}).unwrap();
+    drop(store);
+    let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+    assert_eq!(boot.entries, large.entries);
+    assert_eq!(Some(boot.hard_state), large.hard_state);
+}
+
+#[test]
+fn a_merged_write_is_what_both_would_have_left() {
+    let mut merged = write(1, 5..=9);
+    merge(&mut merged, write(2, 7..=8));
+    let left: Vec<_> = merged.entries.iter().map(|entry| (entry.index, entry.term)).collect();
+    assert_eq!(left, [(5, 1), (6, 1), (7, 2), (8, 2)]);
+    assert_eq!(merged.hard_state.unwrap().term, 2);
+    merge(&mut merged, LogWrite { hard_state: None, entries: Vec::new() });
+    assert_eq!(merged.entries.len(), 4);
+    assert_eq!(merged.hard_state.unwrap().term, 2);
+}
+
+#[test]
+fn identity_and_promise_are_written_in_their_turn() {
+    let (disk, store) = founded();
+    let identity = store.identity().cloned().unwrap();
+    let identity = Identity { address: "elsewhere:1".to_owned(), ..identity };
+    let ballot = Ballot { round: 3, proposer: 1 };
+    let promise = Promise { ballot, pledge: None };
+    let (done, written) = unbounded();
+    let thread = Disk::start(Box::new(store), done).unwrap();
+    thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
+    thread.submit(DiskOp::Promise { number: 2, promise: promise.clone() });
+    thread.submit(DiskOp::Write { number: 3, write: write(1, 4..=4) });
+    thread.submit(DiskOp::Identify { number: 4, identity: identity.clone() });
+    thread.submit(DiskOp::Removed { number: 5 });
+    drop(thread);
+    let numbers = written.iter().map(|input| match input {
+        Input::Written { number } => number,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    let mut store = disk.open();
+    assert_eq!((store.identity(), store.promise()), (Some(&identity), &promise));
+    let error = store.load(&mut |_| Ok(())).unwrap_err();
+    assert!(matches!(error, StorageError::Removed { .. }), "{error}");
+}
+
+/// A large state from a leader was one write for the watchdog, which stopped the node when its
+/// disk took more than a minute for all of it.
+#[test]
+fn each_call_of_the_store_is_a_step_of_its_own() {
+    let (_, mut store) = founded();
+    let mut steps = 0;
+    append(&mut store, large(), || steps += 1).unwrap();
+    assert!(steps >= 4, "{steps}");
+
+    let mut machine = Machine::new();
+    let request = |seq, command| {
+        let session = crate::znode::SessionId(1);
+        Request { session, holder: 1, seq, acked: 0, command }
+    };
+    let create = |seq| {
+        let (path, data) = (format!("/{seq}"), Bytes::from(vec![7; 100_000]));
+        request(seq, Command::Op(Op::Create { path, data, mode: CreateMode::Persistent }))
+    };
+    let open = Command::Open { secret: [0; 16], timeout_ms: 1000, owner: 1, base: 0 };
+    let requests = [request(0, open)].into_iter().chain((1..20).map(create)).collect();
+    machine.apply(1, &Batch { time: 1, requests });
+    let chunks = ChunkWriter::full(machine.state()).count();
+    assert!(chunks > 20);
+    let meta = SnapshotMeta {
+        index: 100,
+        term: 2,
+        zxid: machine.zxid(),
+        hash: machine.hash(),
+        voting: crate::node::message::Voting { voters: vec![1], ..Default::default() },
+    };
+    let hard_state = HardState { term: 2, vote: 0, commit: 100 };
+    let mut steps = 0;
+    install(&mut store, hard_state, &meta, machine.state(), || steps += 1).unwrap();
+    assert_eq!(steps, 1 + chunks + 2);
+}
+
+/// A store whose checkpoints wait before each chunk until the test lets them go on.
+struct Held {
+    store: MemoryStore,
+    chunks: Receiver<()>,
+}
+
+struct HeldCheckpointer {
+    inner: Box<dyn Checkpointer>,
+    chunks: Receiver<()>,
+}
+
+impl Checkpointer for HeldCheckpointer {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        self.inner.begin(full)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        let _ = self.chunks.recv();
+        self.inner.put_chunk(chunk)
+    }
+
+    fn finish(&mut self) -> Result<(), StorageError> {
+        self.inner.finish()
+    }
+}
+
+impl LogStore for Held {
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        let (inner, chunks) = (self.store.checkpointer()?, self.chunks.clone());
+        Ok(Box::new(HeldCheckpointer { inner, chunks }))
+    }
+
+    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+        self.store.append(write)
+    }
+
+    fn commit_checkpoint(
+        &mut self,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+    ) -> Result<(), StorageError> {
+        self.store.commit_checkpoint(meta, log)
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        self.store.identity()
+    }
+
+    fn promise(&self) -> &Promise {
+        self.store.promise()
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        self.store.set_identity(identity)
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        self.store.keep_promise(promise)
+    }
+
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.store.mark_removed()
+    }
+
+    fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        self.store.found(identity, hard_state, meta, chunks)
+    }
+
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+        self.store.load(sink)
+    }
+}
+
+fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
+    let voting = crate::node::message::Voting { voters: vec![1], ..Default::default() };
+    SnapshotMeta { index, term: 1, zxid: machine.zxid(), hash: machine.hash(), voting }
+}
+
+fn held_thread() -> (MemoryDisk, Disk, Sender<()>, Receiver<Input>, Machine) {
+    let (disk, store) = founded();
+    let (go_on, chunks) = unbounded();
+    let (done, inputs) = unbounded();
+    let thread = Disk::start(Box::new(Held { store, chunks }), done).unwrap();
+    let mut machine = Machine::new();
+    thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
+    assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 1 }));
+    let (meta, state, dirty) = (meta(&machine, 2), machine.state(), machine.take_dirty());
+    thread.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 3 });
+    (disk, thread, go_on, inputs, machine)
+}
+
+#[test]
+fn a_write_does_not_wait_for_a_checkpoint() {
+    let (disk, thread, go_on, inputs, _) = held_thread();
+    for number in 2..20 {
+        thread.submit(DiskOp::Write { number, write: write(1, number + 2..=number + 2) });
+        assert!(matches!(inputs.recv().unwrap(), Input::Written { number: n } if n == number));
+    }
+    drop(go_on);
+    assert!(matches!(inputs.recv().unwrap(), Input::CheckpointDone { index: 2 }));
+    drop(thread);
+    let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+    assert_eq!((boot.checkpoint.index, boot.entries[0].index), (2, 3));
+    assert_eq!(boot.entries.last().unwrap().index, 21);
+}
+
+#[test]
+fn a_state_from_the_leader_takes_the_place_of_a_checkpoint_under_way() {
+    let (disk, thread, go_on, inputs, machine) = held_thread();
+    let hard_state = HardState { term: 2, vote: 0, commit: 100 };
+    let (meta, state) = (meta(&machine, 100), machine.state());
+    thread.submit(DiskOp::Install { number: 2, hard_state, meta, state });
+    // Both are held at their chunks.
+    drop(go_on);
+    assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 2 }));
+    drop(thread);
+    assert!(inputs.try_recv().is_err(), "the checkpoint is done, too");
+    let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+    assert_eq!((boot.checkpoint.index, boot.entries.len()), (100, 0));
+}
+
+#[test]
+fn a_checkpoint_under_way_does_not_hold_up_the_end() {
+    let (disk, thread, go_on, inputs, _) = held_thread();
+    thread.submit(DiskOp::Write { number: 2, write: write(1, 4..=4) });
+    // One chunk, whichever it waits for; there are more.
+    let ending = std::thread::spawn(move || drop(thread));
+    while !ending.is_finished() {
+        let _ = go_on.send(());
+        std::thread::yield_now();
+    }
+    ending.join().unwrap();
+    assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 2 }));
+    let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+    assert_eq!(boot.entries.last().unwrap().index, 4);
+}
+
+/// A store some of whose calls fail without harm before they succeed, as often as is said.
+struct Reluctant {
+    store: MemoryStore,
+    begins: usize,
+    chunks: usize,
+    promises: usize,
+}
+
+impl Reluctant {
+    fn refuses(left: &mut usize) -> Result<(), StorageError> {
+        if *left == 0 {
+            return Ok(());
+        }
+        *left -= 1;
+        let (what, reason) = ("opening".to_owned(), "too many open files".to_owned());
+        Err(StorageError::Again { what, reason })
+    }
+}
+
+impl LogStore for Reluctant {
+    fn identity(&self) -> Option<&Identity> {
+        self.store.identity()
+    }
+
+    fn promise(&self) -> &Promise {
+        self.store.promise()
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+        self.store.set_identity(identity)
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        Reluctant::refuses(&mut self.promises)?;
+        self.store.keep_promise(promise)
+    }
+
+    fn mark_removed(&mut self) -> Result<(), StorageError> {
+        self.store.mark_removed()
+    }
+
+    fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<(), StorageError> {
+        self.store.found(identity, hard_state, meta, chunks)
+    }
+
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+        self.store.load(sink)
+    }
+
+    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+        self.store.append(write)
+    }
+
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+        let inner = self.store.checkpointer()?;
+        let (begins, chunks) = (self.begins, self.chunks);
+        Ok(Box::new(ReluctantCheckpointer { inner, begins, chunks }))
+    }
+
+    fn commit_checkpoint(
+        &mut self,
+        meta: &SnapshotMeta,
+        log: LogAfter,
+    ) -> Result<(), StorageError> {
+        self.store.commit_checkpoint(meta, log)
+    }
+}
+
+struct ReluctantCheckpointer {
+    inner: Box<dyn Checkpointer>,
+    begins: usize,
+    chunks: usize,
+}
+
+impl Checkpointer for ReluctantCheckpointer {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        Reluctant::refuses(&mut self.begins)?;
+        self.inner.begin(full)
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        Reluctant::refuses(&mut self.chunks)?;
+        self.inner.put_chunk(chunk)
+    }
+
+    fn finish(&mut self) -> Result<(), StorageError> {
+        self.inner.finish()
+    }
+}
+
+/// A moment in which the process had no file to open ended the disk's thread, and stopped the node
+/// for good.
+#[test]
+fn what_has_changed_nothing_is_tried_again() {
+    let (disk, store) = founded();
+    let store = Reluctant { store, begins: 1, chunks: 1, promises: 2 };
+    let (done, written) = unbounded();
+    let thread = Disk::start(Box::new(store), done).unwrap();
+    let machine = Machine::new();
+    let meta = SnapshotMeta {
+        index: 3,
+        term: 1,
+        zxid: machine.zxid(),
+        hash: machine.hash(),
+        voting: crate::node::message::Voting { voters: vec![1], ..Default::default() },
+    };
+    let hard_state = HardState { term: 1, vote: 0, commit: 3 };
+    let append = LogWrite { hard_state: Some(hard_state), ..write(1, 2..=4) };
+    thread.submit(DiskOp::Write { number: 1, write: append });
+    let (state, dirty) = (machine.state(), Dirty::default());
+    thread.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 4 });
+    // The checkpoint fails twice; writes do not wait for it.
+    thread.submit(DiskOp::Write { number: 2, write: write(1, 5..=5) });
+    let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
+    thread.submit(DiskOp::Promise { number: 3, promise: promise.clone() });
+    let told: Vec<Input> = (0..4).map(|_| written.recv().unwrap()).collect();
+    let numbers = told.iter().filter_map(|input| match input {
+        Input::Written { number } => Some(*number),
+        Input::CheckpointDone { index: 3 } => None,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(matches!(told[3], Input::CheckpointDone { .. }), "{told:?}");
+    drop(thread);
+    let mut store = disk.open();
+    assert_eq!(store.promise(), &promise);
+    let boot = store.load(&mut |_| Ok(())).unwrap();
+    assert_eq!((boot.checkpoint.index, boot.entries.last().unwrap().index), (3, 5));
+}
+
+/// Whoever closes a node does not wait until it has files to open again.
+#[test]
+fn a_call_that_is_tried_again_does_not_keep_the_thread() {
+    let (_, store) = founded();
+    let store = Reluctant { store, begins: 0, chunks: 0, promises: usize::MAX };
+    let (done, written) = unbounded();
+    let thread = Disk::start(Box::new(store), done).unwrap();
+    let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
+    thread.submit(DiskOp::Promise { number: 1, promise });
+    drop(thread);
+    assert!(written.iter().all(|input| matches!(input, Input::Failed { .. })));
+}

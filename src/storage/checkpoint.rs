@@ -1,0 +1,275 @@
+//! The checkpoint on disk: sled databases, of which one counts.
+//!
+//! A checkpoint is a full image and the deltas behind it, each a group of
+//! chunks in one database, a *generation*. A full image begins a new generation,
+//! on the side. Nothing here counts by itself: the log names the generation and
+//! the groups, so what was begun and not committed is known for what it is.
+//!
+//! One thread writes chunks, another one commits; what they share is [`Shared`].
+//! A commit takes the lock for a moment only, since all chunks are durable by
+//! then.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::directory::GenerationPaths;
+use super::files::remove_all;
+use super::generation::{Generation, guarded};
+use super::log_body::CheckpointPart;
+use super::record::{ChunkId, encode, first_chunk_chain};
+use super::rules::refuse;
+use super::sled::SledOptions;
+use super::{CheckpointKind, Checkpointer, StorageError};
+
+/// How many times longer than what lives in it the database may be.
+const FILE_BYTES_FACTOR: u64 = 4;
+/// The part of a checkpoint that a generation begins with.
+pub(super) const FIRST_PART: u64 = 1;
+
+/// The databases, and what of them counts.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    paths: GenerationPaths,
+    options: SledOptions,
+    log_id: u64,
+    /// The generation that counts.
+    generation: Generation,
+    /// What of it counts.
+    parts: Vec<CheckpointPart>,
+    next_part: u64,
+    /// Parts that were begun and count for nothing.
+    stale: Vec<u64>,
+    pending: Option<Pending>,
+}
+
+/// A checkpoint on its way.
+#[derive(Debug)]
+struct Pending {
+    /// The new generation of a full checkpoint; a delta goes into the one there is.
+    target: Option<Generation>,
+    part: CheckpointPart,
+    is_finished: bool,
+}
+
+/// What a commit makes count.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) is_full: bool,
+    pub(super) generation: u64,
+    pub(super) parts: Vec<CheckpointPart>,
+}
+
+impl Checkpoints {
+    /// Those of a generation of which these parts count.
+    pub(super) fn new(
+        paths: GenerationPaths,
+        options: SledOptions,
+        log_id: u64,
+        generation: Generation,
+        parts: Vec<CheckpointPart>,
+    ) -> Result<Checkpoints, StorageError> {
+        let counts = |group: &u64| parts.iter().any(|part| part.id == *group);
+        let groups = generation.chunk_groups()?;
+        let last = groups.iter().copied().chain(parts.iter().map(|part| part.id)).max();
+        Ok(Checkpoints {
+            paths,
+            options,
+            log_id,
+            next_part: last.map_or(FIRST_PART, |id| id.saturating_add(1)),
+            stale: groups.into_iter().filter(|group| !counts(group)).collect(),
+            generation,
+            parts,
+            pending: None,
+        })
+    }
+
+    pub(super) fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        self.forget();
+        for part in std::mem::take(&mut self.stale) {
+            self.generation.remove_group(part)?;
+        }
+        let number = self.generation.number();
+        let is_finished = false;
+        if !full && !self.full_is_due()? {
+            let part = empty_part(self.log_id, number, self.next_part);
+            self.next_part += 1;
+            self.pending = Some(Pending { target: None, part, is_finished });
+            return Ok(CheckpointKind::Delta);
+        }
+        let target = Some(self.paths.create(number + 1, &self.options).map_err(uncounted)?);
+        let part = empty_part(self.log_id, number + 1, FIRST_PART);
+        self.pending = Some(Pending { target, part, is_finished });
+        Ok(CheckpointKind::Full)
+    }
+
+    /// Forgets the checkpoint that was begun, and gives back its space.
+    fn forget(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        match pending.target {
+            // Best effort, as when the store is opened.
+            Some(target) => drop(remove_all(&target.abandon())),
+            None => self.stale.push(pending.part.id),
+        }
+    }
+
+    /// Whether a new image costs less than it saves.
+    fn full_is_due(&self) -> Result<bool, StorageError> {
+        let options = &self.options;
+        let base = self.parts.first().map_or(0, |part| part.bytes);
+        let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
+        let file_max = (FILE_BYTES_FACTOR * all).max(options.file_bytes_min);
+        Ok(all - base > base.max(options.delta_bytes_min)
+            || self.parts.len() > options.deltas_max
+            || self.generation.file_bytes()? > file_max)
+    }
+
+    fn pending(&mut self) -> Result<&mut Pending, StorageError> {
+        match &mut self.pending {
+            Some(pending) => Ok(pending),
+            None => refuse("no checkpoint was begun".to_owned()),
+        }
+    }
+
+    /// Does something with the part that is being written, and the database that it goes to.
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let Checkpoints { pending: Some(pending), generation, .. } = self else {
+            return refuse("no checkpoint was begun".to_owned());
+        };
+        let written = match &mut pending.target {
+            Some(target) => write(&mut pending.part, target).map_err(uncounted),
+            None => write(&mut pending.part, generation),
+        };
+        if written.is_err() {
+            self.forget();
+        }
+        written
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        self.write(|part, generation| put_chunk(part, generation, chunk))
+    }
+
+    fn finish(&mut self) -> Result<(), StorageError> {
+        self.write(|_, generation| generation.sync())?;
+        self.pending()?.is_finished = true;
+        Ok(())
+    }
+
+    /// What is to be committed.
+    pub(super) fn finished(&mut self) -> Result<Finished, StorageError> {
+        let (current, parts) = (self.generation.number(), self.parts.clone());
+        let pending = self.pending()?;
+        if !pending.is_finished {
+            return refuse("a commit of a checkpoint that is not finished".to_owned());
+        }
+        let part = pending.part.clone();
+        Ok(match &pending.target {
+            Some(target) => {
+                Finished { is_full: true, generation: target.number(), parts: vec![part] }
+            }
+            None => {
+                let parts = [parts, vec![part]].concat();
+                Finished { is_full: false, generation: current, parts }
+            }
+        })
+    }
+
+    /// The log names it now. Gives the generation that does not count any more.
+    pub(super) fn committed(&mut self, finished: Finished) -> Option<Generation> {
+        self.parts = finished.parts;
+        let target = self.pending.take()?.target?;
+        // Its parts are numbered from the first on again.
+        self.next_part = FIRST_PART + 1;
+        self.stale.clear();
+        Some(std::mem::replace(&mut self.generation, target))
+    }
+}
+
+/// The error of a generation that does not count yet: the one that does is as it was.
+fn uncounted(error: StorageError) -> StorageError {
+    match error {
+        StorageError::Io { what, reason } => StorageError::Again { what, reason },
+        StorageError::NoSpace { what } => {
+            StorageError::Again { what, reason: "no space left on the disk".to_owned() }
+        }
+        other => other,
+    }
+}
+
+fn empty_part(log_id: u64, generation: u64, id: u64) -> CheckpointPart {
+    let chain = first_chunk_chain(log_id, generation, id);
+    CheckpointPart { id, chunks: 0, bytes: 0, chain }
+}
+
+fn put_chunk(
+    part: &mut CheckpointPart,
+    generation: &mut Generation,
+    chunk: &[u8],
+) -> Result<(), StorageError> {
+    let id = ChunkId { group: part.id, number: part.chunks };
+    let record = encode(id, part.chain, chunk);
+    generation.write(&record)?;
+    let Some(chunks) = part.chunks.checked_add(1) else {
+        return refuse("more chunks than can be counted".to_owned());
+    };
+    part.chunks = chunks;
+    part.bytes += record.bytes;
+    part.chain = record.chain;
+    Ok(())
+}
+
+/// Writes the first full image of a new generation, durably.
+pub(super) fn write_first(
+    paths: &GenerationPaths,
+    options: &SledOptions,
+    log_id: u64,
+    number: u64,
+    chunks: &mut dyn Iterator<Item = Vec<u8>>,
+) -> Result<(Generation, CheckpointPart), StorageError> {
+    let mut generation = paths.create(number, options)?;
+    let mut part = empty_part(log_id, number, FIRST_PART);
+    for chunk in chunks {
+        put_chunk(&mut part, &mut generation, &chunk)?;
+    }
+    generation.sync()?;
+    Ok((generation, part))
+}
+
+/// What the thread of the log and that of the checkpoints share: the latter writes by it.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Mutex<Checkpoints>>);
+
+impl Shared {
+    pub(super) fn new(checkpoints: Checkpoints) -> Shared {
+        Shared(Arc::new(Mutex::new(checkpoints)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Checkpoints> {
+        // A panic in the middle of a change leaves a checkpoint that is not finished, which counts
+        // for nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Checkpointer for Shared {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        let mut checkpoints = self.lock();
+        guarded(|| checkpoints.begin(full))
+    }
+
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+        let mut checkpoints = self.lock();
+        guarded(|| checkpoints.put_chunk(chunk))
+    }
+
+    fn finish(&mut self) -> Result<(), StorageError> {
+        let mut checkpoints = self.lock();
+        guarded(|| checkpoints.finish())
+    }
+}

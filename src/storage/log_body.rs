@@ -1,0 +1,60 @@
+//! What the records of the log say.
+//!
+//! | kind | body |
+//! |------|------|
+//! | `W`  | [`LogBody`]: one append |
+//! | `C`  | [`CheckpointBody`]: the checkpoint that counts from here on |
+//! | `E`  | nothing |
+
+use serde::{Deserialize, Serialize};
+
+use super::{HardState, LogEntry, SnapshotMeta};
+
+/// One append.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LogBody {
+    /// The hard state after the write, whether the write changed it or not.
+    pub(super) hard_state: HardState,
+    pub(super) entries: Vec<LogEntry>,
+}
+
+/// The same, to be written.
+#[derive(Debug, Serialize)]
+pub(super) struct LogBodyRef<'a> {
+    pub(super) hard_state: HardState,
+    pub(super) entries: &'a [LogEntry],
+}
+
+/// A checkpoint that counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CheckpointBody {
+    /// The generation that has its chunks.
+    pub(super) generation: u64,
+    /// The full image, and the deltas behind it.
+    pub(super) parts: Vec<CheckpointPart>,
+    pub(super) meta: SnapshotMeta,
+    /// The hard state at the commit.
+    pub(super) hard_state: HardState,
+    /// Entries below this index do not count any more.
+    pub(super) log_from: u64,
+    /// Every record from this sequence number on is kept.
+    pub(super) kept_from: u64,
+}
+
+/// The full image or a delta.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CheckpointPart {
+    /// The group of its chunks.
+    pub(super) id: u64,
+    /// How many chunks there are, how long they are together, and the chain after the last.
+    pub(super) chunks: u32,
+    pub(super) bytes: u64,
+    pub(super) chain: u64,
+}
+
+/// Decodes arbitrary bytes as each of the bodies.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let _ = postcard::take_from_bytes::<LogBody>(bytes);
+    let _ = postcard::take_from_bytes::<CheckpointBody>(bytes);
+}

@@ -1,0 +1,720 @@
+//! The log on disk: records one behind the other, in segments that were made ahead.
+//!
+//! An append is one write into a file that has its length already, and one wait for the device.
+//! [`segments`](super::segments) says where the files come from.
+//!
+//! A record begins at a multiple of eight bytes. Little endian:
+//!
+//! | offset | bytes | meaning                                                             |
+//! |--------|-------|---------------------------------------------------------------------|
+//! | 0      | 4     | `qrec`                                                              |
+//! | 4      | 1     | kind: `W` log write, `C` checkpoint, `E` the segment ends here      |
+//! | 5      | 3     | zero                                                                |
+//! | 8      | 8     | length of the body                                                  |
+//! | 16     | 8     | sequence number: the one before plus one                            |
+//! | 24     | 8     | the chain before this record                                        |
+//! | 32     | n     | the body: postcard                                                  |
+//! | 32 + n | 8     | XXH3 of the log's id, the segment's number, the place in the segment, |
+//! |        |       | and everything before: the chain after this record                  |
+//!
+//! Each record holds the chain before it, so it vouches for all those before it: a record that was
+//! lost, doubled, moved or brought back is found out. The first chain is the log's id.
+//!
+//! What makes an end of the log an end, and not damage:
+//! - At most one record is under way, so a crash tears the last one only. A damaged record with a
+//!   sound one anywhere behind it is damage.
+//! - A segment is left only behind an `E` record that is durable, so a log whose last segment is
+//!   missing does not look as if it ended in the one before.
+//! - The [`Witness`] says, after a pause in the writes and when the store is closed, how far the log
+//!   reached. Not covered is damage to the very last records, when it comes together with a crash
+//!   that left no time for that.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::StorageError;
+use super::files::{create_directory, io_error, sync_directory};
+use super::generation::Generation;
+use super::record::{array, corrupt};
+use super::segments::{
+    Files, HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, write_at,
+};
+
+const MAGIC: &[u8; 4] = b"qrec";
+const PREFIX_BYTES: usize = 32;
+const CHECKSUM_BYTES: usize = 8;
+const ALIGNMENT: usize = 8;
+/// Room that is left in each segment for the record that ends it.
+const END_BYTES: usize = PREFIX_BYTES + CHECKSUM_BYTES;
+/// What the buffer for records keeps of its memory.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+/// The number of the first segment of a log.
+const FIRST_SEGMENT: u64 = 1;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordKind {
+    Write,
+    Checkpoint,
+    End,
+}
+
+impl RecordKind {
+    fn tag(self) -> u8 {
+        match self {
+            RecordKind::Write => b'W',
+            RecordKind::Checkpoint => b'C',
+            RecordKind::End => b'E',
+        }
+    }
+
+    fn parse(tag: u8) -> Option<RecordKind> {
+        match tag {
+            b'W' => Some(RecordKind::Write),
+            b'C' => Some(RecordKind::Checkpoint),
+            b'E' => Some(RecordKind::End),
+            _ => None,
+        }
+    }
+}
+
+/// The last record, and the chain after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) seq: u64,
+    pub(super) chain: u64,
+}
+
+/// A record as it was read, its checksum and its place in the chain verified.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogRecord<'a> {
+    pub(super) kind: RecordKind,
+    pub(super) at: Position,
+    body: &'a [u8],
+}
+
+impl LogRecord<'_> {
+    /// Decodes the body, all of it.
+    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, StorageError> {
+        let seq = self.at.seq;
+        match postcard::take_from_bytes(self.body) {
+            Ok((value, [])) => Ok(value),
+            Ok((_, rest)) => corrupt(format!("log record {seq}: {} bytes too many", rest.len())),
+            Err(error) => corrupt(format!("log record {seq}: {error}")),
+        }
+    }
+}
+
+/// A segment that is kept.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    number: u64,
+    length: u64,
+    /// The sequence number of its first record, or of the one that will be.
+    first_seq: u64,
+}
+
+/// What reading a log has found, and what is needed to go on writing it.
+#[derive(Debug)]
+pub(super) struct Scan {
+    kept: VecDeque<Kept>,
+    /// Where the next record goes in the last segment.
+    offset: usize,
+    pub(super) last: Position,
+}
+
+impl Scan {
+    /// The sequence number of the first record.
+    pub(super) fn first_seq(&self) -> Option<u64> {
+        self.kept.front().map(|kept| kept.first_seq)
+    }
+}
+
+/// An open log.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    dir: PathBuf,
+    id: u64,
+    kept: VecDeque<Kept>,
+    /// The last of the kept.
+    segment: Segment,
+    offset: usize,
+    last: Position,
+    files: Files,
+    /// The record that is written, so that no append allocates.
+    buffer: Vec<u8>,
+}
+
+impl LogFile {
+    /// Makes an empty log in a directory that holds none.
+    pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile, StorageError> {
+        create_directory(dir).map_err(|error| io_error("making the log's directory", &error))?;
+        let first = SegmentId { log: id, number: FIRST_SEGMENT };
+        let segment = Segment::create(dir, first, segment_bytes)?;
+        let kept = Kept { number: first.number, length: segment_bytes, first_seq: 1 };
+        let scan = Scan {
+            kept: VecDeque::from([kept]),
+            offset: HEADER_BYTES,
+            last: Position { seq: 0, chain: id },
+        };
+        LogFile::of(dir, id, segment_bytes, segment, scan)
+    }
+
+    /// Goes on with a log that was read.
+    pub(super) fn resume(
+        dir: &Path,
+        id: u64,
+        segment_bytes: u64,
+        scan: Scan,
+    ) -> Result<LogFile, StorageError> {
+        let (Some(first), Some(last)) = (scan.kept.front(), scan.kept.back()) else {
+            return corrupt("the log has no segment".to_owned());
+        };
+        let io = |error| io_error("clearing the log's directory", &error);
+        // Segments that are not part of the log any more, or not yet.
+        for number in numbers(dir).map_err(io)? {
+            if !(first.number..=last.number).contains(&number) {
+                fs::remove_file(path(dir, number)).map_err(io)?;
+            }
+        }
+        sync_directory(dir).map_err(io)?;
+        let segment = Segment::open(dir, last.number, last.length)?;
+        LogFile::of(dir, id, segment_bytes, segment, scan)
+    }
+
+    fn of(
+        dir: &Path,
+        id: u64,
+        segment_bytes: u64,
+        segment: Segment,
+        scan: Scan,
+    ) -> Result<LogFile, StorageError> {
+        let mut files = Files::start(dir, segment_bytes)?;
+        files.order(SegmentId { log: id, number: segment.number + 1 });
+        let Scan { kept, offset, last } = scan;
+        let buffer = Vec::new();
+        Ok(LogFile { dir: dir.to_owned(), id, kept, segment, offset, last, files, buffer })
+    }
+
+    pub(super) fn last(&self) -> Position {
+        self.last
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Appends a record, durably.
+    pub(super) fn append(
+        &mut self,
+        kind: RecordKind,
+        body: &impl Serialize,
+    ) -> Result<(), StorageError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.resize(PREFIX_BYTES, 0);
+        let mut buffer = postcard::to_extend(body, buffer)
+            .expect("encoding to a Vec fails only for types that have no length, and none is used");
+        let bytes = record_bytes(buffer.len() - PREFIX_BYTES);
+        if self.offset + bytes + END_BYTES > self.segment.length as usize {
+            self.next_segment(bytes)?;
+        }
+        let at = self.seal(kind, &mut buffer);
+        let written = self.write(&buffer, at);
+        // One very large write must not keep its memory for good.
+        buffer.shrink_to(BUFFER_BYTES_MAX);
+        self.buffer = buffer;
+        written
+    }
+
+    /// Completes a record: its prefix, its checksum, and zeros up to the next place for one.
+    fn seal(&self, kind: RecordKind, buffer: &mut Vec<u8>) -> Position {
+        let length = buffer.len() - PREFIX_BYTES;
+        let seq = self.last.seq + 1;
+        buffer[..4].copy_from_slice(MAGIC);
+        buffer[4..8].copy_from_slice(&[kind.tag(), 0, 0, 0]);
+        buffer[8..16].copy_from_slice(&(length as u64).to_le_bytes());
+        buffer[16..24].copy_from_slice(&seq.to_le_bytes());
+        buffer[24..32].copy_from_slice(&self.last.chain.to_le_bytes());
+        let segment = SegmentId { log: self.id, number: self.segment.number };
+        let chain = checksum(segment, self.offset, buffer);
+        buffer.extend_from_slice(&chain.to_le_bytes());
+        buffer.resize(record_bytes(length), 0);
+        Position { seq, chain }
+    }
+
+    /// Writes a sealed record and waits for the device.
+    fn write(&mut self, record: &[u8], at: Position) -> Result<(), StorageError> {
+        let io = |error| io_error("appending to the log", &error);
+        write_at(&self.segment.file, record, self.offset as u64).map_err(io)?;
+        self.segment.file.sync_data().map_err(io)?;
+        self.last = at;
+        self.offset += record.len();
+        Ok(())
+    }
+
+    /// Ends this segment, durably, and goes on in the next, where at least these bytes fit.
+    fn next_segment(&mut self, bytes: usize) -> Result<(), StorageError> {
+        let next = SegmentId { log: self.id, number: self.segment.number + 1 };
+        let segment = match self.files.take(next, (HEADER_BYTES + bytes + END_BYTES) as u64) {
+            // There is no file to open, for now: the one that is open does it for a while longer.
+            Err(StorageError::Again { .. }) => {
+                self.files.order(next);
+                return self.lengthen(bytes);
+            }
+            other => other?,
+        };
+        let mut end = vec![0; PREFIX_BYTES];
+        let at = self.seal(RecordKind::End, &mut end);
+        self.write(&end, at)?;
+        self.kept.push_back(Kept {
+            number: segment.number,
+            length: segment.length,
+            first_seq: self.last.seq + 1,
+        });
+        self.segment = segment;
+        self.offset = HEADER_BYTES;
+        self.files.order(SegmentId { number: next.number + 1, ..next });
+        Ok(())
+    }
+
+    /// Makes this segment long enough for a record, and for some more.
+    fn lengthen(&mut self, bytes: usize) -> Result<(), StorageError> {
+        let needed = (self.offset + bytes + END_BYTES) as u64;
+        let id = SegmentId { log: self.id, number: self.segment.number };
+        self.segment.lengthen(id, needed + self.files.length())?;
+        if let Some(last) = self.kept.back_mut() {
+            last.length = self.segment.length;
+        }
+        Ok(())
+    }
+
+    /// Closes a generation that does not count any more, and removes it, on the thread of the files.
+    pub(super) fn dispose(&self, generation: Generation) {
+        self.files.dispose(generation);
+    }
+
+    /// Gives up the segments in which no record from this one on is.
+    pub(super) fn drop_before(&mut self, seq: u64) {
+        while let (Some(first), Some(second)) = (self.kept.front(), self.kept.get(1))
+            && second.first_seq <= seq
+        {
+            self.files.free(first.number, first.length);
+            self.kept.pop_front();
+        }
+    }
+}
+
+/// Reads arbitrary bytes as a segment.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let segment = SegmentId { log: 1, number: FIRST_SEGMENT };
+    let _ = check_header(bytes, segment);
+    let mut reader = SegmentReader { segment, bytes, offset: 0 };
+    let mut last = None;
+    while let Ok(Some(_)) = reader.next(&mut last) {}
+    let _ = reader.any_behind();
+}
+
+/// Reads a log back, and hands each record on.
+///
+/// # Errors
+/// [`StorageError::Corrupt`] if a record is damaged or missing that is not the last.
+pub(super) fn scan(
+    dir: &Path,
+    id: u64,
+    mut sink: impl FnMut(&LogRecord<'_>) -> Result<(), StorageError>,
+) -> Result<Scan, StorageError> {
+    let io = |error| io_error("reading the log", &error);
+    let present = match numbers(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return corrupt("the log is missing".to_owned());
+        }
+        other => other.map_err(io)?,
+    };
+    let mut kept = VecDeque::new();
+    let mut last: Option<Position> = None;
+    // The place where the log seems to end, and whether it goes on in the next segment.
+    let mut end = (HEADER_BYTES, true);
+    for number in contiguous_end(&present) {
+        let bytes = fs::read(path(dir, *number)).map_err(io)?;
+        let segment = SegmentId { log: id, number: *number };
+        let mut reader = SegmentReader { segment, bytes: &bytes, offset: HEADER_BYTES };
+        if !end.1 {
+            // The log ended before: this one may be made and not used, but no more than that.
+            if check_header(&bytes, segment).is_ok() && reader.any_behind() {
+                return corrupt(format!("the log is damaged before segment {number}"));
+            }
+            continue;
+        }
+        check_header(&bytes, segment)?;
+        let first_seq = last.map_or(0, |last| last.seq + 1);
+        kept.push_back(Kept { number: *number, length: bytes.len() as u64, first_seq });
+        let mut goes_on = false;
+        while let Some(record) = reader.next(&mut last)? {
+            if let Some(kept) = kept.back_mut()
+                && kept.first_seq == 0
+            {
+                kept.first_seq = record.at.seq;
+            }
+            if record.kind == RecordKind::End {
+                goes_on = true;
+                break;
+            }
+            sink(&record)?;
+        }
+        if !goes_on && reader.any_behind() {
+            return corrupt(format!(
+                "record {} of the log is damaged, and there are records behind it",
+                last.map_or(1, |last| last.seq + 1)
+            ));
+        }
+        end = (reader.offset, goes_on);
+    }
+    let Some(last) = last else {
+        return corrupt("the log is empty".to_owned());
+    };
+    if end.1 {
+        return corrupt("the last segment of the log is missing".to_owned());
+    }
+    Ok(Scan { kept, offset: end.0, last })
+}
+
+/// Hands on every sound record of a log, damaged or not, and the chain before it: what the records
+/// are together is for the caller to check.
+pub(super) fn sound_records(
+    dir: &Path,
+    id: u64,
+    mut sink: impl FnMut(&LogRecord<'_>, u64),
+) -> Result<(), StorageError> {
+    let io = |error| io_error("reading the log", &error);
+    for number in numbers(dir).map_err(io)? {
+        let bytes = fs::read(path(dir, number)).map_err(io)?;
+        let segment = SegmentId { log: id, number };
+        let mut reader = SegmentReader { segment, bytes: &bytes, offset: HEADER_BYTES };
+        while reader.offset < bytes.len() {
+            match reader.at(reader.offset) {
+                Some((record, previous, length)) => {
+                    sink(&record, previous);
+                    reader.offset += length;
+                }
+                None => reader.offset += ALIGNMENT,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The numbers that end a list without a gap.
+fn contiguous_end(numbers: &[u64]) -> &[u64] {
+    let gap = numbers.windows(2).rposition(|pair| pair[1] != pair[0] + 1);
+    &numbers[gap.map_or(0, |place| place + 1)..]
+}
+
+/// Reads the records of one segment.
+struct SegmentReader<'a> {
+    segment: SegmentId,
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> SegmentReader<'a> {
+    /// The next record, if there is a sound one; `last` is the one before.
+    fn next(&mut self, last: &mut Option<Position>) -> Result<Option<LogRecord<'a>>, StorageError> {
+        let Some((record, previous, length)) = self.at(self.offset) else {
+            return Ok(None);
+        };
+        // What is before the oldest segment is gone, except of the first of all.
+        let is_first = self.segment.number == FIRST_SEGMENT;
+        let before = last.or(is_first.then_some(Position { seq: 0, chain: self.segment.log }));
+        if let Some(before) = before
+            && (before.seq.checked_add(1) != Some(record.at.seq) || before.chain != previous)
+        {
+            let seq = record.at.seq;
+            return corrupt(format!("log record {seq} does not follow record {}", before.seq));
+        }
+        *last = Some(record.at);
+        self.offset += length;
+        Ok(Some(record))
+    }
+
+    /// Whether there is a sound record anywhere behind this place.
+    fn any_behind(&self) -> bool {
+        let places = (self.offset..self.bytes.len()).step_by(ALIGNMENT);
+        places.into_iter().any(|place| self.at(place).is_some())
+    }
+
+    /// The record at a place, the chain before it and the bytes that it takes, if it is sound.
+    fn at(&self, offset: usize) -> Option<(LogRecord<'a>, u64, usize)> {
+        let rest = self.bytes.get(offset..)?;
+        let prefix = rest.get(..PREFIX_BYTES)?;
+        if !prefix.starts_with(MAGIC) {
+            return None;
+        }
+        let kind = RecordKind::parse(prefix[4])?;
+        let field =
+            |start: usize| prefix.get(start..start + 8).and_then(array).map(u64::from_le_bytes);
+        let length = usize::try_from(field(8)?).ok()?;
+        let end = PREFIX_BYTES.checked_add(length)?;
+        let stored = rest.get(end..end.checked_add(CHECKSUM_BYTES)?)?;
+        let chain = u64::from_le_bytes(array(stored)?);
+        if checksum(self.segment, offset, &rest[..end]) != chain {
+            return None;
+        }
+        let at = Position { seq: field(16)?, chain };
+        let record = LogRecord { kind, at, body: &rest[PREFIX_BYTES..end] };
+        Some((record, field(24)?, record_bytes(length)))
+    }
+}
+
+/// The bytes that a record takes, with a body of this length.
+fn record_bytes(length: usize) -> usize {
+    (PREFIX_BYTES + length + CHECKSUM_BYTES).next_multiple_of(ALIGNMENT)
+}
+
+fn checksum(segment: SegmentId, offset: usize, bytes: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    for field in [segment.log, segment.number, offset as u64] {
+        hash.update(&field.to_le_bytes());
+    }
+    hash.update(bytes);
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::segments;
+
+    const ID: u64 = 77;
+    const SEGMENT: u64 = 2048;
+
+    /// What a log holds: the sequence numbers and bodies of its writes.
+    fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan), StorageError> {
+        let mut found = Vec::new();
+        let scan = scan(dir, ID, |record| {
+            found.push((record.at.seq, record.decode::<String>()?));
+            Ok(())
+        })?;
+        Ok((found, scan))
+    }
+
+    fn body(number: usize) -> String {
+        format!("record {number} ").repeat(10)
+    }
+
+    /// A log with so many records.
+    fn written(dir: &Path, count: usize) -> LogFile {
+        let mut log = LogFile::create(dir, ID, SEGMENT).unwrap();
+        (0..count).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        log
+    }
+
+    fn refused(dir: &Path) -> String {
+        match read(dir) {
+            Err(StorageError::Corrupt { what }) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn golden_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogFile::create(dir.path(), ID, 1024).unwrap();
+        log.append(RecordKind::Write, &"one").unwrap();
+        log.append(RecordKind::Checkpoint, &"a second record").unwrap();
+        let end = log.offset;
+        drop(log);
+        let bytes = fs::read(path(dir.path(), 1)).unwrap();
+        let mut golden = crate::golden::Golden::new("log");
+        golden.sample("segment header", &bytes[..48]);
+        golden.sample("records", &bytes[HEADER_BYTES..end]);
+        golden.check();
+    }
+
+    #[test]
+    fn log_goes_on_in_further_segments_and_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = written(dir.path(), 50);
+        assert!(log.kept.len() > 3, "{:?}", log.kept);
+        for count in 50..60 {
+            let last = log.last();
+            drop(log);
+            let (found, scan) = read(dir.path()).unwrap();
+            let bodies: Vec<String> = found.iter().map(|(_, body)| body.clone()).collect();
+            assert_eq!(bodies, (0..count).map(body).collect::<Vec<_>>());
+            assert_eq!(scan.last, last);
+            log = LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap();
+            log.append(RecordKind::Write, &body(count)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_record_longer_than_a_segment_has_one_of_its_own_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = written(dir.path(), 2);
+        let long = "long ".repeat(5000);
+        log.append(RecordKind::Write, &long).unwrap();
+        log.append(RecordKind::Write, &body(4)).unwrap();
+        drop(log);
+        let (found, _) = read(dir.path()).unwrap();
+        assert_eq!(found.len(), 4);
+        assert_eq!((&found[2].1, &found[3].1), (&long, &body(4)));
+    }
+
+    #[test]
+    fn a_segment_that_cannot_be_left_is_made_longer() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = written(dir.path(), 3);
+        log.lengthen(100_000).unwrap();
+        let long = "long ".repeat(20_000);
+        log.append(RecordKind::Write, &long).unwrap();
+        (4..8).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        assert_eq!(log.kept.len(), 1);
+        (8..60).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+        assert!(log.kept.len() > 1);
+        drop(log);
+        let file = path(dir.path(), 1);
+        let sound = fs::read(&file).unwrap();
+        // A crash may leave the old header with the new length.
+        let old = segments::header(SegmentId { log: ID, number: 1 }, SEGMENT);
+        for header in [&sound[..HEADER_BYTES], &old[..]] {
+            fs::write(&file, [header, &sound[HEADER_BYTES..]].concat()).unwrap();
+            let (found, _) = read(dir.path()).unwrap();
+            assert_eq!((found.len(), &found[3].1), (60, &long));
+        }
+        fs::write(&file, &sound[..sound.len() - 8]).unwrap();
+        assert!(refused(dir.path()).contains("cut short"));
+    }
+
+    #[test]
+    fn segments_that_are_not_needed_are_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogFile::create(dir.path(), ID, SEGMENT).unwrap();
+        let mut seq = 0;
+        for number in 0..1000 {
+            log.append(RecordKind::Write, &body(number)).unwrap();
+            seq = log.last().seq;
+            log.drop_before(seq);
+        }
+        let kept: Vec<u64> = log.kept.iter().map(|kept| kept.number).collect();
+        drop(log);
+        let present = numbers(dir.path()).unwrap();
+        assert!(present.len() <= kept.len() + SPARE, "{present:?}, {kept:?}");
+        let (found, scan) = read(dir.path()).unwrap();
+        assert_eq!(found.last().unwrap().0, seq);
+        assert!(scan.first_seq().unwrap() > 900);
+    }
+
+    /// The segments that are made ahead or kept to be used again.
+    const SPARE: usize = 6;
+
+    #[test]
+    fn a_torn_last_record_is_no_part_of_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = written(dir.path(), 3);
+        let begin = log.offset;
+        log.append(RecordKind::Write, &body(3)).unwrap();
+        let end = log.offset;
+        drop(log);
+        let file = path(dir.path(), 1);
+        let sound = fs::read(&file).unwrap();
+        for cut in (begin..end).step_by(8) {
+            let mut torn = sound.clone();
+            torn[cut..end].fill(0);
+            fs::write(&file, &torn).unwrap();
+            let (found, scan) = read(dir.path()).unwrap();
+            assert_eq!((found.len(), scan.last.seq, scan.offset), (3, 3, begin), "cut at {cut}");
+        }
+        // What is written instead takes its place.
+        let (_, scan) = read(dir.path()).unwrap();
+        let mut log = LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap();
+        log.append(RecordKind::Write, &"instead").unwrap();
+        drop(log);
+        assert_eq!(read(dir.path()).unwrap().0[3], (4, "instead".to_owned()));
+    }
+
+    #[test]
+    fn a_damaged_record_that_is_not_the_last_is_found_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = written(dir.path(), 40);
+        let (segments, end) = (log.kept.clone(), log.offset);
+        drop(log);
+        for kept in &segments {
+            let file = path(dir.path(), kept.number);
+            let sound = fs::read(&file).unwrap();
+            let last = kept.number == segments.back().unwrap().number;
+            let behind = if last { end - 200 } else { sound.len() };
+            for place in (0..behind).step_by(40) {
+                let mut damaged = sound.clone();
+                damaged[place] ^= 1;
+                fs::write(&file, &damaged).unwrap();
+                // Zeros, in the header or behind the last record, may change.
+                if let Ok((found, _)) = read(dir.path()) {
+                    assert_eq!(found.len(), 40, "segment {} at {place}", kept.number);
+                }
+            }
+            fs::write(&file, &sound).unwrap();
+        }
+        assert_eq!(read(dir.path()).unwrap().0.len(), 40);
+    }
+
+    #[test]
+    fn a_missing_segment_is_found_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = written(dir.path(), 40);
+        let numbers: Vec<u64> = log.kept.iter().map(|kept| kept.number).collect();
+        drop(log);
+        let ahead = numbers.last().unwrap() + 1;
+        for number in &numbers {
+            let file = path(dir.path(), *number);
+            let sound = fs::read(&file).unwrap();
+            fs::remove_file(&file).unwrap();
+            // Without its beginning a log is sound in itself: the checkpoint says what is needed.
+            match read(dir.path()) {
+                Ok((_, scan)) => assert!(scan.first_seq().unwrap() > 1),
+                Err(error) => assert!(matches!(error, StorageError::Corrupt { .. }), "{error}"),
+            }
+            fs::write(&file, &sound).unwrap();
+        }
+        let _ = fs::remove_file(path(dir.path(), ahead));
+        fs::remove_file(path(dir.path(), ahead - 1)).unwrap();
+        assert!(refused(dir.path()).contains("missing"));
+        for number in &numbers {
+            let _ = fs::remove_file(path(dir.path(), *number));
+        }
+        assert!(refused(dir.path()).contains("empty"));
+    }
+
+    #[test]
+    fn a_segment_that_was_made_and_not_used_is_no_part_of_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = written(dir.path(), 10);
+        let ahead = log.segment.number + 1;
+        drop(log);
+        let sound = read(dir.path()).unwrap().0;
+        let old = fs::read(path(dir.path(), 1)).unwrap();
+        let id = SegmentId { log: ID, number: ahead };
+        let fresh = [&segments::header(id, SEGMENT)[..], &[0; 1536]].concat();
+        // Half made; made of another one, of which the header stands; and whole.
+        for bytes in [&fresh[..700], &old[..], &fresh[..]] {
+            fs::write(path(dir.path(), ahead), bytes).unwrap();
+            let (found, scan) = read(dir.path()).unwrap();
+            assert_eq!(found, sound);
+            drop(LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_log_of_another_store_does_not_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(written(dir.path(), 3));
+        let error = scan(dir.path(), ID + 1, |_| Ok(())).unwrap_err();
+        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    }
+}

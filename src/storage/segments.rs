@@ -1,0 +1,375 @@
+//! The files that the log is written to: made ahead of their use, used again, removed elsewhere.
+//!
+//! A segment is a file of a fixed length that was written through once, so that an append into it
+//! changes no metadata: it is one write and one wait for the device. What takes a file system long
+//! (making, renaming and removing files) happens on a thread of its own, [`Files`], which no append
+//! waits for unless it fills segments faster than they can be made.
+//!
+//! Segments are numbered without gaps. One that holds nothing that is needed becomes the next one:
+//! it is renamed, and its header is written anew. What is left in it of its former life cannot be
+//! taken for the log, since every checksum covers the segment's number.
+//!
+//! A segment begins with a header of [`HEADER_BYTES`], little endian; records follow, see
+//! [`log_file`](super::log_file):
+//!
+//! | offset | bytes | meaning                                   |
+//! |--------|-------|-------------------------------------------|
+//! | 0      | 8     | `qrlogseg`                                |
+//! | 8      | 4     | format, [`FORMAT`]                        |
+//! | 12     | 4     | zero                                      |
+//! | 16     | 8     | the log's id                              |
+//! | 24     | 8     | the segment's number                      |
+//! | 32     | 8     | the length of the file, at least          |
+//! | 40     | 8     | XXH3 of everything before                 |
+//! | 48     | 464   | zero                                      |
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::StorageError;
+use super::files::{create_file, io_error, remove_all, sync_directory};
+use super::generation::Generation;
+use super::record::{array, corrupt};
+
+const MAGIC: &[u8; 8] = b"qrlogseg";
+pub(super) const FORMAT: u32 = 1;
+/// A sector, so that no record shares one with the header.
+pub(super) const HEADER_BYTES: usize = 512;
+const SEALED_BYTES: usize = 40;
+/// How many segments are kept to be used again, besides the one that is made ahead.
+const SPARE_MAX: usize = 4;
+/// How much shorter a large file gets in one step, before it is removed.
+const SHRINK_BYTES: u64 = 4 << 20;
+/// How much is written at once while a segment is made.
+const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Which segment of which log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SegmentId {
+    pub(super) log: u64,
+    pub(super) number: u64,
+}
+
+/// Where a segment lives.
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:012}"))
+}
+
+/// The numbers of the segments in a directory, in order.
+pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let name = name.to_str().unwrap_or_default();
+        if name.len() >= 12
+            && name.bytes().all(|byte| byte.is_ascii_digit())
+            && let Ok(number) = name.parse()
+        {
+            numbers.push(number);
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// What a segment begins with.
+pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    for (place, field) in [id.log, id.number, length].into_iter().enumerate() {
+        let start = 16 + 8 * place;
+        header[start..start + 8].copy_from_slice(&field.to_le_bytes());
+    }
+    let checksum = xxh3_64(&header[..SEALED_BYTES]);
+    header[SEALED_BYTES..SEALED_BYTES + 8].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+/// Checks that these bytes are a whole segment, begun as this one.
+pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<(), StorageError> {
+    let number = id.number;
+    let field = |start: usize| -> Option<u64> {
+        bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
+    };
+    let sealed = bytes.get(..SEALED_BYTES).filter(|sealed| sealed.starts_with(MAGIC));
+    if sealed.map(xxh3_64) != field(SEALED_BYTES) || sealed.is_none() {
+        return corrupt(format!("segment {number} of the log has a damaged header"));
+    }
+    let format = field(8).map_or(0, |field| field as u32);
+    if format != FORMAT {
+        return Err(StorageError::Version {
+            what: format!("a log of format {format}, this version reads {FORMAT}"),
+        });
+    }
+    if field(16) != Some(id.log) || field(24) != Some(number) {
+        return corrupt(format!("segment {number} of the log is another one"));
+    }
+    // A crash may come between the steps that make it longer.
+    if field(32).is_none_or(|length| length > bytes.len() as u64) {
+        return corrupt(format!("segment {number} of the log is cut short"));
+    }
+    Ok(())
+}
+
+/// A segment to write to.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) file: File,
+    pub(super) length: u64,
+}
+
+impl Segment {
+    /// Opens a segment that was read before.
+    pub(super) fn open(dir: &Path, number: u64, length: u64) -> Result<Segment, StorageError> {
+        let file = File::options().read(true).write(true).open(path(dir, number));
+        let file = file.map_err(|error| io_error("opening a segment of the log", &error))?;
+        Ok(Segment { number, file, length })
+    }
+
+    /// Makes a segment, durably.
+    pub(super) fn create(dir: &Path, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+        let mut file = create_file(&path(dir, id.number))?;
+        let write = |file: &mut File| -> io::Result<()> {
+            file.write_all(&header(id, length))?;
+            let mut left = length - HEADER_BYTES as u64;
+            while left > 0 {
+                let piece = left.min(ZEROS.len() as u64);
+                file.write_all(&ZEROS[..piece as usize])?;
+                left -= piece;
+            }
+            file.sync_all()?;
+            sync_directory(dir)
+        };
+        write(&mut file).map_err(|error| io_error("making a segment of the log", &error))?;
+        Ok(Segment { number: id.number, file, length })
+    }
+
+    /// Makes a segment longer, durably, and only then says so in its header.
+    pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<(), StorageError> {
+        let io = |error| io_error("lengthening a segment of the log", &error);
+        let mut end = self.length;
+        while end < length {
+            let piece = (length - end).min(ZEROS.len() as u64);
+            write_at(&self.file, &ZEROS[..piece as usize], end).map_err(io)?;
+            end += piece;
+        }
+        self.file.sync_all().map_err(io)?;
+        // Durable with the next append.
+        write_at(&self.file, &header(id, length), 0).map_err(io)?;
+        self.length = length;
+        Ok(())
+    }
+
+    /// Makes a segment of another one that is not needed any more, durably.
+    fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+        let io = |error| io_error("using a segment of the log again", &error);
+        let segment = Segment::open(dir, old, length)?;
+        // The name first, durably: under its new name an old header is that of a segment which is
+        // not used yet, and under its old name a new one would look like damage.
+        fs::rename(path(dir, old), path(dir, id.number)).map_err(io)?;
+        sync_directory(dir).map_err(io)?;
+        write_at(&segment.file, &header(id, length), 0).map_err(io)?;
+        segment.file.sync_data().map_err(io)?;
+        Ok(Segment { number: id.number, ..segment })
+    }
+}
+
+/// Writes at a place of a file.
+#[cfg(unix)]
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+/// Writes at a place of a file.
+#[cfg(not(unix))]
+pub(super) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    use std::io::{Seek, SeekFrom};
+    file.seek(SeekFrom::Start(offset))?;
+    file.write_all(bytes)
+}
+
+/// What the thread of the files is asked for.
+enum Order {
+    Make(SegmentId),
+    /// A generation that does not count any more.
+    Dispose(Generation),
+    /// The oldest segment is not needed any more.
+    Free {
+        number: u64,
+        length: u64,
+    },
+}
+
+/// The thread that makes segments and disposes of them.
+#[derive(Debug)]
+pub(super) struct Files {
+    dir: PathBuf,
+    length: u64,
+    orders: Option<Sender<Order>>,
+    made: Receiver<Result<Segment, StorageError>>,
+    /// Whether a segment was ordered and not taken yet.
+    ordered: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Files {
+    /// Starts the thread, for segments of this length. It ends when this is dropped.
+    pub(super) fn start(dir: &Path, length: u64) -> Result<Files, StorageError> {
+        let (orders, queue) = unbounded();
+        // One segment is made ahead.
+        let (done, made) = bounded(1);
+        let mut worker = Worker {
+            dir: dir.to_owned(),
+            length,
+            spare: VecDeque::new(),
+            disposed: VecDeque::new(),
+            queue,
+            done,
+        };
+        let thread = std::thread::Builder::new()
+            .name("quorate-files".to_owned())
+            .spawn(move || worker.run())
+            .map_err(|error| io_error("starting the thread of the log's files", &error))?;
+        let (dir, orders, thread) = (dir.to_owned(), Some(orders), Some(thread));
+        Ok(Files { dir, length, orders, made, ordered: false, thread })
+    }
+
+    /// Has the next segment made, for [`Files::take`].
+    pub(super) fn order(&mut self, id: SegmentId) {
+        if !self.ordered {
+            self.send(Order::Make(id));
+            self.ordered = true;
+        }
+    }
+
+    /// The next segment, of at least this length. Waits for it if it is not made yet.
+    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+        let ahead = if std::mem::take(&mut self.ordered) { self.made.recv().ok() } else { None };
+        match ahead {
+            Some(Ok(segment)) if segment.number == id.number && segment.length >= length => {
+                Ok(segment)
+            }
+            // What went wrong a while ago may go well now.
+            _ => Segment::create(&self.dir, id, length.max(self.length)),
+        }
+    }
+
+    /// How long a segment is, unless a record wants more.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Gives up the oldest segment.
+    pub(super) fn free(&self, number: u64, length: u64) {
+        self.send(Order::Free { number, length });
+    }
+
+    /// Closes a generation that does not count any more, and removes it.
+    pub(super) fn dispose(&self, generation: Generation) {
+        self.send(Order::Dispose(generation));
+    }
+
+    fn send(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // A thread that is gone makes nothing ahead any more; `take` does without.
+            let _ = orders.send(order);
+        }
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        // It may be waiting for somebody to take what it has made.
+        while self.made.recv().is_ok() {}
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    dir: PathBuf,
+    length: u64,
+    /// Segments that are not needed any more, oldest first.
+    spare: VecDeque<u64>,
+    /// Directories of generations that are being removed.
+    disposed: VecDeque<PathBuf>,
+    queue: Receiver<Order>,
+    done: Sender<Result<Segment, StorageError>>,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        loop {
+            let order = if self.disposed.is_empty() {
+                self.queue.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                self.queue.try_recv()
+            };
+            match order {
+                Ok(order) => self.perform(order),
+                Err(TryRecvError::Empty) => self.remove_some(),
+                // What is not removed yet, the next start removes.
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn perform(&mut self, order: Order) {
+        match order {
+            Order::Make(id) => {
+                let made = match self.spare.pop_front() {
+                    Some(old) => Segment::reuse(&self.dir, old, id, self.length),
+                    None => Segment::create(&self.dir, id, self.length),
+                };
+                // Nobody takes it any more if the log is being closed.
+                let _ = self.done.send(made);
+            }
+            Order::Free { number, length } => {
+                if length == self.length {
+                    self.spare.push_back(number);
+                } else {
+                    self.remove(number);
+                }
+                while self.spare.len() > SPARE_MAX
+                    && let Some(oldest) = self.spare.pop_front()
+                {
+                    self.remove(oldest);
+                }
+            }
+            Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        // Only space, which the next start gets back.
+        let _ = fs::remove_file(path(&self.dir, number));
+    }
+
+    /// Removes a part of what is to be removed. A large file goes in steps: a file system that
+    /// discards the blocks of a removed file has everybody wait for that.
+    fn remove_some(&mut self) {
+        let Some(directory) = self.disposed.front() else { return };
+        let shrink = || -> io::Result<bool> {
+            let file = File::options().write(true).open(Generation::database_in(directory))?;
+            let length = file.metadata()?.len();
+            file.set_len(length.saturating_sub(SHRINK_BYTES))?;
+            file.sync_data()?;
+            Ok(length <= SHRINK_BYTES)
+        };
+        // What cannot be shrunk is removed as it is; what cannot be removed, the next start removes.
+        if shrink().unwrap_or(true) {
+            let _ = remove_all(directory);
+            self.disposed.pop_front();
+        }
+    }
+}

@@ -2,6 +2,9 @@
 //!
 //! The numbers are those of the rows on ACLs in `tests/semantics`.
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 #[cfg(feature = "tls")]
 #[path = "port/authority.rs"]
 mod authority;
@@ -507,13 +510,11 @@ fn lists_and_sessions_are_bounded() {
 #[cfg(feature = "tls")]
 #[test]
 fn certificates_are_known_without_asking() {
-    use std::net::TcpListener;
     use std::time::Duration;
 
     let authority = authority::Authority::new();
     let dir = tempfile::tempdir().unwrap();
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let peers = listeners.map(|listener| listener.local_addr().unwrap().to_string());
+    let peers = addresses::addresses(2);
     let of = |name: &str| Id::new("x509", format!("CN={name}"));
     let start = |place: usize, name: &str| {
         Coordinator::builder()

@@ -1,7 +1,9 @@
 //! The program `quorate` on real files.
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -15,10 +17,6 @@ fn quorate(arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
 fn member(address: &str, dir: &Path) -> Coordinator {
     let member = Coordinator::builder().advertise(address).data_dir(dir).join([address]).unwrap();
     member.wait_ready(Duration::from_secs(60)).unwrap();
@@ -30,7 +28,7 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     let work = tempfile::tempdir().unwrap();
     let path = |name: &str| work.path().join(name).to_str().unwrap().to_owned();
     let (data, backup, new) = (path("data"), path("backup"), path("new"));
-    let address = free_address();
+    let address = addresses::address();
     let first = member(&address, Path::new(&data));
     first.session().create("/kept", b"1", CreateMode::Persistent).unwrap();
     first.backup(&backup).unwrap();
@@ -51,7 +49,7 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     let (code, told, _) = quorate(&["verify", &backup]);
     assert_eq!(code, 0);
     assert!(told.contains("5 znodes"), "{told}");
-    let restored_at = free_address();
+    let restored_at = addresses::address();
     let (code, told, error) = quorate(&["restore", &backup, &new, "--address", &restored_at]);
     assert_eq!(code, 0, "{error}");
     assert!(told.contains("founded cluster") && told.contains(&restored_at), "{told}");

@@ -3,12 +3,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "deadlines")]
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quorate::{Coordinator, CreateMode, Error};
+
+use addresses::addresses;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -21,11 +25,7 @@ struct Fleet {
 impl Fleet {
     /// A cluster of three that has a znode `/precious`, and is stopped.
     fn stopped() -> Fleet {
-        let listeners: Vec<TcpListener> =
-            (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses = listeners.iter().map(|one| one.local_addr().unwrap().to_string()).collect();
-        drop(listeners);
-        let fleet = Fleet { work: tempfile::tempdir().unwrap(), addresses };
+        let fleet = Fleet { work: tempfile::tempdir().unwrap(), addresses: addresses(3) };
         let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
         for member in &members {
             member.wait_ready(PATIENCE).unwrap();
@@ -235,9 +235,7 @@ fn a_lost_majority_is_named_by_those_who_have_lost_it() {
 #[test]
 fn an_instance_alone_on_its_list_does_not_start_from_a_damaged_directory() {
     let work = tempfile::tempdir().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    let address = addresses::address();
     let join = || Coordinator::builder().data_dir(work.path().join("data")).join([&address]);
     let member = join().unwrap();
     member.wait_ready(PATIENCE).unwrap();

@@ -1,5 +1,8 @@
 //! Durations so long that no clock reaches their end: "wait for ever", as users write it.
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 use std::time::Duration;
 
 use quorate::recipes::{
@@ -51,8 +54,7 @@ fn settings_may_be_for_ever() {
     cluster.node(0).session().create("/a", b"", CreateMode::Persistent).unwrap();
 
     let dir = tempfile::tempdir().unwrap();
-    let free =
-        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = addresses::address();
     let alone = Coordinator::builder()
         .data_dir(dir.path())
         .session_timeout(EVER)

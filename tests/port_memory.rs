@@ -2,13 +2,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 #[cfg(feature = "tls")]
 #[path = "port/authority.rs"]
 mod authority;
 
 use std::alloc::System;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use quorate::{Coordinator, Secret, Security};
@@ -27,7 +30,7 @@ const STRANGERS_MAX: usize = 64;
 /// The most that is allocated while a member is visited by 200 of these.
 fn cost(security: Security, says: &[u8]) -> usize {
     let dir = tempfile::tempdir().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = addresses::address();
     let builder = Coordinator::builder().data_dir(dir.path().join("data")).security(security);
     let member = builder.join([&free]).unwrap();
     member.wait_ready(PATIENCE).unwrap();

@@ -2,6 +2,9 @@
 //!
 //! One test, since a process has one subscriber.
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +12,8 @@ use quorate::{Coordinator, CreateMode};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use addresses::address;
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,10 +56,6 @@ impl Subscriber for Alarms {
     fn exit(&self, _: &Id) {}
 }
 
-fn free_address() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
 #[test]
 fn nobody_is_warned_while_all_is_well() {
     let alarms = Alarms::default();
@@ -65,7 +66,7 @@ fn nobody_is_warned_while_all_is_well() {
         assert!(told.is_empty(), "{when}: {told:#?}");
     };
     let dir = tempfile::tempdir().unwrap();
-    let peers = [free_address(), free_address(), free_address()];
+    let peers = [address(), address(), address()];
     // One after the other: the first ones meet nobody yet at the addresses of the others.
     let mut members: Vec<Coordinator> = Vec::new();
     for place in 0..peers.len() {

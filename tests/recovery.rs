@@ -1,9 +1,11 @@
 //! Backups and what they become, and new clusters from the directories of lost ones.
 
+#[path = "common/addresses.rs"]
+mod addresses;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,14 +13,9 @@ use quorate::recovery::{self, Inspection, Loss};
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Session};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use addresses::addresses;
 
-/// Addresses that were free a moment ago.
-fn addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|one| one.local_addr().unwrap().to_string()).collect()
-}
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn join(address: &str, peers: &[String], dir: &Path) -> quorate::Result<Coordinator> {
     Coordinator::builder().advertise(address).data_dir(dir).join(peers)

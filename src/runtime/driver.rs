@@ -2,8 +2,8 @@
 //! have to say to the [`Host`], and what the host wants done to the network and
 //! the disk.
 //!
-//! Threads of a coordinator: `quorate-node` (this one), `quorate-disk` and
-//! `quorate-net`. All three end, and are joined, when the coordinator is closed
+//! Threads of a coordinator: `quorate-node` (this one), `quorate-net`, and those
+//! of the disk, see there. All of them end, and are joined, when the coordinator is closed
 //! or its last handle is dropped.
 
 use std::net::TcpListener;
@@ -37,10 +37,14 @@ use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 const NETWORK_CAPACITY: usize = 1024;
 /// How much is taken in before a step, of each kind.
 const TAKEN_MAX: usize = 4096;
-/// A step of the disk that takes this long makes a leader hand over; one that takes longer stops the
-/// node. Only the time counts in which this thread was running too.
+/// A write that takes this long makes a leader hand over; one that takes longer stops the node. Only
+/// the time counts in which this thread was running too.
 const DISK_SLOW: Duration = Duration::from_secs(10);
 const DISK_DEAD: Duration = Duration::from_secs(60);
+/// A step of a checkpoint that takes this long stops the node, whose log only grows meanwhile. No
+/// write waits for it, and sled has one lock for all databases of a process: the disk that hangs may
+/// be another coordinator's.
+const CHECKPOINT_DEAD: Duration = Duration::from_secs(600);
 
 pub(crate) struct Start {
     pub(crate) engine: Engine,
@@ -293,20 +297,45 @@ impl Driver {
         let [log, checkpoint] = disk.under_way();
         let [log_watchdog, checkpoint_watchdog] = &mut self.watchdogs;
         let busy = log_watchdog.look(now, log);
-        let longest = checkpoint_watchdog.look(now, checkpoint).max(busy);
-        if longest > DISK_DEAD {
-            let reason =
-                format!("the disk failed: a step of it has been under way for {longest:?}");
-            self.host.input(Input::Failed { reason });
-        } else if busy > DISK_SLOW {
-            if !self.resigned {
-                tracing::warn!(?busy, "the disk is slow; handing over leadership, if it is ours");
-                self.host.input(Input::Resign);
+        match judge(busy, checkpoint_watchdog.look(now, checkpoint)) {
+            Verdict::Dead { reason } => self.host.input(Input::Failed { reason }),
+            Verdict::Slow => {
+                if !self.resigned {
+                    tracing::warn!(
+                        ?busy,
+                        "the disk is slow; handing over leadership, if it is ours"
+                    );
+                    self.host.input(Input::Resign);
+                }
+                self.resigned = true;
             }
-            self.resigned = true;
-        } else {
-            self.resigned = false;
+            Verdict::Well => self.resigned = false,
         }
+    }
+}
+
+/// What is thought of a disk.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Well,
+    Slow,
+    Dead { reason: String },
+}
+
+/// Judges a disk by how long a write and a step of a checkpoint have been under way.
+fn judge(write: Duration, checkpoint: Duration) -> Verdict {
+    let dead = |what, time: Duration| {
+        let reason = format!("the disk failed: {what} has been under way for {time:?}");
+        Verdict::Dead { reason }
+    };
+    if write > DISK_DEAD {
+        dead("a write", write)
+    } else if checkpoint > CHECKPOINT_DEAD {
+        dead("a step of a checkpoint", checkpoint)
+    } else if write > DISK_SLOW {
+        Verdict::Slow
+    } else {
+        Verdict::Well
     }
 }
 
@@ -401,6 +430,21 @@ mod tests {
             resigned: false,
         };
         (driver, shared)
+    }
+
+    /// The disk of another coordinator of the process hung, and kept this one from its checkpoint: it
+    /// stopped, though it could write.
+    #[test]
+    fn a_checkpoint_that_hangs_does_not_stop_a_node_that_can_write() {
+        let seconds = Duration::from_secs;
+        assert_eq!(judge(seconds(1), seconds(599)), Verdict::Well);
+        assert_eq!(judge(seconds(11), seconds(61)), Verdict::Slow);
+        let reason = |verdict| match verdict {
+            Verdict::Dead { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        assert!(reason(judge(seconds(61), seconds(0))).contains("a write"));
+        assert!(reason(judge(seconds(0), seconds(601))).contains("checkpoint"));
     }
 
     /// A leader that was closed at the very end of the time it has for that sent nothing of its last

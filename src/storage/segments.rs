@@ -47,7 +47,7 @@ const SPARE_MAX: usize = 4;
 /// How much shorter a large file gets in one step, before it is removed.
 const SHRINK_BYTES: u64 = 4 << 20;
 /// How much is written at once while a segment is made.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Which segment of which log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,15 +3,17 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+mod addresses;
+
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use quorate::{Builder, Coordinator};
+
+pub(crate) use self::addresses::addresses;
 
 /// Longer than anything takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -132,21 +134,6 @@ impl Process {
         let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
         assert!(status.success());
     }
-}
-
-/// Addresses that nobody else takes: this process has a loopback address of its own where there are
-/// many, and elsewhere ports that were free a moment ago.
-pub(crate) fn addresses(count: usize) -> Vec<String> {
-    static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
-    if cfg!(target_os = "linux") {
-        let pid = std::process::id();
-        let host = format!("127.{}.{}.{}", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255);
-        let port = |_| NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        return (0..count).map(port).map(|port| format!("{host}:{port}")).collect();
-    }
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
 /// Writes the log of this process to its standard error, if `QUORATE_TEST_LOG` is set: for when a

@@ -5,16 +5,20 @@
 
 #![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 
+#[path = "../common/addresses.rs"]
+mod addresses;
+
 #[cfg(feature = "tls")]
 mod authority;
 mod open;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use quorate::{Builder, Coordinator, Error, Secret, Security};
+
+use addresses::addresses;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Long enough for any handshake, and for one that failed to be reported.
@@ -22,12 +26,6 @@ const GLANCE: Duration = Duration::from_secs(3);
 
 const ONE: &str = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
 const OTHER: &str = "violin-carbon-otter-meadow-quartz-lantern";
-
-fn addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|one| one.local_addr().unwrap().to_string()).collect()
-}
 
 struct Members {
     list: Vec<String>,

@@ -53,6 +53,7 @@ pub(crate) struct Disk {
 
 /// What `quorate-disk` is asked for.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
 enum Job {
     Op(DiskOp),
     /// `quorate-state` has made this checkpoint durable, or failed.

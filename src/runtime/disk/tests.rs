@@ -263,7 +263,7 @@ fn a_checkpoint_under_way_does_not_hold_up_the_end() {
     let (disk, thread, go_on, inputs, _) = held_thread();
     thread.submit(DiskOp::Write { number: 2, write: write(1, 4..=4) });
     // One chunk, whichever it waits for; there are more.
-    let ending = std::thread::spawn(move || drop(thread));
+    let ending = std::thread::Builder::new().spawn(move || drop(thread)).unwrap();
     while !ending.is_finished() {
         let _ = go_on.send(());
         std::thread::yield_now();

@@ -23,6 +23,10 @@ fn threads() -> Vec<String> {
 const POOL: [&str; 7] =
     ["sled-io-0", "sled-io-1", "sled-io-2", "sled-io-3", "sled-io-4", "sled-io-5", "sled-io-6"];
 
+/// What each coordinator starts.
+const OWN: [&str; 5] =
+    ["quorate-disk", "quorate-files", "quorate-net", "quorate-node", "quorate-state"];
+
 /// Waits until the process has these threads beside those that it began with, and no others. A thread
 /// gives itself its name once it runs, and leaves the list a moment after it was joined.
 fn wait_threads(before: &[String], more: &[&str]) {
@@ -57,7 +61,7 @@ fn a_coordinator_leaves_nothing_behind() {
         let session = coordinator.session();
         session.create(&format!("/n{round}"), b"", CreateMode::Persistent).unwrap();
         let held = session.lock("/lock").unwrap().acquire().unwrap();
-        wait_threads(&before, &["quorate-disk", "quorate-net", "quorate-node"]);
+        wait_threads(&before, &OWN);
         if round % 2 == 0 {
             coordinator.close();
             assert!(!held.is_held());

@@ -24,8 +24,7 @@ const POOL: [&str; 7] =
     ["sled-io-0", "sled-io-1", "sled-io-2", "sled-io-3", "sled-io-4", "sled-io-5", "sled-io-6"];
 
 /// What each coordinator starts.
-const OWN: [&str; 5] =
-    ["quorate-disk", "quorate-files", "quorate-net", "quorate-node", "quorate-state"];
+const OWN: [&str; 4] = ["quorate-disk", "quorate-files", "quorate-node", "quorate-state"];
 
 /// Waits until the process has these threads beside those that it began with, and no others. A thread
 /// gives itself its name once it runs, and leaves the list a moment after it was joined.

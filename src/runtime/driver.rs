@@ -1,9 +1,9 @@
-//! The thread that runs a node: it carries what handles, peers and the disk
-//! have to say to the [`Host`], and what the host wants done to the network and
-//! the disk.
+//! What runs a node on the network's thread: it carries what handles, peers and
+//! the disk have to say to the [`Host`], and what the host wants done to the
+//! network and the disk.
 //!
-//! Threads of a coordinator: `quorate-node` (this one), `quorate-net`, and those
-//! of the disk, see there. All of them end, and are joined, when the coordinator is closed
+//! Threads of a coordinator: `quorate-node`, which this and the network run on,
+//! and those of the disk, see there. All of them end, and are joined, when the coordinator is closed
 //! or its last handle is dropped.
 
 use std::net::TcpListener;
@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded, never, select, unbounded};
+use crossbeam_channel::{Receiver, unbounded};
 
 use crate::builder::Builder;
 use crate::coordinator::Coordinator;
 use crate::error::{Error, Result};
 use crate::membership::Member;
-use crate::node::io::{Input, Problem, Time};
+use crate::node::io::{Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::disk::Disk;
@@ -29,12 +29,9 @@ use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
-use crate::transport::tcp::TcpTransport;
+use crate::transport::tcp::{Network, Resident, TcpTransport, Wake};
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 
-/// Network -> node. Full means the node is behind: the network stops reading, and TCP makes the
-/// peers wait.
-const NETWORK_CAPACITY: usize = 1024;
 /// How much is taken in before a step, of each kind.
 const TAKEN_MAX: usize = 4096;
 /// A write that takes this long makes a leader hand over; one that takes longer stops the node. Only
@@ -73,16 +70,8 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
-    let (events, network) = bounded(NETWORK_CAPACITY);
     let Builder { security, resolver, .. } = settings;
     let options = TransportOptions { security, resolver, ..TransportOptions::default() };
-    let transport = TcpTransport::start(listener, local, remote, seeds, options, move |event| {
-        events.send(event).is_ok()
-    })
-    .map_err(system("the network thread"))?;
-    let (done, written) = unbounded();
-    let disk = store.map(|store| Disk::start(store, done)).transpose();
-    let disk = disk.map_err(system("the disk thread"))?;
     let limits = Limits {
         pending_requests_max: settings.pending_requests_max,
         request_timeout: settings.request_timeout,
@@ -90,27 +79,17 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
         tick: settings.tick,
         watch_capacity: crate::WATCH_CAPACITY,
     };
+    let transport = TcpTransport::new().map_err(system("the network"))?;
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
     shared.reached_at(address);
     shared.keeps_data_in(directory);
     shared.meter_by(transport.meter());
-    let calls = host.calls();
-    let driver = Driver {
-        host,
-        calls,
-        network,
-        written,
-        transport,
-        disk,
-        naming,
-        clock,
-        watchdogs: Default::default(),
-        resigned: false,
-    };
-    let thread: JoinHandle<()> = std::thread::Builder::new()
-        .name("quorate-node".to_owned())
-        .spawn(move || driver.run())
+    shared.wakes_by(transport.wake());
+    let driver = Driver::new(host, clock, store, naming, transport.wake());
+    let driver = Box::new(driver.map_err(system("the disk threads"))?);
+    let thread: JoinHandle<()> = transport
+        .start("quorate-node", listener, local, remote, seeds, options, driver)
         .map_err(system("the node thread"))?;
     Ok(Coordinator::owning(shared, thread))
 }
@@ -118,9 +97,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
 struct Driver {
     host: Host,
     calls: Receiver<Call>,
-    network: Receiver<TransportEvent>,
     written: Receiver<Input>,
-    transport: TcpTransport,
     disk: Option<Disk>,
     naming: Option<Naming>,
     clock: Clock,
@@ -129,113 +106,82 @@ struct Driver {
     resigned: bool,
 }
 
-impl Driver {
-    /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
-    fn run(mut self) {
-        own_thread::claim();
-        let mut wake_at = Some(Time::ZERO);
-        while let Some(at) = wake_at {
-            wake_at = self.turn(at);
-        }
-        self.end();
+impl Resident for Driver {
+    fn take(&mut self, event: TransportEvent) {
+        self.take_event(event);
     }
 
-    /// Takes in what comes until this time, and lets the node do something about it. When it wants
-    /// its next turn; `None` once the coordinator is closed.
-    fn turn(&mut self, wake_at: Time) -> Option<Time> {
-        let mut wait = wake_at.saturating_sub(self.clock.now());
-        if self.watchdogs.iter().any(Watchdog::is_on) {
-            wait = wait.min(GAP_MAX);
-        }
-        let names = match &self.naming {
-            Some(naming) => {
-                wait = wait.min(naming.wake_at().saturating_sub(self.clock.now()));
-                naming.answers().clone()
-            }
-            None => never(),
-        };
-        let open = if wait.is_zero() {
-            true
-        } else {
-            select! {
-                recv(self.calls) -> call => call.is_ok_and(|call| self.host.call(call)),
-                recv(self.network) -> event => {
-                    match event {
-                        Ok(event) => self.take_event(event),
-                        Err(_) => self.network_ended(),
-                    }
-                    true
-                }
-                recv(self.written) -> input => {
-                    match input {
-                        Ok(input) => self.host.input(input),
-                        // It has said why, and there will be nothing more.
-                        Err(_) => self.written = never(),
-                    }
-                    true
-                }
-                recv(names) -> answer => {
-                    if let Some(naming) = &mut self.naming {
-                        naming.take(answer, self.clock.now());
-                    }
-                    true
-                }
-                default(wait) => true,
-            }
-        };
-        if !open || !self.take_all() {
+    fn is_busy(&self) -> bool {
+        !self.host.is_idle() || !self.written.is_empty()
+    }
+
+    /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
+    fn turn(&mut self, network: &mut dyn Network) -> Option<Duration> {
+        own_thread::claim();
+        if !self.take_all() {
             return None;
         }
         self.watch_disk();
         self.watch_names();
-        let work = self.host.step();
-        // Its last words too: with them it may hand over.
-        if let Some(cluster) = work.cluster {
-            self.transport.set_cluster(cluster);
+        let mut pause = self.step(network)?;
+        if self.watchdogs.iter().any(Watchdog::is_on) {
+            pause = pause.min(GAP_MAX);
         }
-        if let Some(members) = work.members {
-            let others = members.iter().filter(|member| {
-                !member.address.is_empty() && member.node != self.host.engine().id()
-            });
-            let others = others
-                .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
-            self.transport.set_peers(others.collect());
+        if let Some(naming) = &self.naming {
+            pause = pause.min(naming.pause(self.clock.now()));
         }
-        let node = self.host.engine().node();
-        let is_needed = |to| node.is_none_or(|node| node.is_voter(to));
-        let (voters, others): (Vec<_>, Vec<_>) =
-            work.messages.into_iter().partition(|(to, _)| is_needed(*to));
-        if !voters.is_empty() {
-            self.transport.send(voters);
-        }
-        if !others.is_empty() {
-            self.transport.send_to_many(others);
-        }
-        for op in work.disk {
-            if let Some(disk) = &mut self.disk {
-                disk.submit(op);
-            }
-        }
-        (!self.host.is_closed()).then_some(work.wake_at)
+        Some(pause)
     }
 
-    fn end(mut self) {
+    fn end(mut self: Box<Self>) {
         // Its handles get their answers before the threads below are joined.
         self.host.close();
-        let Driver { host, network, transport, disk, .. } = self;
-        // First, since the network's thread may be waiting for room in it.
-        drop(network);
-        tracing::debug!(counters = ?transport.counters(), "closing");
-        // It sends what it was given, as far as the peers' sockets take that at once.
-        drop(transport);
         // It writes what it was given.
-        drop(disk);
-        drop(host);
+        drop(self.disk);
+        drop(self.host);
+    }
+}
+
+impl Driver {
+    fn new(
+        host: Host,
+        clock: Clock,
+        store: Option<Box<dyn LogStore>>,
+        naming: Option<Naming>,
+        wake: Wake,
+    ) -> std::io::Result<Driver> {
+        // Disk -> node: one for each operation that was submitted.
+        let (done, written) = unbounded();
+        let start = |store| Disk::start(store, done, move || wake.wake());
+        let disk = store.map(start).transpose()?;
+        let (calls, watchdogs) = (host.calls(), Default::default());
+        Ok(Driver { host, calls, written, disk, naming, clock, watchdogs, resigned: false })
     }
 
-    fn network_ended(&mut self) {
-        self.network = never();
-        self.host.input(Input::Failed { reason: "the network thread has ended".to_owned() });
+    /// Lets the node do something about what has come in. The pause before its next step; `None` once the
+    /// coordinator is closed.
+    fn step(&mut self, network: &mut dyn Network) -> Option<Duration> {
+        let (work, news) = self.host.step();
+        // Its last words too: with them it may hand over.
+        if let Some(cluster) = work.cluster {
+            network.set_cluster(cluster);
+        }
+        if let Some(members) = work.members {
+            let own = self.host.engine().id();
+            let others = members
+                .iter()
+                .filter(|member| !member.address.is_empty() && member.node != own)
+                .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
+            network.set_peers(others.collect());
+        }
+        if !work.messages.is_empty() {
+            network.send(work.messages);
+        }
+        if let Some(disk) = &self.disk {
+            work.disk.into_iter().for_each(|op| disk.submit(op));
+        }
+        let step_at = self.host.tell(news);
+        (!self.host.is_closed()).then(|| step_at.saturating_sub(self.clock.now()))
     }
 
     /// Takes in what has gathered; `false` once the coordinator is closed.
@@ -245,12 +191,6 @@ impl Driver {
                 break;
             };
             self.host.input(input);
-        }
-        for _ in 0..TAKEN_MAX {
-            let Ok(event) = self.network.try_recv() else {
-                break;
-            };
-            self.take_event(event);
         }
         for _ in 0..TAKEN_MAX {
             let Ok(call) = self.calls.try_recv() else {
@@ -341,8 +281,11 @@ fn judge(write: Duration, checkpoint: Duration) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_channel::bounded;
+
     use super::*;
     use crate::auth::Schemes;
+    use crate::machine::command::NodeId;
     use crate::machine::snapshot::ChunkWriter;
     use crate::membership::Genesis;
     use crate::node::io::{ClientRequest, Now, Write};
@@ -356,24 +299,11 @@ mod tests {
     use crate::version::VERSION;
     use crate::znode::SessionId;
 
-    /// A member with an address and a disk of its own, which the test gives its turns.
-    fn member(
-        place: usize,
-        founding: &Genesis,
-        listener: TcpListener,
-        clock: &Clock,
-    ) -> (Driver, Arc<Shared>) {
+    /// A member with a disk of its own, which the test gives its turns.
+    fn member(place: usize, founding: &Genesis, clock: &Clock) -> (Driver, Arc<Shared>) {
         let node = founding.members[place].node;
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (founding.cluster, node);
-        let local = LocalPeer {
-            cluster,
-            node,
-            incarnation,
-            version: VERSION,
-            address: address.clone(),
-            boot: 1,
-        };
         let mut store = MemoryDisk::new().open();
         let (hard_state, meta, state) = founding.start(crate::version::FIRST);
         let identity = Identity { cluster, node, incarnation, address, uid: node };
@@ -393,19 +323,6 @@ mod tests {
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let booted = crate::runtime::boot(&mut store, config, now).unwrap();
-        let others = founding.members.iter().filter(|member| member.node != node);
-        let remote = others
-            .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
-            .collect();
-        let (events, network) = bounded(NETWORK_CAPACITY);
-        let options = TransportOptions::default();
-        let transport =
-            TcpTransport::start(listener, local, remote, Vec::new(), options, move |event| {
-                events.send(event).is_ok()
-            })
-            .unwrap();
-        let (done, written) = unbounded();
-        let disk = Some(Disk::start(Box::new(store), done).unwrap());
         let limits = Limits {
             pending_requests_max: 10,
             request_timeout: builder.request_timeout,
@@ -415,21 +332,23 @@ mod tests {
         };
         let members = founding.members.clone();
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
-        let calls = host.calls();
-        let (clock, watchdogs) = (clock.clone(), Default::default());
-        let driver = Driver {
-            host,
-            calls,
-            network,
-            written,
-            transport,
-            disk,
-            naming: None,
-            clock,
-            watchdogs,
-            resigned: false,
-        };
-        (driver, shared)
+        let wake = TcpTransport::new().unwrap().wake();
+        let store: Box<dyn LogStore> = Box::new(store);
+        (Driver::new(host, clock.clone(), Some(store), None, wake).unwrap(), shared)
+    }
+
+    /// Keeps what is sent.
+    #[derive(Default)]
+    struct Outbox(Vec<(NodeId, PeerMessage)>);
+
+    impl Network for Outbox {
+        fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>) {
+            self.0.extend(messages);
+        }
+
+        fn set_peers(&mut self, _: Vec<RemotePeer>) {}
+
+        fn set_cluster(&mut self, _: u64) {}
     }
 
     /// The disk of another coordinator of the process hung, and kept this one from its checkpoint: it
@@ -452,18 +371,23 @@ mod tests {
     #[test]
     fn what_the_last_step_has_to_say_is_sent() {
         let clock = Clock::manual();
-        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let addresses = listeners.each_ref().map(|one| one.local_addr().unwrap().to_string());
-        let founding = crate::peers::Peers::parse(&addresses).unwrap().founding().unwrap();
-        let mut members = Vec::new();
-        for listener in listeners {
-            let address = listener.local_addr().unwrap().to_string();
-            let place = founding.members.iter().position(|member| member.address == address);
-            members.push(member(place.unwrap(), &founding, listener, &clock));
+        let founding = crate::peers::Peers::parse(&["127.0.0.1:1", "127.0.0.1:2"]);
+        let founding = founding.unwrap().founding().unwrap();
+        let mut members: Vec<_> = (0..2).map(|place| member(place, &founding, &clock)).collect();
+        for (member, other) in [(0, 1), (1, 0)] {
+            let peer = founding.members[other].node;
+            members[member].0.take(TransportEvent::Connected { peer, version: VERSION });
         }
+        // What they send arrives at once.
         let turn = |members: &mut Vec<(Driver, Arc<Shared>)>| {
-            for (member, _) in members {
-                member.turn(clock.now() + Duration::from_millis(1)).unwrap();
+            clock.advance(Duration::from_millis(1));
+            for place in 0..2 {
+                let mut sent = Outbox::default();
+                members[place].0.turn(&mut sent).unwrap();
+                let from = founding.members[place].node;
+                for (_, message) in sent.0 {
+                    members[1 - place].0.take(TransportEvent::Received { from, message });
+                }
             }
         };
         let leads = |(member, _): &(Driver, _)| {
@@ -501,18 +425,17 @@ mod tests {
             }
         };
         let (mut leader, _) = members.remove(leader);
-        let (other, _) = members.remove(0);
         // Its first step of closing is to hand over, and its last: the time is up.
         let (closed, closes) = bounded(0);
         assert!(leader.host.call(Call::Close(closed)));
         clock.advance(CLOSE_TIME);
-        assert_eq!(leader.turn(Time::ZERO), None);
-        leader.end();
+        let mut sent = Outbox::default();
+        assert_eq!(leader.turn(&mut sent), None);
+        Box::new(leader).end();
         assert!(closes.recv().is_err());
-        let handed_over = |event| {
-            let TransportEvent::Received { message, .. } = event else { return false };
+        let hands_over = |(_, message): &(NodeId, PeerMessage)| {
             matches!(message, PeerMessage::Raft { body: RaftBody::TimeoutNow, .. })
         };
-        while !handed_over(other.network.recv_timeout(Duration::from_secs(10)).unwrap()) {}
+        assert!(sent.0.iter().any(hands_over), "{:?}", sent.0);
     }
 }

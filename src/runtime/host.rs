@@ -16,7 +16,7 @@ use crate::machine::command::{NodeId, Reply};
 use crate::membership::Member;
 use crate::node::Node;
 use crate::node::io::{
-    Answer, ClientRequest, DiskOp, Holding, Input, Now, RequestId, Time, WatchId, Write,
+    Answer, ClientRequest, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
 use crate::pending::Slot;
@@ -47,7 +47,14 @@ pub(crate) struct Work {
     pub(crate) members: Option<Arc<Vec<Member>>>,
     /// The cluster that the node belongs to, once that is settled.
     pub(crate) cluster: Option<u64>,
-    pub(crate) wake_at: Time,
+}
+
+/// What a step has for the handles: see [`Host::tell`].
+#[must_use]
+pub(crate) struct News {
+    effects: Effects,
+    members: Option<Arc<Vec<Member>>>,
+    now: Time,
 }
 
 /// How far a host is that was told to close.
@@ -262,8 +269,9 @@ impl Host {
         Ok(())
     }
 
-    /// Steps the node with all that has come in, and hands its effects to whom they concern.
-    pub(crate) fn step(&mut self) -> Work {
+    /// Steps the node with all that has come in. What is to be sent and written should be on its way
+    /// before the handles are told the rest, which may take a while.
+    pub(crate) fn step(&mut self) -> (Work, News) {
         let clock = &self.shared.clock;
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         if let Some(closing) = &mut self.closing {
@@ -277,7 +285,20 @@ impl Host {
                 self.inputs.push(Input::Resign);
             }
         }
-        let effects = self.engine.step(now, self.inputs.drain(..));
+        let mut effects = self.engine.step(now, self.inputs.drain(..));
+        let members = effects.members.take().map(Arc::new);
+        let work = Work {
+            messages: std::mem::take(&mut effects.messages),
+            disk: std::mem::take(&mut effects.disk),
+            members: members.clone(),
+            cluster: effects.cluster,
+        };
+        (work, News { effects, members, now: now.mono })
+    }
+
+    /// Hands the effects of a step to the handles that they concern. When the node wants its next
+    /// step.
+    pub(crate) fn tell(&mut self, News { effects, members, now }: News) -> Time {
         let mut to_wake = Vec::new();
         if !effects.events.is_empty() {
             self.shared.tree.announce();
@@ -341,23 +362,15 @@ impl Host {
                 slot.complete(answer);
             }
         }
-        let members = effects.members.map(Arc::new);
-        if let Some(members) = &members {
-            self.shared.members.store(Arc::clone(members));
+        if let Some(members) = members {
+            self.shared.members.store(members);
         }
         if let Some(cluster) = effects.cluster {
             self.shared.cluster.store(cluster, Ordering::Relaxed);
         }
-        self.publish_status(now.mono, effects.stopped.is_some());
-        self.timers.ring(now.mono);
-        let wake_at = self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at));
-        Work {
-            messages: effects.messages,
-            disk: effects.disk,
-            members,
-            cluster: effects.cluster,
-            wake_at,
-        }
+        self.publish_status(now, effects.stopped.is_some());
+        self.timers.ring(now);
+        self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))
     }
 
     /// The session, if this is the holder that it has here.

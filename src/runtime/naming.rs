@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvError, never};
+use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::names::{Answer, LookUps, OwnName, Resolver};
 use crate::node::io::{Hindrance, Input, Time};
 
 /// The pause between two times that all names are looked up.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// How often to look for answers while names are looked up.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Nothing more is looked up before the last look-up is answered, so that at most one for each name
 /// is under way.
@@ -31,29 +34,23 @@ impl Naming {
         Naming { own, resolver, answers: begun.answers(), next_at: None, hindrance: None }
     }
 
-    /// For whoever waits for the next answer: see [`Naming::take`].
-    pub(crate) fn answers(&self) -> &Receiver<(String, Answer)> {
-        &self.answers
+    /// After what time to go on, at the latest. Nothing else wakes the thread for an answer.
+    pub(crate) fn pause(&self, now: Time) -> Duration {
+        self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
     }
 
-    pub(crate) fn wake_at(&self) -> Time {
-        self.next_at.unwrap_or(Time::MAX)
-    }
-
-    pub(crate) fn take(&mut self, answer: Result<(String, Answer), RecvError>, now: Time) {
-        match answer {
-            Ok((name, Ok(found))) => self.own.found(&name, found),
-            // What it stood for before may still be so, and then is nothing to be founded by.
-            Ok((_, Err(_))) => {}
-            Err(RecvError) => {
-                self.answers = never();
-                self.next_at = Some(now + PAUSE);
+    /// Takes the answers that are there, and begins to look up, if it is time. What the node has to know,
+    /// if that has changed.
+    pub(crate) fn go_on(&mut self, now: Time) -> Option<Input> {
+        while self.next_at.is_none() {
+            match self.answers.try_recv() {
+                Ok((name, Ok(found))) => self.own.found(&name, found),
+                // What it stood for before may still be so, and then is nothing to be founded by.
+                Ok((_, Err(_))) => {}
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => self.next_at = Some(now + PAUSE),
             }
         }
-    }
-
-    /// Begins to look up, if it is time. What the node has to know, if that has changed.
-    pub(crate) fn go_on(&mut self, now: Time) -> Option<Input> {
         if self.next_at.is_some_and(|at| at <= now) {
             self.next_at = None;
             self.answers = LookUps::start(&self.resolver, self.own.names()).answers();

@@ -31,6 +31,7 @@ use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
 use crate::session::SessionState;
 use crate::sync::published::Published;
+use crate::transport::tcp::Wake;
 use crate::watch::WatchSender;
 use crate::znode::SessionId;
 
@@ -106,6 +107,8 @@ pub(crate) struct Shared {
     /// Why nobody was found at addresses of the list, and whether waiting will not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
     meter: OnceCell<Meter>,
+    /// Wakes the thread that the calls are for, if it does not wait for them anyway.
+    wake: OnceCell<Wake>,
     /// Where the member keeps its data, if that is on a disk.
     directory: OnceCell<Arc<DataDirectory>>,
     pub(crate) schemes: Schemes,
@@ -145,6 +148,7 @@ impl Shared {
             availability: Readers::default(),
             seeds: Mutex::default(),
             meter: OnceCell::new(),
+            wake: OnceCell::new(),
             directory: OnceCell::new(),
             schemes,
         };
@@ -211,7 +215,7 @@ impl Shared {
             asker: Some(asker),
         };
         // If the host is gone, the dropped request answers itself.
-        let _ = self.calls.send(Call::Request(request));
+        self.call(Call::Request(request));
         pending
     }
 
@@ -222,7 +226,16 @@ impl Shared {
         }
         let request = Request { request: Some(request), slot: None, watch: None, asker };
         // A node that is gone needs no telling.
-        let _ = self.calls.send(Call::Request(request));
+        self.call(Call::Request(request));
+    }
+
+    /// Puts a call into the inbox. If the host is gone, it is dropped.
+    fn call(&self, call: Call) {
+        if self.calls.send(call).is_ok()
+            && let Some(wake) = self.wake.get()
+        {
+            wake.wake();
+        }
     }
 
     /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped,
@@ -236,7 +249,7 @@ impl Shared {
         }
         let (sender, seen) = bounded(1);
         let look = move |engine: &Engine| drop(sender.send(look(engine)));
-        self.calls.send(Call::Look(Box::new(look))).ok()?;
+        self.call(Call::Look(Box::new(look)));
         seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
@@ -246,7 +259,7 @@ impl Shared {
             return Vec::new();
         }
         let (sender, held) = bounded(1);
-        let _ = self.calls.send(Call::Sessions(sender));
+        self.call(Call::Sessions(sender));
         held.recv_timeout(self.limits.request_timeout).unwrap_or_default()
     }
 
@@ -293,7 +306,7 @@ impl Shared {
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
         let timer = Timer::new(self.clock.now().saturating_add(after), slot);
         // If the host is gone, the dropped timer says so.
-        let _ = self.calls.send(Call::Timer(timer));
+        self.call(Call::Timer(timer));
         pending
     }
 
@@ -303,7 +316,7 @@ impl Shared {
         if self.clock.is_forked() {
             return closes;
         }
-        let _ = self.calls.send(Call::Close(closed));
+        self.call(Call::Close(closed));
         closes
     }
 
@@ -366,7 +379,7 @@ impl Shared {
     /// Wants the node to be a member no more. The channel closes when it has stopped.
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
-            let _ = self.calls.send(Call::Leave);
+            self.call(Call::Leave);
         }
     }
 
@@ -376,6 +389,11 @@ impl Shared {
     }
 
     /// What the node and the network have counted.
+    /// Says how the thread is woken that the calls are for. Before the first call, and once.
+    pub(crate) fn wakes_by(&self, wake: Wake) {
+        let _ = self.wake.set(wake);
+    }
+
     pub(crate) fn metrics(&self) -> Metrics {
         let counted = self.look(|engine| engine.node().map(Node::metrics)).flatten();
         let mut metrics = counted.unwrap_or_default();

@@ -271,7 +271,8 @@ impl World {
             }
         }
         let before = visit.client().seen();
-        let work = visit.host.step();
+        let (work, news) = visit.host.step();
+        let wake_at = visit.host.tell(news);
         let (seen, served) = (visit.client().seen(), visit.client().served());
         self.kernel.seen.borrow_mut()[place] = seen;
         self.kernel.installs.borrow_mut()[place] = visit.client().attachments();
@@ -320,7 +321,7 @@ impl World {
         let (closed, idle) = (visit.host.is_closed(), visit.host.is_idle());
         let stopped = visit.host.shared().stopped().map(str::to_owned);
         let guest = self.guest_mut(place);
-        let wake_at = guest.clock.when(work.wake_at);
+        let wake_at = guest.clock.when(wake_at);
         guest.life = Some(visit);
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);

@@ -551,7 +551,8 @@ impl World {
             applied: life.host.node().applied().index,
             zxid: life.host.node().machine().zxid(),
         };
-        let work = life.host.step();
+        let (work, news) = life.host.step();
+        let wake_at = life.host.tell(news);
         let installed = work.disk.iter().find_map(|op| match op {
             DiskOp::Install { meta, .. } => Some(meta.zxid),
             _ => None,
@@ -614,7 +615,7 @@ impl World {
         for op in disk {
             self.submit(place, &mut life, op);
         }
-        let wake_at = self.processes[place].clock.when(work.wake_at);
+        let wake_at = self.processes[place].clock.when(wake_at);
         let (closed, idle) = (life.host.is_closed(), life.host.is_idle());
         let stopped = self.stopped(place);
         self.processes[place].life = Some(life);

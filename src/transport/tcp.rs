@@ -1,7 +1,9 @@
 //! Peers over TCP.
 //!
-//! One thread, `quorate-net`, does everything: it listens, dials, encodes,
-//! writes, reads and decodes for all peers. Between two nodes there are two
+//! One thread does everything: it listens, dials, encodes, writes, reads and
+//! decodes for all peers, and runs its [`Resident`] in between: the node. So a
+//! message goes from the socket to the node, and from the node to the socket,
+//! without another thread. Between two nodes there are two
 //! connections, one made by each, and messages go only from the node that made
 //! it to the other; what comes back is the answer to the handshake, and signs
 //! of life.
@@ -31,19 +33,16 @@
 //! what is written; so a connection that neither takes bytes nor answers for
 //! `stall_timeout` is given up and made anew.
 //!
-//! Threads and channels. [`TcpTransport::send`] hands messages over through an
-//! unbounded channel, whose content is bounded by bytes; it never blocks.
-//! Events go to a callback on the network thread, and if that blocks, nothing
-//! is read meanwhile, so that the peers' sockets fill and they in turn drop.
+//! What others have for the resident wakes the thread by [`Wake`]. While the
+//! resident takes its turn, nothing is read, so that the peers' sockets fill
+//! and they in turn drop.
 //! A name is looked up on a thread of its own, `quorate-dns`, since a resolver
 //! may take minutes: one for each peer or seed, and `look_ups_max` in all. It
 //! cannot be interrupted and is not joined: it ends after the transport when
 //! the resolver gives up.
 //!
 //! Invariants:
-//! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what is
-//!   handed over and not yet encoded by the same number, for all peers
-//!   together, and by half of it for those that are no voters; what a connection
+//! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what a connection
 //!   has sent by 32 KiB before it is welcomed (4 KiB and one read, without keys)
 //!   and one message and one read after; the connections that are not welcomed by
 //!   `strangers_max`, and for each address by `strangers_per_address_max`; the
@@ -55,7 +54,7 @@
 //! - Messages for a peer that is not connected are dropped at once: they would
 //!   be stale when they arrived, and Raft sends again what still matters.
 //! - Two processes that run as one node are never both connected to this one.
-//! - With nothing to do, the thread sleeps without waking, but for what it cannot
+//! - With nothing to do, the thread sleeps without waking, but for its resident; for what it cannot
 //!   reach: that it tries again, at most every `retry_min` and at least every
 //!   `retry_max`; and for guests, which it looks after every `guest_timeout`.
 //!
@@ -88,33 +87,27 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Poll, Token, Waker};
 
 use self::driver::Driver;
 use self::peer::Target;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
-use crate::machine::command::{self, NodeId, Op, Request};
+use crate::machine::command::NodeId;
 use crate::metrics::Metrics;
-use crate::node::guests::wire::{Ask, News};
-use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::message::PeerMessage;
 
 /// The tokens above are the connections'.
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 
-/// What the network thread is asked to do.
+/// What the helpers of the network thread have found for it.
 enum Command {
-    Send {
-        messages: Vec<(NodeId, PeerMessage)>,
-        weight: usize,
-    },
-    Peers(Vec<RemotePeer>),
-    Cluster(u64),
     /// What the files of certificates hold, if that has changed, or why that cannot be used.
     #[cfg(feature = "tls")]
     Certificates(Result<Option<crate::security::Loaded>, String>),
@@ -131,9 +124,6 @@ struct Shared {
     waker: Waker,
     /// The thread will look at the channel before it sleeps, so it need not be woken.
     awake: AtomicBool,
-    closing: AtomicBool,
-    /// What is in the channel, about.
-    handed_bytes: AtomicUsize,
     /// How many names are being looked up.
     look_ups: AtomicUsize,
     counters: Counters,
@@ -143,7 +133,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Makes the network thread look at its channel. To be called after the push.
+    /// Makes the network thread look at its channels. To be called after the push.
     fn wake(&self) {
         if !self.awake.swap(true, AcqRel)
             && let Err(error) = self.waker.wake()
@@ -174,107 +164,75 @@ impl Counters {
     }
 }
 
-/// Messages between this node and its peers, over TCP.
-pub(crate) struct TcpTransport {
-    commands_tx: Sender<Command>,
-    shared: Arc<Shared>,
-    handed_bytes_max: usize,
-    thread: Option<JoinHandle<()>>,
+/// Who lives on the network thread.
+pub(crate) trait Resident: Send {
+    /// Takes what has happened, to do something about it in its next turn.
+    fn take(&mut self, event: TransportEvent);
+
+    /// Does what there is to do, and says after what time it wants its next turn. It has one sooner
+    /// if something has happened, or somebody woke the thread. `None` is the end.
+    fn turn(&mut self, network: &mut dyn Network) -> Option<Duration>;
+
+    /// Whether there is something to do at once. To be true from before somebody wakes the thread for
+    /// it until the turn that does it.
+    fn is_busy(&self) -> bool;
+
+    /// Ends, once the sockets are closed.
+    fn end(self: Box<Self>) {}
 }
 
-impl TcpTransport {
-    /// Listens on `listener`, if there is one, connects to `peers`, and looks for others at the
-    /// addresses of `seeds`.
-    ///
-    /// `events` is called on the network thread. It may block to slow the peers down, but never for
-    /// the sake of a thread that is in [`TcpTransport::close`]. By `false` it says that the
-    /// receiver is gone; the transport then ends by itself.
-    pub(crate) fn start(
-        listener: impl Into<Option<std::net::TcpListener>>,
-        local: LocalPeer,
-        peers: Vec<RemotePeer>,
-        seeds: Vec<String>,
-        options: TransportOptions,
-        events: impl Fn(TransportEvent) -> bool + Send + 'static,
-    ) -> io::Result<TcpTransport> {
-        let listener = listener.into();
-        if let Some(listener) = &listener {
-            listener.set_nonblocking(true)?;
-        }
-        let poll = Poll::new()?;
-        let shared = Arc::new(Shared {
-            waker: Waker::new(poll.registry(), WAKER)?,
-            awake: AtomicBool::new(true),
-            closing: AtomicBool::new(false),
-            handed_bytes: AtomicUsize::new(0),
-            look_ups: AtomicUsize::new(0),
-            counters: Counters::default(),
-            #[cfg(test)]
-            turns: AtomicU64::new(0),
-        });
-        // Node -> network thread. Bounded by `handed_bytes`: what is above it is dropped.
-        let (commands_tx, commands_rx) = unbounded();
-        let handed_bytes_max = options.queue_bytes_max;
-        let driver = Driver::new(
-            poll,
-            listener.map(mio::net::TcpListener::from_std),
-            local,
-            (peers, seeds),
-            options,
-            Arc::clone(&shared),
-            (commands_tx.clone(), commands_rx),
-            Box::new(events),
-        )?;
-        let thread = std::thread::Builder::new()
-            .name("quorate-net".to_owned())
-            .spawn(move || driver.run())?;
-        Ok(TcpTransport { commands_tx, shared, handed_bytes_max, thread: Some(thread) })
-    }
-
-    /// Sends messages, or drops them. Never blocks; those to one peer keep their order.
-    pub(crate) fn send(&self, messages: Vec<(NodeId, PeerMessage)>) {
-        self.hand(messages, self.handed_bytes_max);
-    }
-
-    /// The same for peers of which there may be many, and without which the cluster decides: what is
-    /// under way to them fills half of the room at most, so that there always is some for the others.
-    pub(crate) fn send_to_many(&self, messages: Vec<(NodeId, PeerMessage)>) {
-        self.hand(messages, self.handed_bytes_max / 2);
-    }
-
-    fn hand(&self, mut messages: Vec<(NodeId, PeerMessage)>, bytes_max: usize) {
-        // Several senders may each find the same room; that they exceed it by one call does no harm.
-        let room = bytes_max.saturating_sub(self.shared.handed_bytes.load(Acquire));
-        let offered = messages.len();
-        let mut handed = 0;
-        messages.retain(|(_, message)| {
-            let bytes = weight(message);
-            let fits = handed + bytes <= room;
-            if fits {
-                handed += bytes;
-            }
-            fits
-        });
-        Counters::add(&self.shared.counters.messages_dropped, offered - messages.len());
-        if !messages.is_empty() {
-            self.shared.handed_bytes.fetch_add(handed, AcqRel);
-            self.ask(Command::Send { messages, weight: handed });
-        }
-    }
+/// What a [`Resident`] may ask for in its turn.
+pub(crate) trait Network {
+    /// Sends messages, or drops them; those to one peer keep their order. Never blocks: what a socket
+    /// does not take now waits for it.
+    fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>);
 
     /// Replaces the list of members. Those whose address has changed are connected anew. A member
     /// that is reached elsewhere, since it has said so itself, is left there as long as the list has
     /// not changed for it. One that is in the list no longer is disconnected, or a guest if it is
     /// connected to us.
-    pub(crate) fn set_peers(&self, peers: Vec<RemotePeer>) {
-        self.ask(Command::Peers(peers));
-    }
+    fn set_peers(&mut self, peers: Vec<RemotePeer>);
 
-    /// Sets the cluster that this node has had none of. Peers are told by new connections, and those
+    /// Sets the cluster that this node has had none of. Peers hear of it over new connections, and those
     /// of other clusters are disconnected. A client stays connected to the members of its own, which
     /// need not know.
-    pub(crate) fn set_cluster(&self, cluster: u64) {
-        self.ask(Command::Cluster(cluster));
+    fn set_cluster(&mut self, cluster: u64);
+}
+
+/// Wakes the network thread for its resident.
+#[derive(Clone, Debug)]
+pub(crate) struct Wake(Arc<Shared>);
+
+impl Wake {
+    /// To be called after that for which the resident is woken is in its place.
+    pub(crate) fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+/// Messages between this node and its peers, over TCP.
+pub(crate) struct TcpTransport {
+    poll: Poll,
+    shared: Arc<Shared>,
+}
+
+impl TcpTransport {
+    /// One that is still to be started.
+    pub(crate) fn new() -> io::Result<TcpTransport> {
+        let poll = Poll::new()?;
+        let shared = Arc::new(Shared {
+            waker: Waker::new(poll.registry(), WAKER)?,
+            awake: AtomicBool::new(true),
+            look_ups: AtomicUsize::new(0),
+            counters: Counters::default(),
+            #[cfg(test)]
+            turns: AtomicU64::new(0),
+        });
+        Ok(TcpTransport { poll, shared })
+    }
+
+    pub(crate) fn wake(&self) -> Wake {
+        Wake(Arc::clone(&self.shared))
     }
 
     /// Tells what has passed so far, for as long as anybody asks.
@@ -291,33 +249,36 @@ impl TcpTransport {
         }
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.shared.counters
-    }
-
-    /// Ends the network thread and waits until it has, which is soon: see [`TcpTransport::start`].
-    #[cfg(test)]
-    pub(crate) fn close(self) {
-        drop(self);
-    }
-
-    fn ask(&self, command: Command) {
-        // The thread may have ended since nobody listens; then nobody minds this either.
-        if self.commands_tx.send(command).is_ok() {
-            self.shared.wake();
+    /// Starts a thread of this name, which listens on `listener`, if there is one, connects to
+    /// `peers`, looks for others at the addresses of `seeds`, and runs `resident` to its end.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once; a struct would only repeat the fields"
+    )]
+    pub(crate) fn start(
+        self,
+        name: &str,
+        listener: impl Into<Option<std::net::TcpListener>>,
+        local: LocalPeer,
+        peers: Vec<RemotePeer>,
+        seeds: Vec<String>,
+        options: TransportOptions,
+        resident: Box<dyn Resident>,
+    ) -> io::Result<JoinHandle<()>> {
+        let TcpTransport { poll, shared } = self;
+        let listener = listener.into();
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
         }
-    }
-}
-
-impl Drop for TcpTransport {
-    fn drop(&mut self) {
-        self.shared.closing.store(true, Release);
-        self.shared.wake();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the network thread had panicked");
-        }
+        // Helpers -> network thread: an answer for each look-up under way, and what was read of
+        // certificates.
+        let (commands_tx, commands_rx) = unbounded();
+        let listener = listener.map(mio::net::TcpListener::from_std);
+        let to_whom = (peers, seeds);
+        let commands: (Sender<Command>, Receiver<Command>) = (commands_tx, commands_rx);
+        let driver =
+            Driver::new(poll, listener, local, to_whom, options, shared, commands, resident)?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || driver.run())
     }
 }
 
@@ -327,69 +288,4 @@ impl fmt::Debug for TcpTransport {
             .field("counters", &self.shared.counters)
             .finish_non_exhaustive()
     }
-}
-
-/// What a message takes in memory, about: enough to bound what is handed over.
-fn weight(message: &PeerMessage) -> usize {
-    const FIXED: usize = size_of::<(NodeId, PeerMessage)>();
-    FIXED
-        + match message {
-            PeerMessage::Raft { body, .. } => match body {
-                RaftBody::Append { entries, .. } => {
-                    entries.iter().map(|entry| 64 + entry.data.len()).sum()
-                }
-                RaftBody::Heartbeat { context, .. }
-                | RaftBody::HeartbeatResponse { context, .. } => context.len(),
-                RaftBody::Snapshot { meta, .. } => 8 * meta.voting.voters.len(),
-                RaftBody::AppendResponse { .. }
-                | RaftBody::Vote { .. }
-                | RaftBody::VoteResponse { .. }
-                | RaftBody::TimeoutNow => 0,
-            },
-            PeerMessage::Forward { requests } | PeerMessage::GuestForward { requests, .. } => {
-                requests.iter().map(request_weight).sum()
-            }
-            PeerMessage::Round { sessions, .. } | PeerMessage::GuestRound { sessions, .. } => {
-                8 * sessions.len()
-            }
-            PeerMessage::Ask { asks, .. } => asks.iter().map(Ask::size).sum(),
-            PeerMessage::Tell { news, .. } => news.iter().map(News::size).sum(),
-            PeerMessage::LetGo { reason, .. } => reason.len(),
-            PeerMessage::SnapshotChunk { bytes, .. } => bytes.len(),
-            PeerMessage::Join { member } | PeerMessage::Present { member } => {
-                member.address.len() + member.zone.len()
-            }
-            PeerMessage::Health { silent, placed } => 8 * (silent.len() + placed.len()),
-            PeerMessage::NoLeader { missing, .. } => missing.iter().map(String::len).sum(),
-            // A word is bounded, and one is told a second.
-            PeerMessage::Meet { word } => 64 * (1 + word.list.len()),
-            PeerMessage::RoundConfirmed { .. }
-            | PeerMessage::GuestConfirmed { .. }
-            | PeerMessage::Leave
-            | PeerMessage::Gone { .. }
-            | PeerMessage::StateHash { .. }
-            | PeerMessage::SnapshotAck { .. }
-            | PeerMessage::SnapshotAbort { .. } => 0,
-        }
-}
-
-fn request_weight(request: &Request) -> usize {
-    let op_weight = |op: &Op| size_of::<Op>() + op.path().len() + op.content_bytes();
-    size_of::<Request>()
-        + match &request.command {
-            command::Command::Op(op) => op_weight(op),
-            command::Command::Multi(ops) => ops.iter().map(op_weight).sum(),
-            command::Command::Open { .. }
-            | command::Command::Resume { .. }
-            | command::Command::Close
-            | command::Command::RaiseVersion { .. }
-            | command::Command::Expire { .. } => 0,
-            command::Command::Reap { path } => path.len(),
-            command::Command::Configure { seats, .. } => {
-                seats.iter().map(|seat| size_of_val(seat) + seat.member.address.len()).sum()
-            }
-            command::Command::Authenticate { ids } => {
-                ids.iter().map(|id| size_of_val(id) + id.scheme.len() + id.id.len()).sum()
-            }
-        }
 }

@@ -62,8 +62,14 @@ enum Job {
 }
 
 impl Disk {
-    /// Starts the thread; what it has done arrives in `done` as inputs for the node.
-    pub(crate) fn start(store: Box<dyn LogStore>, done: Sender<Input>) -> std::io::Result<Disk> {
+    /// Starts the threads; what they have done arrives in `done` as inputs for the node, which `wake`
+    /// wakes.
+    pub(crate) fn start(
+        store: Box<dyn LogStore>,
+        done: Sender<Input>,
+        wake: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Disk> {
+        let wake = Box::new(wake);
         let (jobs, queue) = unbounded();
         let (log_steps, checkpoint_steps) = (Steps::default(), Steps::default());
         let finished = jobs.clone();
@@ -79,6 +85,7 @@ impl Disk {
             queue,
             closing,
             done,
+            wake,
             stepper,
             state,
             checkpoint,
@@ -118,6 +125,7 @@ struct Writer {
     /// Closed when the thread is to end.
     closing: Receiver<()>,
     done: Sender<Input>,
+    wake: Box<dyn Fn() + Send>,
     stepper: Stepper,
     /// Ended before the store is closed, of which an order holds a part.
     state: StateThread,
@@ -140,7 +148,7 @@ impl Writer {
     fn run(&mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the disk failed");
-            let _ = self.done.send(Input::Failed { reason: format!("the disk failed: {error}") });
+            self.tell(Input::Failed { reason: format!("the disk failed: {error}") });
         }
         self.stepper.rest();
     }
@@ -281,7 +289,9 @@ impl Writer {
 
     fn tell(&self, input: Input) {
         // The node may be gone already; then nobody waits for this.
-        let _ = self.done.send(input);
+        if self.done.send(input).is_ok() {
+            (self.wake)();
+        }
     }
 }
 

@@ -77,7 +77,7 @@ fn identity_and_promise_are_written_in_their_turn() {
     let ballot = Ballot { round: 3, proposer: 1 };
     let promise = Promise { ballot, pledge: None };
     let (done, written) = unbounded();
-    let thread = Disk::start(Box::new(store), done).unwrap();
+    let thread = Disk::start(Box::new(store), done, || {}).unwrap();
     thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
     thread.submit(DiskOp::Promise { number: 2, promise: promise.clone() });
     thread.submit(DiskOp::Write { number: 3, write: write(1, 4..=4) });
@@ -219,7 +219,7 @@ fn held_thread() -> (MemoryDisk, Disk, Sender<()>, Receiver<Input>, Machine) {
     let (disk, store) = founded();
     let (go_on, chunks) = unbounded();
     let (done, inputs) = unbounded();
-    let thread = Disk::start(Box::new(Held { store, chunks }), done).unwrap();
+    let thread = Disk::start(Box::new(Held { store, chunks }), done, || {}).unwrap();
     let mut machine = Machine::new();
     thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
     assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 1 }));
@@ -377,7 +377,7 @@ fn what_has_changed_nothing_is_tried_again() {
     let (disk, store) = founded();
     let store = Reluctant { store, begins: 1, chunks: 1, promises: 2 };
     let (done, written) = unbounded();
-    let thread = Disk::start(Box::new(store), done).unwrap();
+    let thread = Disk::start(Box::new(store), done, || {}).unwrap();
     let machine = Machine::new();
     let meta = SnapshotMeta {
         index: 3,
@@ -416,7 +416,7 @@ fn a_call_that_is_tried_again_does_not_keep_the_thread() {
     let (_, store) = founded();
     let store = Reluctant { store, begins: 0, chunks: 0, promises: usize::MAX };
     let (done, written) = unbounded();
-    let thread = Disk::start(Box::new(store), done).unwrap();
+    let thread = Disk::start(Box::new(store), done, || {}).unwrap();
     let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
     thread.submit(DiskOp::Promise { number: 1, promise });
     drop(thread);

@@ -145,9 +145,6 @@ impl Connection {
                 From::Rival { .. } => return Ok(Turn::Drained),
                 From::Peer(from) => {
                     self.hear_messages(context, from)?;
-                    if !context.is_heard {
-                        return Ok(Turn::Drained);
-                    }
                     if let Some(until) = self.rate.pause(context.now) {
                         return Ok(Turn::Paused(until));
                     }
@@ -243,9 +240,8 @@ impl Connection {
         let mut asked = false;
         let mut received = 0;
         let mut foreign = 0;
-        while context.is_heard
-            && let Some(frame) =
-                self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?
+        while let Some(frame) =
+            self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?
         {
             if let Some(back) = &mut self.back {
                 back.is_open = true;

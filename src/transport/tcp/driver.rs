@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -20,19 +20,20 @@ use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
-use super::{Command, LISTENER, Shared, WAKER};
+use super::{Command, LISTENER, Network, Resident, Shared, WAKER};
 use crate::machine::command::NodeId;
+use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 
 /// The most taken from a socket at once.
 const READ_BYTES: usize = 64 << 10;
 
+/// Longer than anything waits.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
 /// At most one warning of a kind in this time.
 const WARNING_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Who takes what the transport has to tell; `false` means that nobody does any longer.
-pub(super) type Sink = Box<dyn Fn(TransportEvent) -> bool + Send>;
 
 /// What all parts of the network thread use.
 pub(super) struct Context {
@@ -53,9 +54,8 @@ pub(super) struct Context {
     pub(super) circle: Circle,
     /// Which certificate each peer has.
     pub(super) subjects: Subjects,
-    /// Cleared when nobody listens any longer.
-    pub(super) is_heard: bool,
-    sink: Sink,
+    /// What the resident has still to be told: no more than is read in one round.
+    events: Vec<TransportEvent>,
     next_token: usize,
 }
 
@@ -94,11 +94,9 @@ impl Context {
         }
     }
 
-    /// Tells the node; blocks while it is busy, and nothing is read for that long.
+    /// Tells the resident, before its next turn.
     pub(super) fn emit(&mut self, event: TransportEvent) {
-        if self.is_heard {
-            self.is_heard = (self.sink)(event);
-        }
+        self.events.push(event);
     }
 }
 
@@ -172,9 +170,12 @@ impl Warnings {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Driver {
     poll: Poll,
+    /// Taken out only while it takes its turn, and when it has ended.
+    resident: Option<Box<dyn Resident>>,
+    /// When it wants its next turn.
+    turn_at: Instant,
     commands_rx: Receiver<Command>,
     context: Context,
     outgoing: Outgoing,
@@ -202,7 +203,7 @@ impl Driver {
         options: TransportOptions,
         shared: Arc<Shared>,
         (commands_tx, commands_rx): (Sender<Command>, Receiver<Command>),
-        sink: Sink,
+        resident: Box<dyn Resident>,
     ) -> io::Result<Driver> {
         let mut context = Context {
             registry: poll.registry().try_clone()?,
@@ -216,12 +217,13 @@ impl Driver {
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
             subjects: Subjects::default(),
-            is_heard: true,
-            sink,
+            events: Vec::new(),
             next_token: WAKER.0,
         };
         let mut driver = Driver {
             poll,
+            resident: Some(resident),
+            turn_at: context.now,
             commands_rx,
             outgoing: Outgoing::default(),
             #[cfg(feature = "tls")]
@@ -236,17 +238,17 @@ impl Driver {
 
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
-        while self.is_wanted() {
+        loop {
             let timeout = self.sleep();
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!(%error, "the network thread cannot wait for its sockets and ends");
-                return;
+                break;
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // From here on senders need not wake us: the channel is looked at before we sleep.
+            // From here on nobody need wake us: the channels are looked at before we sleep.
             self.context.shared.awake.store(true, Release);
             self.context.now = clock();
             for event in &events {
@@ -265,17 +267,41 @@ impl Driver {
                 }
             }
             self.obey();
-            self.flush();
             self.incoming.accept(&mut self.context);
             self.incoming.read(&mut self.context);
             self.outgoing.read(&mut self.context);
             self.meet();
             self.fire_timers();
             self.meet();
+            let goes_on = self.attend();
+            // What was sent just before the end (a leader's farewell) is worth one try, too.
+            self.flush();
+            if !goes_on {
+                break;
+            }
         }
-        // What was sent just before the end (a leader's farewell) is worth one try.
-        self.obey();
-        self.flush();
+        let resident = self.resident.take();
+        drop(self);
+        if let Some(resident) = resident {
+            resident.end();
+        }
+    }
+
+    /// Gives the resident its turn, if there is a reason; `false` at its end.
+    fn attend(&mut self) -> bool {
+        let Some(mut resident) = self.resident.take() else { return false };
+        let has_news = !self.context.events.is_empty();
+        for event in self.context.events.drain(..) {
+            resident.take(event);
+        }
+        let is_due = has_news || self.turn_at <= self.context.now || resident.is_busy();
+        let pause = if is_due { resident.turn(self) } else { Some(Duration::ZERO) };
+        self.resident = Some(resident);
+        if let Some(pause) = pause.filter(|_| is_due) {
+            let now = clock();
+            self.turn_at = now.checked_add(pause).unwrap_or(now + PAUSE_MAX);
+        }
+        pause.is_some()
     }
 
     /// Writes what was queued.
@@ -291,22 +317,20 @@ impl Driver {
         }
     }
 
-    fn is_wanted(&self) -> bool {
-        self.context.is_heard && !self.context.shared.closing.load(Acquire)
-    }
-
     /// How long to sleep, having announced that we do.
     fn sleep(&self) -> Option<Duration> {
         if self.incoming.is_busy() || self.outgoing.is_busy() {
             return Some(Duration::ZERO);
         }
-        // A sender first pushes, then swaps in `true`. If its swap came before this one, we see
-        // what it pushed; if after, it sees `false` and wakes us. (Closing works alike.)
+        // Whoever has something for us first pushes, then swaps in `true`. If its swap came before
+        // this one, we see what it pushed; if after, it sees `false` and wakes us.
         self.context.shared.awake.swap(false, AcqRel);
-        if !self.commands_rx.is_empty() || !self.is_wanted() {
+        let is_busy = self.resident.as_ref().is_none_or(|resident| resident.is_busy());
+        if is_busy || !self.commands_rx.is_empty() {
             return Some(Duration::ZERO);
         }
-        self.context.timers.next().map(|at| at.saturating_duration_since(clock()))
+        let timer = self.context.timers.next().unwrap_or(self.turn_at);
+        Some(timer.min(self.turn_at).saturating_duration_since(clock()))
     }
 
     /// Does what was asked for until now, and not what is added meanwhile: others wait, too.
@@ -316,17 +340,6 @@ impl Driver {
                 return;
             };
             match command {
-                Command::Send { messages, weight } => {
-                    for (node, message) in &messages {
-                        if !self.incoming.send_back(&mut self.context, *node, message) {
-                            self.outgoing.send(&mut self.context, *node, message);
-                        }
-                    }
-                    drop(messages);
-                    self.context.shared.handed_bytes.fetch_sub(weight, AcqRel);
-                }
-                Command::Peers(peers) => self.set_peers(peers),
-                Command::Cluster(cluster) => self.set_cluster(cluster),
                 #[cfg(feature = "tls")]
                 Command::Certificates(read) => self.renewal.renew(&mut self.context, read),
                 Command::Resolved { target, attempt, addresses } => {
@@ -334,35 +347,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    fn set_peers(&mut self, peers: Vec<RemotePeer>) {
-        let own = self.context.local.node;
-        let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
-        for peer in &peers {
-            self.context.dismiss(peer.node);
-            // What is for a member goes where it is listed, and not back to who said it was it.
-            self.incoming.disconnect_nowhere(&mut self.context, peer.node);
-        }
-        let members = peers.iter().map(|peer| peer.node).collect();
-        for node in self.context.circle.set_members(members) {
-            // A member that was removed has still to hear of it.
-            if self.incoming.could_be_guest(node) && !self.context.circle.is_full() {
-                self.context.admit(node);
-            } else {
-                self.incoming.disconnect(&mut self.context, node);
-            }
-        }
-        self.outgoing.set_peers(&mut self.context, peers);
-    }
-
-    fn set_cluster(&mut self, cluster: u64) {
-        if self.context.local.cluster == cluster {
-            return;
-        }
-        self.context.local.cluster = cluster;
-        self.incoming.disconnect_strange(&mut self.context);
-        self.outgoing.greet_anew(&mut self.context);
     }
 
     /// Forgets a guest that has left. One that is silent makes room if there are too many.
@@ -398,5 +382,45 @@ impl Driver {
                 Timer::Certificates => self.renewal.look(&mut self.context),
             }
         }
+    }
+}
+
+impl Network for Driver {
+    fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>) {
+        for (node, message) in &messages {
+            if !self.incoming.send_back(&mut self.context, *node, message) {
+                self.outgoing.send(&mut self.context, *node, message);
+            }
+        }
+        self.flush();
+    }
+
+    fn set_peers(&mut self, peers: Vec<RemotePeer>) {
+        let own = self.context.local.node;
+        let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
+        for peer in &peers {
+            self.context.dismiss(peer.node);
+            // What is for a member goes where it is listed, and not back to who said it was it.
+            self.incoming.disconnect_nowhere(&mut self.context, peer.node);
+        }
+        let members = peers.iter().map(|peer| peer.node).collect();
+        for node in self.context.circle.set_members(members) {
+            // A member that was removed has still to hear of it.
+            if self.incoming.could_be_guest(node) && !self.context.circle.is_full() {
+                self.context.admit(node);
+            } else {
+                self.incoming.disconnect(&mut self.context, node);
+            }
+        }
+        self.outgoing.set_peers(&mut self.context, peers);
+    }
+
+    fn set_cluster(&mut self, cluster: u64) {
+        if self.context.local.cluster == cluster {
+            return;
+        }
+        self.context.local.cluster = cluster;
+        self.incoming.disconnect_strange(&mut self.context);
+        self.outgoing.greet_anew(&mut self.context);
     }
 }

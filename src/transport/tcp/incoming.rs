@@ -280,9 +280,6 @@ impl Incoming {
                 Ok(Turn::Greeted(hello)) => self.introduce(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
-            if !context.is_heard {
-                return;
-            }
         }
     }
 

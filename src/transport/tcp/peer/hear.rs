@@ -64,7 +64,7 @@ impl Peer {
                 .next_frame()
                 .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
             else {
-                break context.is_heard;
+                break true;
             };
             if connection.phase == Phase::Greeting {
                 let (node, version, host) = match Answer::decode(frame) {

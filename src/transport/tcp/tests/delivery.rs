@@ -37,20 +37,6 @@ fn large_messages_arrive_whole_and_too_large_ones_are_dropped() {
 }
 
 #[test]
-fn who_is_not_needed_leaves_room_for_who_is() {
-    let (one, two) = pair(&quick());
-    // As if so much had not been encoded yet.
-    one.transport.shared.handed_bytes.fetch_add(quick().queue_bytes_max / 2, Relaxed);
-    one.transport.send_to_many(vec![(2, numbered(1))]);
-    one.transport.send(vec![(2, numbered(2))]);
-    assert_eq!(two.received(), (1, numbered(2)));
-    assert_eq!(one.transport.counters().messages_dropped.load(Relaxed), 1);
-    one.transport.shared.handed_bytes.fetch_sub(quick().queue_bytes_max / 2, Relaxed);
-    one.transport.send_to_many(vec![(2, numbered(3))]);
-    assert_eq!(two.received(), (1, numbered(3)));
-}
-
-#[test]
 fn many_small_messages_all_arrive() {
     const COUNT: u64 = 100_000;
     let (one, two) = pair(&quick());
@@ -105,7 +91,7 @@ fn slow_receiver_slows_the_sender_and_nothing_is_reordered() {
     // On a busy machine the receiver may be slower than what counts as dead otherwise.
     let patient = TransportOptions { stall_timeout: PATIENCE * 10, ..quick() };
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &patient);
-    let two = TcpTransport::start(
+    let two = Transport::start(
         listener_2,
         at(2, address_2),
         vec![remote(1, address_1)],

@@ -1,5 +1,7 @@
 //! A data directory that was copied and started twice, and restarts, which look alike at first.
 
+use std::sync::atomic::Ordering::{Acquire, Release};
+
 use super::*;
 
 /// Node 2 in another run of its process.

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::*;
 use crate::node::message::MESSAGE_BYTES_MAX;
@@ -76,8 +76,94 @@ fn remote(node: NodeId, address: impl ToString) -> RemotePeer {
     RemotePeer { node, address: address.to_string() }
 }
 
+/// What the resident of a test does in its turn; `None` to end.
+type Order = Option<Box<dyn FnOnce(&mut dyn Network) + Send>>;
+
+/// A resident that tells the test what happens and does what it says.
+struct Relay<F> {
+    events: F,
+    is_heard: bool,
+    orders: Receiver<Order>,
+}
+
+impl<F: Fn(TransportEvent) -> bool + Send> Resident for Relay<F> {
+    fn take(&mut self, event: TransportEvent) {
+        self.is_heard &= (self.events)(event);
+    }
+
+    fn turn(&mut self, network: &mut dyn Network) -> Option<Duration> {
+        while let Ok(order) = self.orders.try_recv() {
+            order?(network);
+        }
+        self.is_heard.then_some(Duration::MAX)
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.is_heard || !self.orders.is_empty()
+    }
+}
+
+/// A transport whose resident does what the test says.
+struct Transport {
+    orders: Sender<Order>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Transport {
+    fn start(
+        listener: impl Into<Option<TcpListener>>,
+        local: LocalPeer,
+        peers: Vec<RemotePeer>,
+        seeds: Vec<String>,
+        options: TransportOptions,
+        events: impl Fn(TransportEvent) -> bool + Send + 'static,
+    ) -> io::Result<Transport> {
+        let transport = TcpTransport::new()?;
+        let shared = Arc::clone(&transport.shared);
+        let (sender, orders) = unbounded();
+        let resident = Box::new(Relay { events, is_heard: true, orders });
+        let thread =
+            transport.start("quorate-test", listener, local, peers, seeds, options, resident)?;
+        Ok(Transport { orders: sender, shared, thread: Some(thread) })
+    }
+
+    fn order(&self, order: Order) {
+        // It may have ended.
+        let _ = self.orders.send(order);
+        self.shared.wake();
+    }
+
+    fn send(&self, messages: Vec<(NodeId, PeerMessage)>) {
+        self.order(Some(Box::new(move |network| network.send(messages))));
+    }
+
+    fn set_peers(&self, peers: Vec<RemotePeer>) {
+        self.order(Some(Box::new(move |network| network.set_peers(peers))));
+    }
+
+    fn set_cluster(&self, cluster: u64) {
+        self.order(Some(Box::new(move |network| network.set_cluster(cluster))));
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    fn close(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.order(None);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
 struct Node {
-    transport: TcpTransport,
+    transport: Transport,
     events: Receiver<TransportEvent>,
 }
 
@@ -105,7 +191,7 @@ impl Node {
         let (events_tx, events) = unbounded();
         let (peers, seeds) = (peers.to_vec(), seeds.to_vec());
         let transport =
-            TcpTransport::start(listener, local, peers, seeds, options.clone(), move |event| {
+            Transport::start(listener, local, peers, seeds, options.clone(), move |event| {
                 events_tx.send(event).is_ok()
             })
             .unwrap();
@@ -151,7 +237,7 @@ impl Node {
         let turns = &self.transport.shared.turns;
         let (wanted, end) = (turns.load(Relaxed) + count, Instant::now() + PATIENCE);
         while turns.load(Relaxed) < wanted {
-            assert!(Instant::now() < end, "{:?}", self.transport);
+            assert!(Instant::now() < end, "{:?}", self.transport.counters());
             std::thread::yield_now();
         }
     }
@@ -160,7 +246,7 @@ impl Node {
         let end = Instant::now() + PATIENCE;
         let refused = &self.transport.counters().connections_refused;
         while refused.load(Relaxed) < count {
-            assert!(Instant::now() < end, "{:?}", self.transport);
+            assert!(Instant::now() < end, "{:?}", self.transport.counters());
             std::thread::yield_now();
         }
     }

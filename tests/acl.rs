@@ -534,7 +534,8 @@ fn certificates_are_known_without_asking() {
     }
     let (app, root) = (one.session(), two.session());
     app.create_with_acl("/own", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
-    assert_eq!(app.who_am_i().unwrap(), [Id::new("ip", "127.0.0.1"), of("app-0")]);
+    let host = peers[0].split(':').next().unwrap();
+    assert_eq!(app.who_am_i().unwrap(), [Id::new("ip", host), of("app-0")]);
     assert_eq!(app.acl("/own").unwrap().0, [Acl::new(Permissions::ALL, of("app-0"))]);
     let other = [Acl::new(Permissions::ALL, of("app-1"))];
     app.create_with_acl("/other", b"", CreateMode::Persistent, &other).unwrap();

@@ -157,7 +157,7 @@ pub(crate) struct NodeConfig {
 }
 
 /// When a checkpoint is due: after so many entries, so many bytes of them, or so long with any at
-/// all. And what of the log is kept behind it, for peers that lag a little, and of the changes made
+/// all; each member waits for a share of that around the whole. And what of the log is kept behind it, for peers that lag a little, and of the changes made
 /// for watches that begin in the past.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {

@@ -6,6 +6,7 @@
 
 use raft::SnapshotStatus;
 use raft::eraftpb::{self, EntryType, MessageType};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::hashes::{self, Verdict};
 use super::log::Position;
@@ -261,11 +262,14 @@ impl Node {
     pub(super) fn maybe_checkpoint(&mut self, applied: Position) {
         let limits = self.config.log;
         let entries = applied.index - self.checkpoint.index;
-        let old = self.now.mono >= self.checkpoint_at + limits.checkpoint_age;
-        let due = entries >= limits.checkpoint_entries
+        let share = checkpoint_share(self.id, self.checkpoint.index);
+        let of = |limit: u64| limit.saturating_mul(share) / SHARE;
+        let age = limits.checkpoint_age * share as u32 / SHARE as u32;
+        let old = self.now.mono >= self.checkpoint_at + age;
+        let due = entries >= of(limits.checkpoint_entries)
             || (entries > 0 && old)
-            || (entries >= limits.retained_entries as u64 / 10
-                && self.raw.store().bytes() > limits.checkpoint_bytes);
+            || (entries >= of(limits.retained_entries as u64 / 10)
+                && self.raw.store().bytes() as u64 > of(limits.checkpoint_bytes as u64));
         if !due || self.checkpointing.is_some() {
             return;
         }
@@ -285,4 +289,15 @@ impl Node {
             keep_from,
         });
     }
+}
+
+/// What a share of a limit is counted in.
+const SHARE: u64 = 1024;
+
+/// How much of the limits a member waits for before its next checkpoint: from three quarters to five
+/// quarters, another share for each member and each time, so that they are not all busy with their
+/// disks at once.
+fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
+    let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
+    SHARE * 3 / 4 + drawn % (SHARE / 2)
 }

@@ -1,11 +1,12 @@
 //! What a cluster of nodes does together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::harness::{Cluster, HEARTBEAT, TICK};
 use super::io::{Answer, ClientRequest, RequestId, WatchId, Write};
 use crate::error::Error;
-use crate::machine::command::{Op, Reply};
+use crate::machine::command::{NodeId, Op, Reply};
 use crate::session::SessionState;
 use crate::watch::{EventKind, WatchMode};
 use crate::znode::CreateMode;
@@ -281,6 +282,32 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
     cluster.start(laggard);
     cluster.advance(HEARTBEAT * 40);
     cluster.check_equal();
+}
+
+/// All members stopped at once for their checkpoints, and with them every write.
+#[test]
+fn members_do_not_write_their_checkpoints_together() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+    let mut at: BTreeMap<NodeId, BTreeSet<u64>> = BTreeMap::new();
+    for n in 0..2_000 {
+        let data = vec![n as u8; 40_000].into();
+        let op = Op::Set { path: "/a".to_owned(), data, version: None };
+        cluster.write(leader, session, Write::Op(op));
+        cluster.settle();
+        for id in 1..=3 {
+            at.entry(id).or_default().insert(cluster.node(id).checkpoint.index);
+        }
+    }
+    let at: Vec<BTreeSet<u64>> = at.into_values().collect();
+    assert!(at.iter().all(|checkpoints| checkpoints.len() > 3), "{at:?}");
+    let first = *at[0].first().unwrap();
+    for (one, other) in [(0, 1), (1, 2), (2, 0)] {
+        let both: Vec<&u64> = at[one].intersection(&at[other]).filter(|at| **at != first).collect();
+        assert!(both.is_empty(), "{at:?}");
+    }
 }
 
 #[test]

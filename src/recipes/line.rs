@@ -238,7 +238,9 @@ impl Line {
         contender: &Contender,
         in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
     ) -> Result<Option<String>> {
-        let places = self.places().await?;
+        // A replica has shown what its session did before it answered.
+        let places =
+            if self.session.has_replica() { self.places_now()? } else { self.places().await? };
         let own = contender.path();
         match places.iter().position(|place| place.path == own) {
             Some(1) if planted(Bug::LockEarly) => Ok(None),

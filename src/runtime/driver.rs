@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn what_the_last_step_has_to_say_is_sent() {
         let clock = Clock::manual();
-        let founding = crate::peers::Peers::parse(&["127.0.0.1:1", "127.0.0.1:2"]);
+        let founding = crate::peers::Peers::parse(["127.0.0.1:1", "127.0.0.1:2"]);
         let founding = founding.unwrap().founding().unwrap();
         let mut members: Vec<_> = (0..2).map(|place| member(place, &founding, &clock)).collect();
         for (member, other) in [(0, 1), (1, 0)] {

@@ -1,0 +1,159 @@
+//! What a write costs beside the disk: how often a member allocates for it, and how often its threads
+//! go to sleep and are woken. Counts, not times: they do not depend on the machine.
+//!
+//! The members are processes of this test program: see `worker`.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::alloc::System;
+
+use common::{PATIENCE, Process, addresses, node, place};
+use quorate::CreateMode;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// The writes that are counted, one after the other.
+const WRITES: u64 = 1_000;
+
+/// What is counted, in all or for a write.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// Memory taken or taken anew.
+    allocations: f64,
+    /// Times that a thread of the member has gone to sleep. One that is still awake when it gets more
+    /// to do is not counted, so a busy machine makes this less and never more.
+    sleeps: f64,
+}
+
+impl Cost {
+    /// Of this process so far.
+    fn so_far() -> Cost {
+        let stats = ALLOCATED.stats();
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let slept = tasks.filter_map(|task| {
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let field = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.map(|value| value.trim().to_owned())
+            };
+            field("Name:").filter(|name| name.starts_with("quorate-"))?;
+            field("voluntary_ctxt_switches:")?.parse::<u64>().ok()
+        });
+        Cost {
+            allocations: (stats.allocations + stats.reallocations) as f64,
+            sleeps: slept.sum::<u64>() as f64,
+        }
+    }
+}
+
+/// Not a test of its own: a member, and who writes there.
+#[test]
+fn worker() {
+    let Some((peers, address)) = place() else { return };
+    common::log();
+    let coordinator = node(&address).data_dir("data").join(peers).unwrap();
+    coordinator.wait_ready(PATIENCE).unwrap();
+    let session = coordinator.session();
+    println!("@ready");
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match line.as_str() {
+            "leads" => println!("@leads {}", coordinator.status().is_leader),
+            "create" => {
+                session.create("/n", b"", CreateMode::Persistent).unwrap();
+                println!("@created");
+            }
+            "write" => {
+                for _ in 0..WRITES {
+                    session.set("/n", [7; 100]).unwrap();
+                }
+                println!("@written");
+            }
+            "count" => {
+                let Cost { allocations, sleeps } = Cost::so_far();
+                println!("@counted {allocations} {sleeps}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+    coordinator.close();
+}
+
+fn ask(process: &mut Process, order: &str) -> String {
+    process.order(order);
+    process.line()
+}
+
+fn count(processes: &mut [Process]) -> Vec<Cost> {
+    let counted = processes.iter_mut().map(|process| {
+        let line = ask(process, "count");
+        let mut fields = line.split(' ').skip(1).map(|field| field.parse().unwrap());
+        let (allocations, sleeps) = (fields.next().unwrap(), fields.next().unwrap());
+        Cost { allocations, sleeps }
+    });
+    counted.collect()
+}
+
+/// What a write at this member costs each of them.
+fn cost_of_writes(processes: &mut [Process], writer: usize) -> Vec<Cost> {
+    // What is made once is made by then.
+    assert_eq!(ask(&mut processes[writer], "write"), "written");
+    let before = count(processes);
+    assert_eq!(ask(&mut processes[writer], "write"), "written");
+    let after = count(processes);
+    let each = before.iter().zip(&after).map(|(before, after)| Cost {
+        allocations: (after.allocations - before.allocations) / WRITES as f64,
+        sleeps: (after.sleeps - before.sleeps) / WRITES as f64,
+    });
+    each.collect()
+}
+
+#[test]
+fn a_write_takes_no_more_than_it_did() {
+    if place().is_some() {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let start = |(number, address): (usize, &String)| {
+        let dir = work.path().join(number.to_string());
+        std::fs::create_dir(&dir).unwrap();
+        Process::start(&dir, &peers, address)
+    };
+    let mut processes: Vec<Process> = peers.iter().enumerate().map(start).collect();
+    processes.iter().for_each(|process| drop(process.wait("ready")));
+    assert_eq!(ask(&mut processes[0], "create"), "created");
+    let leader = loop {
+        if let Some(leader) =
+            (0..3).find(|place| ask(&mut processes[*place], "leads") == "leads true")
+        {
+            break leader;
+        }
+    };
+    let (follower, other) = ((leader + 1) % 3, (leader + 2) % 3);
+
+    let costs = cost_of_writes(&mut processes, leader);
+    println!("at the leader: {:?}; at a follower: {:?}", costs[leader], costs[follower]);
+    check("leader", costs[leader], 64.0, 9.0);
+    check("follower", costs[follower], 40.0, 9.0);
+
+    let costs = cost_of_writes(&mut processes, follower);
+    println!(
+        "written at a follower: there {:?}; at the leader: {:?}; at the other: {:?}",
+        costs[follower], costs[leader], costs[other]
+    );
+    check("follower that is asked", costs[follower], 56.0, 9.0);
+    check("leader that is forwarded to", costs[leader], 56.0, 9.0);
+    check("other follower", costs[other], 40.0, 9.0);
+}
+
+fn check(member: &str, cost: Cost, allocations_max: f64, sleeps_max: f64) {
+    assert!(
+        cost.allocations <= allocations_max && cost.sleeps <= sleeps_max,
+        "the {member} needs {cost:?}, and it was {allocations_max} and {sleeps_max} at most: see \
+         docs/performance.md"
+    );
+}

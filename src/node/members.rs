@@ -55,7 +55,7 @@ pub(crate) struct Sight {
     pub(crate) silent: Duration,
     /// It was heard of just now, so that it is known to be alive.
     pub(crate) heard: bool,
-    /// It has been level with the log for a while.
+    /// It has been level with the log for a while, and has answered within the last few heartbeats.
     pub(crate) caught_up: bool,
 }
 

@@ -431,7 +431,9 @@ impl Node {
         let heard = heard.is_some_and(|heard| since(heard) <= self.patience())
             || planted(Bug::PresumedAlive);
         let level = self.membership.level_since.get(&node).map_or(Duration::ZERO, since);
-        Sight { silent, heard, caught_up: silent.is_zero() && level >= self.patience() }
+        // A vote that is given to the dead may be the one that decides.
+        let caught_up = level >= self.patience() && self.answers(node);
+        Sight { silent, heard, caught_up }
     }
 
     fn view(&self) -> View {

@@ -96,6 +96,25 @@ fn a_voter_that_is_dead_for_long_gives_its_vote_to_a_learner_and_is_forgotten() 
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
+/// Two learners that had just died were given the votes of the living, and the majority with them.
+#[test]
+fn a_learner_that_has_just_died_is_given_no_vote() {
+    let mut cluster = Cluster::new(5);
+    let leader = cluster.elect();
+    cluster.add(6);
+    cluster.advance(5 * SECOND);
+    let victim = cluster.follower();
+    cluster.kill(victim);
+    cluster.advance(60 * SECOND - SECOND / 2);
+    assert!(voting(&cluster, leader).0.contains(&victim), "not yet");
+    cluster.kill(6);
+    cluster.advance(5 * SECOND);
+    assert!(voting(&cluster, leader).0.contains(&victim));
+    cluster.start(6);
+    cluster.advance(5 * SECOND);
+    assert!(voting(&cluster, leader).0.contains(&6));
+}
+
 /// A learner does not stand for election, so that nobody hears of it by that.
 #[test]
 fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {

@@ -137,8 +137,7 @@ impl SimDisk {
 
     /// Whose it is, whatever else is wrong with it.
     pub(crate) fn identity(&self) -> Identity {
-        let store = self.disk.open();
-        store.identity().expect("every disk begins with one").clone()
+        self.disk.identity().expect("every disk begins with one")
     }
 
     pub(crate) fn open(&self) -> SimStore {

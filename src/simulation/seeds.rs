@@ -31,7 +31,11 @@ pub const FOUND: &[(u64, &str)] = &[
         13856614899058670977,
         "a check that asked too much: one that was taken in without knowing it was told to leave",
     ),
-    (300543, "a check that asked too much: the end of a change, by which only former voters go"),
+    (
+        300543,
+        "a check that asked too much: the end of a change, by which only former voters go; and two \
+         learners that had just died were made voters",
+    ),
     (83, "a member's word that it could not serve was lost, and its client waited for it for ever"),
     (
         322856,

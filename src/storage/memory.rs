@@ -57,6 +57,12 @@ impl MemoryDisk {
         )
     }
 
+    /// Whose it is. To look takes the disk from nobody who has it open.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
+    }
+
     /// Opens the disk, and shuts out every store opened on it before.
     pub(crate) fn open(&self) -> MemoryStore {
         let mut disk = lock(&self.shared);

@@ -1,0 +1,228 @@
+//! One member: a [`Coordinator`], and a control port at which it takes orders.
+//!
+//! An order is a line `NAME KEY=VALUE ...`, its answer a line too.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use quorate::{Coordinator, CreateMode, Lock, Pending, Session, Stat, WatchMode};
+
+use crate::figures::Latencies;
+use crate::options::Options;
+use crate::{KEYS, key_path, now};
+
+pub(crate) fn main(args: &[String]) {
+    let flag = |name: &str| {
+        let at = args.iter().position(|arg| arg == name).expect(name);
+        args[at + 1].clone()
+    };
+    let peers: Vec<String> = flag("--peers").split(',').map(str::to_owned).collect();
+    let builder = Coordinator::builder().advertise(flag("--me")).data_dir(flag("--dir"));
+    let coordinator = builder.join(&peers).unwrap();
+    let port: u16 = flag("--control").parse().unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    for stream in listener.incoming() {
+        let (stream, coordinator) = (stream.unwrap(), coordinator.clone());
+        std::thread::spawn(move || serve(stream, &coordinator));
+    }
+}
+
+fn serve(mut stream: TcpStream, coordinator: &Coordinator) {
+    stream.set_nodelay(true).unwrap();
+    let reader = BufReader::new(stream.try_clone().unwrap());
+    for line in reader.lines() {
+        let Ok(line) = line else { return };
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default().to_owned();
+        let answer = order(&name, &Options::parse(words), coordinator, &mut stream);
+        if stream.write_all(format!("{answer}\n").as_bytes()).is_err() {
+            return;
+        }
+        if name == "close" {
+            std::process::exit(0);
+        }
+    }
+}
+
+fn order(name: &str, o: &Options, c: &Coordinator, stream: &mut TcpStream) -> String {
+    let session = c.session();
+    match name {
+        "mode" if !c.is_ready() => "none".to_owned(),
+        "mode" => if c.status().is_leader { "leader" } else { "follower" }.to_owned(),
+        "init" => {
+            for path in ["/bench", "/bench/k", "/bench/lock"] {
+                let _ = session.create(path, b"", CreateMode::Persistent);
+            }
+            for key in 0..KEYS {
+                session.create(&key_path(key), [b'x'; 100], CreateMode::Persistent).unwrap();
+            }
+            String::new()
+        }
+        "create" => {
+            session.create(o.text("path", ""), b"", CreateMode::Persistent).unwrap();
+            String::new()
+        }
+        "set" => {
+            let begun = now();
+            session.set(&key_path(0), [b'x'; 100]).unwrap();
+            begun.to_string()
+        }
+        "watch" => {
+            let watch = session.watch(&key_path(0), WatchMode::Persistent).unwrap();
+            stream.write_all(b"ready\n").unwrap();
+            for _ in 0..o.number("rounds", 1) {
+                watch.recv().unwrap();
+                let at = now();
+                stream.write_all(format!("{at}\n").as_bytes()).unwrap();
+            }
+            "end".to_owned()
+        }
+        "work" => work(o, c),
+        "writers" => writers(o, c),
+        "close" => {
+            c.close();
+            "closed".to_owned()
+        }
+        _ => panic!("no order {name}"),
+    }
+}
+
+/// Runs one thread for each of the callers `ids`, and returns what they return.
+fn callers<T: Send>(o: &Options, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let run = &run;
+    let ids: Vec<u64> = o.text("ids", "").split(',').map(|id| id.parse().unwrap()).collect();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ids.iter().map(|id| scope.spawn(move || run(*id))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// What a caller has measured.
+#[derive(Default)]
+struct Measured {
+    latencies: Latencies,
+    errors: u64,
+    first_error: String,
+    /// When it got the lock, and when it began to release it.
+    holds: Vec<(u64, u64)>,
+}
+
+impl Measured {
+    fn failed(&mut self, error: &quorate::Error) {
+        self.errors += 1;
+        self.first_error = error.to_string().replace(['|', '\n'], " ");
+    }
+}
+
+/// Calls until `t1`, and counts what is done after `t0`.
+fn work(o: &Options, c: &Coordinator) -> String {
+    let (mut all, mut holds) = (Measured::default(), Vec::new());
+    for one in callers(o, |id| call(id, o, c)) {
+        all.latencies.merge(&one.latencies.text());
+        all.errors += one.errors;
+        if all.first_error.is_empty() {
+            all.first_error = one.first_error;
+        }
+        holds.extend(one.holds.iter().map(|(got, released)| format!("{got}:{released}")));
+    }
+    format!("{}|{}|{}|{}", all.latencies.text(), all.errors, holds.join(" "), all.first_error)
+}
+
+fn call(id: u64, o: &Options, c: &Coordinator) -> Measured {
+    let mut measured = Measured::default();
+    let outstanding = o.number("out", 1) as usize;
+    if outstanding > 1 {
+        pipeline(id, o, &c.session(), outstanding, &mut measured);
+        return measured;
+    }
+    let (t0, t1, what) = (o.number("t0", 0), o.number("t1", 0), o.text("what", ""));
+    // A lock belongs to a session, so each contender has one of its own.
+    let own = (what == "lock").then(|| c.open_session().unwrap());
+    let lock = own.as_ref().map(|own| own.lock(o.text("path", "")).unwrap());
+    let session = c.session();
+    let data = vec![b'x'; o.number("size", 100) as usize];
+    for sequence in 0.. {
+        let begun = now();
+        if begun >= t1 {
+            break;
+        }
+        // A lock's latency ends when it is acquired, though its release belongs to the rate.
+        let result = match (what, &lock) {
+            ("set", _) => session.set(&key_path(id * 31 + sequence), &data).map(|_| now()),
+            ("session", _) => open_and_close(c, &format!("/bench/lock/e{id}-{sequence}"), &data),
+            ("lock", Some(lock)) => hold(lock, &mut measured.holds),
+            _ => panic!("no workload {what}"),
+        };
+        match result {
+            Ok(at) if now() >= t0 && now() < t1 => measured.latencies.add(at - begun),
+            Ok(_) => {}
+            Err(error) => measured.failed(&error),
+        }
+    }
+    measured
+}
+
+fn open_and_close(c: &Coordinator, path: &str, data: &[u8]) -> quorate::Result<u64> {
+    let session = c.open_session()?;
+    session.create(path, data, CreateMode::Ephemeral)?;
+    session.close()?;
+    Ok(now())
+}
+
+fn hold(lock: &Lock, holds: &mut Vec<(u64, u64)>) -> quorate::Result<u64> {
+    let guard = lock.acquire()?;
+    let got = now();
+    holds.push((got, now()));
+    guard.release()?;
+    Ok(got)
+}
+
+/// Keeps that many sets under way: waits for the oldest, takes what else is done, and fills up.
+fn pipeline(id: u64, o: &Options, session: &Session, outstanding: usize, measured: &mut Measured) {
+    let (t0, t1) = (o.number("t0", 0), o.number("t1", 0));
+    let data = vec![b'x'; o.number("size", 100) as usize];
+    let keys: Vec<String> = (0..KEYS).map(key_path).collect();
+    let calls = session.nonblocking();
+    let mut under_way: VecDeque<(u64, Pending<Stat>)> = VecDeque::new();
+    let mut sequence = 0;
+    loop {
+        while under_way.len() < outstanding && now() < t1 {
+            sequence += 1;
+            let key = &keys[((id * 31 + sequence) % KEYS) as usize];
+            under_way.push_back((now(), calls.set(key, &data)));
+        }
+        let Some((begun, oldest)) = under_way.pop_front() else { return };
+        let mut ended = Some((begun, oldest.wait()));
+        while let Some((begun, result)) = ended {
+            let at = now();
+            match result {
+                Ok(_) if at >= t0 && at < t1 => measured.latencies.add(at - begun),
+                Ok(_) => {}
+                Err(error) => measured.failed(&error),
+            }
+            let next = under_way.front_mut();
+            ended = next.and_then(|(begun, call)| Some((*begun, call.try_take()?)));
+            if ended.is_some() {
+                under_way.pop_front();
+            }
+        }
+    }
+}
+
+/// Writes every few milliseconds until `until`. Returns when each write was done, in microseconds.
+fn writers(o: &Options, c: &Coordinator) -> String {
+    let until = o.number("until", 0);
+    let lists = callers(o, |id| {
+        let mut done = Vec::new();
+        while now() < until {
+            if c.session().set(&key_path(id), [b'x'; 100]).is_ok() {
+                done.push((now() / 1000).to_string());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        done.join(" ")
+    });
+    lists.join(" ")
+}

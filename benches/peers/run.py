@@ -138,6 +138,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--runs", type=int, help="how often each system is measured (3)")
     p.add_argument("--systems", default=",".join(SYSTEMS), help="which, if they are installed (quorate,zookeeper,etcd)")
+    p.add_argument("--seconds", type=float, default=6, help="how long each window is (6)")
+    p.add_argument("--failovers", type=int, default=3, help="leaders taken away in each run, for each way (3)")
     p.add_argument("--quick", action="store_true", help="windows of one second and one run: whether all works")
     p.add_argument("--out", default=TARGET, metavar="DIR", help="for the results, as JSON lines (target/peers)")
     p.add_argument("--data", default=os.path.join(TARGET, "data"), metavar="DIR",
@@ -148,8 +150,8 @@ def main():
     options = p.parse_args()
     options.systems = options.systems.split(",")
     options.data = os.path.abspath(options.data)
-    # Seconds of a window, before it, and of the first load; rounds of the watch; leaders taken away in each run.
-    options.seconds, options.warm, options.warmup, options.rounds, options.failovers, options.before = 6, 2, 12, 3000, 3, 3
+    # Seconds before a window, and of the first load; rounds of the watch; seconds before a leader is taken away.
+    options.warm, options.warmup, options.rounds, options.before = 2, 12, 3000, 3
     if options.quick:
         options.seconds, options.warm, options.warmup = 1, 0.5, 1
         options.rounds, options.failovers, options.before = 300, 1, 1

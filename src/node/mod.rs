@@ -118,8 +118,11 @@ use watches::WatchTable;
 
 pub(crate) use reap::CONTAINER_PERIOD;
 
-/// An election starts after this many heartbeats of silence, and up to twice as many.
+/// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
 const ELECTION_TICKS: usize = 10;
+/// How far followers draw their timeouts apart, in heartbeats. Two that stand at once do no harm
+/// but to take longer (a pre-vote changes no term), and a wide spread makes every election longer.
+const ELECTION_SPREAD: u64 = 6;
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// Forwarded requests that a new leader holds until it may propose.
@@ -478,7 +481,7 @@ impl Node {
             self.leaderless_ticks = 0;
             self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
             self.election_timeout =
-                ELECTION_TICKS + (mixed(self.random) % ELECTION_TICKS as u64) as usize;
+                ELECTION_TICKS + (mixed(self.random) % ELECTION_SPREAD) as usize;
         }
         raft.set_randomized_election_timeout(self.election_timeout);
     }

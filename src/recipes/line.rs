@@ -23,6 +23,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::Receiver;
+use once_cell::sync::OnceCell;
 
 use crate::error::{Error, Result};
 use crate::multi::{Fence, Multi};
@@ -104,6 +105,7 @@ impl Line {
                 created: None,
                 joined_at: 0,
                 mark: None,
+                watch: OnceCell::new(),
             };
             match contender.created().await {
                 Ok(()) => return Ok(contender),
@@ -200,6 +202,8 @@ impl Line {
         in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
     ) -> Result<()> {
         while let Some(before) = self.before(contender, &in_the_way).await? {
+            // Now, and not when it is its turn: whoever has released waits for nobody then.
+            contender.watch().await?;
             if until_gone(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
                 return Ok(());
             }
@@ -272,9 +276,22 @@ pub(super) struct Contender {
     joined_at: u64,
     /// A znode that goes with it when it is given up.
     mark: Option<String>,
+    /// Of its own znode, if it has had to wait.
+    watch: OnceCell<Watch>,
 }
 
 impl Contender {
+    /// Watches its own znode, unless it does. That has no children: the watch fires when it is deleted,
+    /// and for nothing else.
+    async fn watch(&self) -> Result<()> {
+        if self.watch.get().is_none() {
+            let (_, watch) = self.session.nonblocking().children_and_watch(self.path()).await?;
+            // Nobody else sets it: a contender waits once at a time.
+            let _ = self.watch.set(watch);
+        }
+        Ok(())
+    }
+
     /// Waits for its znode.
     async fn created(&mut self) -> Result<()> {
         if let Some(creating) = &mut self.creating {
@@ -356,12 +373,18 @@ impl Contender {
     pub(super) async fn hold(mut self) -> Result<Held> {
         let path = self.path().to_owned();
         let calls = self.session.nonblocking();
-        // Asked for together. It has no children: the watch fires when it is deleted, and for nothing
-        // else. If it is gone already, the first fails; if another has taken its place, the second
-        // shows that.
-        let (watching, there) = (calls.children_and_watch(&path), calls.exists(&path));
-        let (_, watch) = watching.await?;
-        if there.await?.map(|stat| stat.czxid) != Some(self.czxid()) {
+        let there = match self.watch.get() {
+            Some(_) if self.session.has_replica() => self.session.exists(&path)?,
+            Some(_) => calls.exists(&path).await?,
+            None => {
+                // Asked for together. If it is gone already, the first fails.
+                let (watching, there) = (calls.children_and_watch(&path), calls.exists(&path));
+                let _ = self.watch.set(watching.await?.1);
+                there.await?
+            }
+        };
+        // If another has taken its place, it is not this one's.
+        if there.map(|stat| stat.czxid) != Some(self.czxid()) {
             return Err(Error::NoNode { path });
         }
         // A session whose opening took long is open before it is known to be alive. A guard that is
@@ -369,6 +392,9 @@ impl Contender {
         while !self.session.is_alive() {
             self.session.nonblocking().sync().await?;
         }
+        let Some(watch) = self.watch.take() else {
+            return Err(Error::NoNode { path });
+        };
         let Some((_, czxid)) = self.created.take() else {
             return Err(Error::NoNode { path });
         };
@@ -528,6 +554,7 @@ impl Held {
             created: Some((own.path.clone(), own.czxid)),
             joined_at: 0,
             mark: None,
+            watch: OnceCell::new(),
         };
         own.forget();
         let mut held = contender.hold().await?;

@@ -479,7 +479,17 @@ fn append_latency() {
     let mut store = SledStore::open(dir.path(), SledOptions::default()).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut times = Vec::new();
-    for _ in 0..3_000 {
+    // Beside it, as many bytes at the same place of a file of zeros, as the log's own segments are.
+    let bare = std::fs::File::create(dir.path().join("bare")).unwrap();
+    let mut bare_times = Vec::new();
+    for round in 0..3_000 {
+        let bytes = [7; 16_500];
+        let begun = std::time::Instant::now();
+        super::segments::write_at(&bare, &bytes, round % 200 * 16_500).unwrap();
+        bare.sync_data().unwrap();
+        if round >= 200 {
+            bare_times.push(begun.elapsed());
+        }
         let first = model.last() + 1;
         let write = LogWrite {
             hard_state: Some(hard_state(1, 1, first - 1)),
@@ -491,5 +501,8 @@ fn append_latency() {
         model.boot.checkpoint.index = first + 99;
     }
     times.sort();
-    println!("append p50 {:?} p99 {:?}", times[times.len() / 2], times[times.len() * 99 / 100]);
+    bare_times.sort();
+    let p50 = |times: &[std::time::Duration]| times[times.len() / 2];
+    println!("append p50 {:?} p99 {:?}", p50(&times), times[times.len() * 99 / 100]);
+    println!("a bare file: p50 {:?}", p50(&bare_times));
 }

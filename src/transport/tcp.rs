@@ -3,10 +3,9 @@
 //! One thread does everything: it listens, dials, encodes, writes, reads and
 //! decodes for all peers, and runs its [`Resident`] in between: the node. So a
 //! message goes from the socket to the node, and from the node to the socket,
-//! without another thread. Between two nodes there are two
-//! connections, one made by each, and messages go only from the node that made
-//! it to the other; what comes back is the answer to the handshake, and signs
-//! of life.
+//! without another thread. Between two nodes there are two connections, one made
+//! by each, and messages go only from the node that made it to the other; what
+//! comes back is the answer to the handshake, and signs of life.
 //!
 //! A node talks to three kinds of peers. *Members* are listed, with id and
 //! address. A *seed* is an address whose node is not known: it is dialled for
@@ -34,8 +33,10 @@
 //! `stall_timeout` is given up and made anew.
 //!
 //! What others have for the resident wakes the thread by [`Wake`]. While the
-//! resident takes its turn, nothing is read, so that the peers' sockets fill
-//! and they in turn drop.
+//! resident takes its turn, nothing is read: the peers' sockets fill, and they
+//! in turn drop. A turn that takes longer than `stall_timeout` looks like a dead
+//! machine to the peers, who connect anew.
+//!
 //! A name is looked up on a thread of its own, `quorate-dns`, since a resolver
 //! may take minutes: one for each peer or seed, and `look_ups_max` in all. It
 //! cannot be interrupted and is not joined: it ends after the transport when

@@ -131,24 +131,42 @@ fn each_call_of_the_store_is_a_step_of_its_own() {
     assert_eq!(steps, 1 + chunks + 2);
 }
 
-/// A store whose checkpoints wait before each chunk until the test lets them go on.
-struct Held {
-    store: MemoryStore,
-    chunks: Receiver<()>,
+/// How often calls fail without harm before they succeed, and what the chunks of checkpoints wait for.
+#[derive(Clone)]
+struct Trouble {
+    begins: usize,
+    chunks: usize,
+    promises: usize,
+    /// One message for each chunk; closed, nothing waits.
+    go_on: Receiver<()>,
 }
 
-struct HeldCheckpointer {
-    inner: Box<dyn Checkpointer>,
-    chunks: Receiver<()>,
+impl Trouble {
+    fn refuses(left: &mut usize) -> Result<(), StorageError> {
+        if *left == 0 {
+            return Ok(());
+        }
+        *left -= 1;
+        let (what, reason) = ("opening".to_owned(), "too many open files".to_owned());
+        Err(StorageError::Again { what, reason })
+    }
 }
 
-impl Checkpointer for HeldCheckpointer {
+/// A store, or what writes its checkpoints, with trouble.
+struct Troubled<T> {
+    inner: T,
+    trouble: Trouble,
+}
+
+impl Checkpointer for Troubled<Box<dyn Checkpointer>> {
     fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+        Trouble::refuses(&mut self.trouble.begins)?;
         self.inner.begin(full)
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        let _ = self.chunks.recv();
+        let _ = self.trouble.go_on.recv();
+        Trouble::refuses(&mut self.trouble.chunks)?;
         self.inner.put_chunk(chunk)
     }
 
@@ -157,14 +175,19 @@ impl Checkpointer for HeldCheckpointer {
     }
 }
 
-impl LogStore for Held {
+impl LogStore for Troubled<MemoryStore> {
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
-        let (inner, chunks) = (self.store.checkpointer()?, self.chunks.clone());
-        Ok(Box::new(HeldCheckpointer { inner, chunks }))
+        let (inner, trouble) = (self.inner.checkpointer()?, self.trouble.clone());
+        Ok(Box::new(Troubled { inner, trouble }))
+    }
+
+    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+        Trouble::refuses(&mut self.trouble.promises)?;
+        self.inner.keep_promise(promise)
     }
 
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
-        self.store.append(write)
+        self.inner.append(write)
     }
 
     fn commit_checkpoint(
@@ -172,27 +195,23 @@ impl LogStore for Held {
         meta: &SnapshotMeta,
         log: LogAfter,
     ) -> Result<(), StorageError> {
-        self.store.commit_checkpoint(meta, log)
+        self.inner.commit_checkpoint(meta, log)
     }
 
     fn identity(&self) -> Option<&Identity> {
-        self.store.identity()
+        self.inner.identity()
     }
 
     fn promise(&self) -> &Promise {
-        self.store.promise()
+        self.inner.promise()
     }
 
     fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
-        self.store.set_identity(identity)
-    }
-
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
-        self.store.keep_promise(promise)
+        self.inner.set_identity(identity)
     }
 
     fn mark_removed(&mut self) -> Result<(), StorageError> {
-        self.store.mark_removed()
+        self.inner.mark_removed()
     }
 
     fn found(
@@ -202,12 +221,23 @@ impl LogStore for Held {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<(), StorageError> {
-        self.store.found(identity, hard_state, meta, chunks)
+        self.inner.found(identity, hard_state, meta, chunks)
     }
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
-        self.store.load(sink)
+        self.inner.load(sink)
     }
+}
+
+/// A store whose calls fail so often, and whose checkpoints wait for nothing.
+fn reluctant(
+    store: MemoryStore,
+    begins: usize,
+    chunks: usize,
+    promises: usize,
+) -> Box<dyn LogStore> {
+    let (_, go_on) = unbounded();
+    Box::new(Troubled { inner: store, trouble: Trouble { begins, chunks, promises, go_on } })
 }
 
 fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
@@ -217,15 +247,17 @@ fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
 
 fn held_thread() -> (MemoryDisk, Disk, Sender<()>, Receiver<Input>, Machine) {
     let (disk, store) = founded();
-    let (go_on, chunks) = unbounded();
+    let (sender, go_on) = unbounded();
+    let trouble = Trouble { begins: 0, chunks: 0, promises: 0, go_on };
     let (done, inputs) = unbounded();
-    let thread = Disk::start(Box::new(Held { store, chunks }), done, || {}).unwrap();
+    let store = Box::new(Troubled { inner: store, trouble });
+    let thread = Disk::start(store, done, || {}).unwrap();
     let mut machine = Machine::new();
     thread.submit(DiskOp::Write { number: 1, write: write(1, 2..=3) });
     assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 1 }));
     let (meta, state, dirty) = (meta(&machine, 2), machine.state(), machine.take_dirty());
     thread.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 3 });
-    (disk, thread, go_on, inputs, machine)
+    (disk, thread, sender, inputs, machine)
 }
 
 #[test]
@@ -274,110 +306,14 @@ fn a_checkpoint_under_way_does_not_hold_up_the_end() {
     assert_eq!(boot.entries.last().unwrap().index, 4);
 }
 
-/// A store some of whose calls fail without harm before they succeed, as often as is said.
-struct Reluctant {
-    store: MemoryStore,
-    begins: usize,
-    chunks: usize,
-    promises: usize,
-}
-
-impl Reluctant {
-    fn refuses(left: &mut usize) -> Result<(), StorageError> {
-        if *left == 0 {
-            return Ok(());
-        }
-        *left -= 1;
-        let (what, reason) = ("opening".to_owned(), "too many open files".to_owned());
-        Err(StorageError::Again { what, reason })
-    }
-}
-
-impl LogStore for Reluctant {
-    fn identity(&self) -> Option<&Identity> {
-        self.store.identity()
-    }
-
-    fn promise(&self) -> &Promise {
-        self.store.promise()
-    }
-
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
-        self.store.set_identity(identity)
-    }
-
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
-        Reluctant::refuses(&mut self.promises)?;
-        self.store.keep_promise(promise)
-    }
-
-    fn mark_removed(&mut self) -> Result<(), StorageError> {
-        self.store.mark_removed()
-    }
-
-    fn found(
-        &mut self,
-        identity: &Identity,
-        hard_state: HardState,
-        meta: &SnapshotMeta,
-        chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
-        self.store.found(identity, hard_state, meta, chunks)
-    }
-
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
-        self.store.load(sink)
-    }
-
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
-        self.store.append(write)
-    }
-
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
-        let inner = self.store.checkpointer()?;
-        let (begins, chunks) = (self.begins, self.chunks);
-        Ok(Box::new(ReluctantCheckpointer { inner, begins, chunks }))
-    }
-
-    fn commit_checkpoint(
-        &mut self,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<(), StorageError> {
-        self.store.commit_checkpoint(meta, log)
-    }
-}
-
-struct ReluctantCheckpointer {
-    inner: Box<dyn Checkpointer>,
-    begins: usize,
-    chunks: usize,
-}
-
-impl Checkpointer for ReluctantCheckpointer {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
-        Reluctant::refuses(&mut self.begins)?;
-        self.inner.begin(full)
-    }
-
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        Reluctant::refuses(&mut self.chunks)?;
-        self.inner.put_chunk(chunk)
-    }
-
-    fn finish(&mut self) -> Result<(), StorageError> {
-        self.inner.finish()
-    }
-}
-
 /// A moment in which the process had no file to open ended the disk's thread, and stopped the node
 /// for good.
 #[test]
 fn what_has_changed_nothing_is_tried_again() {
     let (disk, store) = founded();
-    let store = Reluctant { store, begins: 1, chunks: 1, promises: 2 };
+    let store = reluctant(store, 1, 1, 2);
     let (done, written) = unbounded();
-    let thread = Disk::start(Box::new(store), done, || {}).unwrap();
+    let thread = Disk::start(store, done, || {}).unwrap();
     let machine = Machine::new();
     let meta = SnapshotMeta {
         index: 3,
@@ -414,9 +350,9 @@ fn what_has_changed_nothing_is_tried_again() {
 #[test]
 fn a_call_that_is_tried_again_does_not_keep_the_thread() {
     let (_, store) = founded();
-    let store = Reluctant { store, begins: 0, chunks: 0, promises: usize::MAX };
+    let store = reluctant(store, 0, 0, usize::MAX);
     let (done, written) = unbounded();
-    let thread = Disk::start(Box::new(store), done, || {}).unwrap();
+    let thread = Disk::start(store, done, || {}).unwrap();
     let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
     thread.submit(DiskOp::Promise { number: 1, promise });
     drop(thread);

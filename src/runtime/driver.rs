@@ -3,7 +3,7 @@
 //! network and the disk.
 //!
 //! Threads of a coordinator: `quorate-node`, which this and the network run on,
-//! and those of the disk, see there. All of them end, and are joined, when the coordinator is closed
+//! and those of `disk`. All of them end, and are joined, when the coordinator is closed
 //! or its last handle is dropped.
 
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::storage::LogStore;
-use crate::transport::tcp::{Network, Resident, TcpTransport, Wake};
+use crate::transport::tcp::{Handler, Network, TcpTransport, Wake};
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 
 /// How much is taken in before a step, of each kind.
@@ -106,7 +106,7 @@ struct Driver {
     resigned: bool,
 }
 
-impl Resident for Driver {
+impl Handler for Driver {
     fn take(&mut self, event: TransportEvent) {
         self.take_event(event);
     }
@@ -117,6 +117,7 @@ impl Resident for Driver {
 
     /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
     fn turn(&mut self, network: &mut dyn Network) -> Option<Duration> {
+        // Wakers of users run in here.
         own_thread::claim();
         if !self.take_all() {
             return None;
@@ -133,7 +134,12 @@ impl Resident for Driver {
         Some(pause)
     }
 
-    fn end(mut self: Box<Self>) {
+    fn end(mut self: Box<Self>, failure: Option<String>) {
+        if let Some(reason) = failure {
+            self.host.input(Input::Failed { reason });
+            let (_, effects) = self.host.step();
+            self.host.notify(effects);
+        }
         // Its handles get their answers before the threads below are joined.
         self.host.close();
         // It writes what it was given.
@@ -161,7 +167,7 @@ impl Driver {
     /// Lets the node do something about what has come in. The pause before its next step; `None` once the
     /// coordinator is closed.
     fn step(&mut self, network: &mut dyn Network) -> Option<Duration> {
-        let (work, news) = self.host.step();
+        let (work, effects) = self.host.step();
         // Its last words too: with them it may hand over.
         if let Some(cluster) = work.cluster {
             network.set_cluster(cluster);
@@ -180,7 +186,7 @@ impl Driver {
         if let Some(disk) = &self.disk {
             work.disk.into_iter().for_each(|op| disk.submit(op));
         }
-        let step_at = self.host.tell(news);
+        let step_at = self.host.notify(effects);
         (!self.host.is_closed()).then(|| step_at.saturating_sub(self.clock.now()))
     }
 
@@ -237,9 +243,9 @@ impl Driver {
         let [log, checkpoint] = disk.under_way();
         let [log_watchdog, checkpoint_watchdog] = &mut self.watchdogs;
         let busy = log_watchdog.look(now, log);
-        match judge(busy, checkpoint_watchdog.look(now, checkpoint)) {
-            Verdict::Dead { reason } => self.host.input(Input::Failed { reason }),
-            Verdict::Slow => {
+        match disk_health(busy, checkpoint_watchdog.look(now, checkpoint)) {
+            DiskHealth::Failed { reason } => self.host.input(Input::Failed { reason }),
+            DiskHealth::Slow => {
                 if !self.resigned {
                     tracing::warn!(
                         ?busy,
@@ -249,33 +255,33 @@ impl Driver {
                 }
                 self.resigned = true;
             }
-            Verdict::Well => self.resigned = false,
+            DiskHealth::Healthy => self.resigned = false,
         }
     }
 }
 
-/// What is thought of a disk.
+/// How well a disk serves its node.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Well,
+enum DiskHealth {
+    Healthy,
     Slow,
-    Dead { reason: String },
+    Failed { reason: String },
 }
 
-/// Judges a disk by how long a write and a step of a checkpoint have been under way.
-fn judge(write: Duration, checkpoint: Duration) -> Verdict {
+/// The health of a disk by how long a write and a step of a checkpoint have been under way.
+fn disk_health(write: Duration, checkpoint: Duration) -> DiskHealth {
     let dead = |what, time: Duration| {
         let reason = format!("the disk failed: {what} has been under way for {time:?}");
-        Verdict::Dead { reason }
+        DiskHealth::Failed { reason }
     };
     if write > DISK_DEAD {
         dead("a write", write)
     } else if checkpoint > CHECKPOINT_DEAD {
         dead("a step of a checkpoint", checkpoint)
     } else if write > DISK_SLOW {
-        Verdict::Slow
+        DiskHealth::Slow
     } else {
-        Verdict::Well
+        DiskHealth::Healthy
     }
 }
 
@@ -356,14 +362,14 @@ mod tests {
     #[test]
     fn a_checkpoint_that_hangs_does_not_stop_a_node_that_can_write() {
         let seconds = Duration::from_secs;
-        assert_eq!(judge(seconds(1), seconds(599)), Verdict::Well);
-        assert_eq!(judge(seconds(11), seconds(61)), Verdict::Slow);
+        assert_eq!(disk_health(seconds(1), seconds(599)), DiskHealth::Healthy);
+        assert_eq!(disk_health(seconds(11), seconds(61)), DiskHealth::Slow);
         let reason = |verdict| match verdict {
-            Verdict::Dead { reason } => reason,
+            DiskHealth::Failed { reason } => reason,
             other => panic!("{other:?}"),
         };
-        assert!(reason(judge(seconds(61), seconds(0))).contains("a write"));
-        assert!(reason(judge(seconds(0), seconds(601))).contains("checkpoint"));
+        assert!(reason(disk_health(seconds(61), seconds(0))).contains("a write"));
+        assert!(reason(disk_health(seconds(0), seconds(601))).contains("checkpoint"));
     }
 
     /// A leader that was closed at the very end of the time it has for that sent nothing of its last
@@ -431,7 +437,7 @@ mod tests {
         clock.advance(CLOSE_TIME);
         let mut sent = Outbox::default();
         assert_eq!(leader.turn(&mut sent), None);
-        Box::new(leader).end();
+        Box::new(leader).end(None);
         assert!(closes.recv().is_err());
         let hands_over = |(_, message): &(NodeId, PeerMessage)| {
             matches!(message, PeerMessage::Raft { body: RaftBody::TimeoutNow, .. })

@@ -49,9 +49,9 @@ pub(crate) struct Work {
     pub(crate) cluster: Option<u64>,
 }
 
-/// What a step has for the handles: see [`Host::tell`].
+/// What a step has for the handles: see [`Host::notify`].
 #[must_use]
-pub(crate) struct News {
+pub(crate) struct HandleEffects {
     effects: Effects,
     members: Option<Arc<Vec<Member>>>,
     now: Time,
@@ -270,8 +270,8 @@ impl Host {
     }
 
     /// Steps the node with all that has come in. What is to be sent and written should be on its way
-    /// before the handles are told the rest, which may take a while.
-    pub(crate) fn step(&mut self) -> (Work, News) {
+    /// before the handles are notified of the rest, which may take a while.
+    pub(crate) fn step(&mut self) -> (Work, HandleEffects) {
         let clock = &self.shared.clock;
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         if let Some(closing) = &mut self.closing {
@@ -293,12 +293,13 @@ impl Host {
             members: members.clone(),
             cluster: effects.cluster,
         };
-        (work, News { effects, members, now: now.mono })
+        (work, HandleEffects { effects, members, now: now.mono })
     }
 
     /// Hands the effects of a step to the handles that they concern. When the node wants its next
     /// step.
-    pub(crate) fn tell(&mut self, News { effects, members, now }: News) -> Time {
+    pub(crate) fn notify(&mut self, effects: HandleEffects) -> Time {
+        let HandleEffects { effects, members, now } = effects;
         let mut to_wake = Vec::new();
         if !effects.events.is_empty() {
             self.shared.tree.announce();

@@ -271,8 +271,8 @@ impl World {
             }
         }
         let before = visit.client().seen();
-        let (work, news) = visit.host.step();
-        let wake_at = visit.host.tell(news);
+        let (work, effects) = visit.host.step();
+        let wake_at = visit.host.notify(effects);
         let (seen, served) = (visit.client().seen(), visit.client().served());
         self.kernel.seen.borrow_mut()[place] = seen;
         self.kernel.installs.borrow_mut()[place] = visit.client().attachments();

@@ -551,8 +551,8 @@ impl World {
             applied: life.host.node().applied().index,
             zxid: life.host.node().machine().zxid(),
         };
-        let (work, news) = life.host.step();
-        let wake_at = life.host.tell(news);
+        let (work, effects) = life.host.step();
+        let wake_at = life.host.notify(effects);
         let installed = work.disk.iter().find_map(|op| match op {
             DiskOp::Install { meta, .. } => Some(meta.zxid),
             _ => None,

@@ -6,7 +6,7 @@
 //! waits for unless it fills segments faster than they can be made.
 //!
 //! Segments are numbered without gaps. One that holds nothing that is needed becomes the next one:
-//! it is renamed, and its header is written anew. What is left in it of its former life cannot be
+//! it is renamed, and its header is written again. What is left in it of its former life cannot be
 //! taken for the log, since every checksum covers the segment's number.
 //!
 //! A segment begins with a header of [`HEADER_BYTES`], little endian; records follow, see

@@ -362,8 +362,8 @@ impl Seats {
         if running.host.is_idle() && self.clock.now() < running.wake_at {
             return false;
         }
-        let (work, news) = running.host.step();
-        running.wake_at = running.host.tell(news);
+        let (work, effects) = running.host.step();
+        running.wake_at = running.host.notify(effects);
         for op in work.disk {
             let Some(store) = &mut running.store else { break };
             let done = perform_now(store, op);

@@ -1,7 +1,7 @@
 //! Peers over TCP.
 //!
 //! One thread does everything: it listens, dials, encodes, writes, reads and
-//! decodes for all peers, and runs its [`Resident`] in between: the node. So a
+//! decodes for all peers, and runs its [`Handler`] in between: the node. So a
 //! message goes from the socket to the node, and from the node to the socket,
 //! without another thread. Between two nodes there are two connections, one made
 //! by each, and messages go only from the node that made it to the other; what
@@ -32,10 +32,10 @@
 //! what is written; so a connection that neither takes bytes nor answers for
 //! `stall_timeout` is given up and made anew.
 //!
-//! What others have for the resident wakes the thread by [`Wake`]. While the
-//! resident takes its turn, nothing is read: the peers' sockets fill, and they
+//! What others have for the handler wakes the thread by [`Wake`]. While the
+//! handler takes its turn, nothing is read: the peers' sockets fill, and they
 //! in turn drop. A turn that takes longer than `stall_timeout` looks like a dead
-//! machine to the peers, who connect anew.
+//! machine to the peers, who connect again.
 //!
 //! A name is looked up on a thread of its own, `quorate-dns`, since a resolver
 //! may take minutes: one for each peer or seed, and `look_ups_max` in all. It
@@ -55,7 +55,7 @@
 //! - Messages for a peer that is not connected are dropped at once: they would
 //!   be stale when they arrived, and Raft sends again what still matters.
 //! - Two processes that run as one node are never both connected to this one.
-//! - With nothing to do, the thread sleeps without waking, but for its resident; for what it cannot
+//! - With nothing to do, the thread sleeps without waking, but for its handler; for what it cannot
 //!   reach: that it tries again, at most every `retry_min` and at least every
 //!   `retry_max`; and for guests, which it looks after every `guest_timeout`.
 //!
@@ -165,8 +165,8 @@ impl Counters {
     }
 }
 
-/// Who lives on the network thread.
-pub(crate) trait Resident: Send {
+/// What runs on the network thread beside the sockets: the node.
+pub(crate) trait Handler: Send {
     /// Takes what has happened, to do something about it in its next turn.
     fn take(&mut self, event: TransportEvent);
 
@@ -178,34 +178,36 @@ pub(crate) trait Resident: Send {
     /// it until the turn that does it.
     fn is_busy(&self) -> bool;
 
-    /// Ends, once the sockets are closed.
-    fn end(self: Box<Self>) {}
+    /// Ends, once the sockets are closed. `failure` says why, if the thread could not go on.
+    fn end(self: Box<Self>, failure: Option<String>) {
+        drop(failure);
+    }
 }
 
-/// What a [`Resident`] may ask for in its turn.
+/// What a [`Handler`] may ask for in its turn.
 pub(crate) trait Network {
     /// Sends messages, or drops them; those to one peer keep their order. Never blocks: what a socket
     /// does not take now waits for it.
     fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>);
 
-    /// Replaces the list of members. Those whose address has changed are connected anew. A member
+    /// Replaces the list of members. Those whose address has changed are connected again. A member
     /// that is reached elsewhere, since it has said so itself, is left there as long as the list has
     /// not changed for it. One that is in the list no longer is disconnected, or a guest if it is
     /// connected to us.
     fn set_peers(&mut self, peers: Vec<RemotePeer>);
 
-    /// Sets the cluster that this node has had none of. Peers hear of it over new connections, and those
+    /// Sets the cluster that this node has had none of. It is sent to peers over new connections, and those
     /// of other clusters are disconnected. A client stays connected to the members of its own, which
     /// need not know.
     fn set_cluster(&mut self, cluster: u64);
 }
 
-/// Wakes the network thread for its resident.
+/// Wakes the network thread for its handler.
 #[derive(Clone, Debug)]
 pub(crate) struct Wake(Arc<Shared>);
 
 impl Wake {
-    /// To be called after that for which the resident is woken is in its place.
+    /// To be called after that for which the handler is woken is in its place.
     pub(crate) fn wake(&self) {
         self.0.wake();
     }
@@ -251,7 +253,7 @@ impl TcpTransport {
     }
 
     /// Starts a thread of this name, which listens on `listener`, if there is one, connects to
-    /// `peers`, looks for others at the addresses of `seeds`, and runs `resident` to its end.
+    /// `peers`, looks for others at the addresses of `seeds`, and runs `handler` to its end.
     #[expect(
         clippy::too_many_arguments,
         reason = "called once; a struct would only repeat the fields"
@@ -264,7 +266,7 @@ impl TcpTransport {
         peers: Vec<RemotePeer>,
         seeds: Vec<String>,
         options: TransportOptions,
-        resident: Box<dyn Resident>,
+        handler: Box<dyn Handler>,
     ) -> io::Result<JoinHandle<()>> {
         let TcpTransport { poll, shared } = self;
         let listener = listener.into();
@@ -278,7 +280,7 @@ impl TcpTransport {
         let to_whom = (peers, seeds);
         let commands: (Sender<Command>, Receiver<Command>) = (commands_tx, commands_rx);
         let driver =
-            Driver::new(poll, listener, local, to_whom, options, shared, commands, resident)?;
+            Driver::new(poll, listener, local, to_whom, options, shared, commands, handler)?;
         std::thread::Builder::new().name(name.to_owned()).spawn(move || driver.run())
     }
 }

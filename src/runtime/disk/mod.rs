@@ -133,7 +133,7 @@ struct Writer {
     checkpoint: Option<Checkpoint>,
     /// How many were begun.
     checkpoints: u64,
-    /// Whether something was written since the store was last told of a rest.
+    /// Whether something was written since the store last rested.
     busy: bool,
 }
 
@@ -148,7 +148,7 @@ impl Writer {
     fn run(&mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the disk failed");
-            self.tell(Input::Failed { reason: format!("the disk failed: {error}") });
+            self.notify(Input::Failed { reason: format!("the disk failed: {error}") });
         }
         self.stepper.rest();
     }
@@ -169,7 +169,7 @@ impl Writer {
         }
     }
 
-    /// Waits for something to do; tells the store if that takes a while.
+    /// Waits for something to do; lets the store rest if that takes a while.
     fn wait(&mut self) -> Result<Job, StorageError> {
         self.stepper.rest();
         if self.busy {
@@ -220,7 +220,7 @@ impl Writer {
                 number
             }
         };
-        self.tell(Input::Written { number });
+        self.notify(Input::Written { number });
         Ok(None)
     }
 
@@ -267,7 +267,7 @@ impl Writer {
         }
         append(&mut *self.store, write, || self.stepper.begin())?;
         self.busy = true;
-        self.tell(Input::Written { number });
+        self.notify(Input::Written { number });
         Ok(next)
     }
 
@@ -282,12 +282,12 @@ impl Writer {
             result?;
             self.stepper.begin();
             self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
-            self.tell(Input::CheckpointDone { index: meta.index });
+            self.notify(Input::CheckpointDone { index: meta.index });
         }
         Ok(())
     }
 
-    fn tell(&self, input: Input) {
+    fn notify(&self, input: Input) {
         // The node may be gone already; then nobody waits for this.
         if self.done.send(input).is_ok() {
             (self.wake)();

@@ -46,8 +46,8 @@ struct Control {
 }
 
 impl StateThread {
-    /// Starts the thread. It tells `done` which checkpoint is durable, or why it cannot be; nothing
-    /// of one that was cancelled.
+    /// Starts the thread. It calls `done` with the checkpoint that is durable, or why it cannot be; not
+    /// for one that was cancelled.
     pub(super) fn start(
         mut stepper: Stepper,
         done: impl Fn(u64, Result<(), StorageError>) + Send + 'static,

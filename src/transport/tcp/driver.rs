@@ -20,7 +20,7 @@ use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
-use super::{Command, LISTENER, Network, Resident, Shared, WAKER};
+use super::{Command, Handler, LISTENER, Network, Shared, WAKER};
 use crate::machine::command::NodeId;
 use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
@@ -54,7 +54,7 @@ pub(super) struct Context {
     pub(super) circle: Circle,
     /// Which certificate each peer has.
     pub(super) subjects: Subjects,
-    /// What the resident has still to be told: no more than is read in one round.
+    /// What the handler has still to take: no more than is read in one round.
     events: Vec<TransportEvent>,
     next_token: usize,
 }
@@ -94,7 +94,7 @@ impl Context {
         }
     }
 
-    /// Tells the resident, before its next turn.
+    /// Tells the handler, before its next turn.
     pub(super) fn emit(&mut self, event: TransportEvent) {
         self.events.push(event);
     }
@@ -173,7 +173,7 @@ impl Warnings {
 pub(super) struct Driver {
     poll: Poll,
     /// Taken out only while it takes its turn, and when it has ended.
-    resident: Option<Box<dyn Resident>>,
+    handler: Option<Box<dyn Handler>>,
     /// When it wants its next turn.
     turn_at: Instant,
     commands_rx: Receiver<Command>,
@@ -203,7 +203,7 @@ impl Driver {
         options: TransportOptions,
         shared: Arc<Shared>,
         (commands_tx, commands_rx): (Sender<Command>, Receiver<Command>),
-        resident: Box<dyn Resident>,
+        handler: Box<dyn Handler>,
     ) -> io::Result<Driver> {
         let mut context = Context {
             registry: poll.registry().try_clone()?,
@@ -222,7 +222,7 @@ impl Driver {
         };
         let mut driver = Driver {
             poll,
-            resident: Some(resident),
+            handler: Some(handler),
             turn_at: context.now,
             commands_rx,
             outgoing: Outgoing::default(),
@@ -238,13 +238,12 @@ impl Driver {
 
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
-        loop {
+        let failure = loop {
             let timeout = self.sleep();
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "the network thread cannot wait for its sockets and ends");
-                break;
+                break Some(format!("the network thread cannot wait for its sockets: {error}"));
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -277,26 +276,26 @@ impl Driver {
             // What was sent just before the end (a leader's farewell) is worth one try, too.
             self.flush();
             if !goes_on {
-                break;
+                break None;
             }
-        }
-        let resident = self.resident.take();
+        };
+        let handler = self.handler.take();
         drop(self);
-        if let Some(resident) = resident {
-            resident.end();
+        if let Some(handler) = handler {
+            handler.end(failure);
         }
     }
 
-    /// Gives the resident its turn, if there is a reason; `false` at its end.
+    /// Gives the handler its turn, if there is a reason; `false` at its end.
     fn attend(&mut self) -> bool {
-        let Some(mut resident) = self.resident.take() else { return false };
+        let Some(mut handler) = self.handler.take() else { return false };
         let has_news = !self.context.events.is_empty();
         for event in self.context.events.drain(..) {
-            resident.take(event);
+            handler.take(event);
         }
-        let is_due = has_news || self.turn_at <= self.context.now || resident.is_busy();
-        let pause = if is_due { resident.turn(self) } else { Some(Duration::ZERO) };
-        self.resident = Some(resident);
+        let is_due = has_news || self.turn_at <= self.context.now || handler.is_busy();
+        let pause = if is_due { handler.turn(self) } else { Some(Duration::ZERO) };
+        self.handler = Some(handler);
         if let Some(pause) = pause.filter(|_| is_due) {
             let now = clock();
             self.turn_at = now.checked_add(pause).unwrap_or(now + PAUSE_MAX);
@@ -325,7 +324,7 @@ impl Driver {
         // Whoever has something for us first pushes, then swaps in `true`. If its swap came before
         // this one, we see what it pushed; if after, it sees `false` and wakes us.
         self.context.shared.awake.swap(false, AcqRel);
-        let is_busy = self.resident.as_ref().is_none_or(|resident| resident.is_busy());
+        let is_busy = self.handler.as_ref().is_none_or(|handler| handler.is_busy());
         if is_busy || !self.commands_rx.is_empty() {
             return Some(Duration::ZERO);
         }

@@ -116,8 +116,11 @@ fn who_takes_a_connection_and_says_nothing_is_given_up() {
 #[test]
 fn one_way_is_enough_to_be_heard() {
     let (listener, address) = listen();
-    let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &with(secret(ONE)));
-    let two = Node::start(listen().0, local(2), &[remote(1, address)], &with(secret(ONE)));
+    // Nobody listens where it says that it is.
+    let elsewhere = "127.0.0.1:2";
+    let one = Node::start(listener, local(1), &[remote(2, elsewhere)], &with(secret(ONE)));
+    let two = at(2, elsewhere);
+    let two = Node::start(listen().0, two, &[remote(1, address)], &with(secret(ONE)));
     assert_eq!(one.unreachable().1, "connection refused");
     two.await_connected(1);
     talk_once(&one, &two);

@@ -76,17 +76,17 @@ fn remote(node: NodeId, address: impl ToString) -> RemotePeer {
     RemotePeer { node, address: address.to_string() }
 }
 
-/// What the resident of a test does in its turn; `None` to end.
+/// What the handler of a test does in its turn; `None` to end.
 type Order = Option<Box<dyn FnOnce(&mut dyn Network) + Send>>;
 
-/// A resident that tells the test what happens and does what it says.
+/// A handler that tells the test what happens and does what it says.
 struct Relay<F> {
     events: F,
     is_heard: bool,
     orders: Receiver<Order>,
 }
 
-impl<F: Fn(TransportEvent) -> bool + Send> Resident for Relay<F> {
+impl<F: Fn(TransportEvent) -> bool + Send> Handler for Relay<F> {
     fn take(&mut self, event: TransportEvent) {
         self.is_heard &= (self.events)(event);
     }
@@ -103,7 +103,7 @@ impl<F: Fn(TransportEvent) -> bool + Send> Resident for Relay<F> {
     }
 }
 
-/// A transport whose resident does what the test says.
+/// A transport whose handler does what the test says.
 struct Transport {
     orders: Sender<Order>,
     shared: Arc<Shared>,
@@ -122,9 +122,9 @@ impl Transport {
         let transport = TcpTransport::new()?;
         let shared = Arc::clone(&transport.shared);
         let (sender, orders) = unbounded();
-        let resident = Box::new(Relay { events, is_heard: true, orders });
+        let handler = Box::new(Relay { events, is_heard: true, orders });
         let thread =
-            transport.start("quorate-test", listener, local, peers, seeds, options, resident)?;
+            transport.start("quorate-test", listener, local, peers, seeds, options, handler)?;
         Ok(Transport { orders: sender, shared, thread: Some(thread) })
     }
 

@@ -125,6 +125,8 @@ impl Node {
                 self.admission.put_back(batch);
                 return;
             }
+            let raft = &self.raw.raft;
+            self.proposed.push(raft.raft_log.last_index(), raft.term, batch);
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 /// An entry's place in the log.
@@ -17,6 +17,11 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 pub(crate) struct Position {
     pub(crate) index: u64,
     pub(crate) term: u64,
+}
+
+/// Whether an entry changes who votes; all others are for the state machine.
+pub(crate) fn changes_voting(entry: &Entry) -> bool {
+    entry.get_entry_type() != EntryType::EntryNormal
 }
 
 #[derive(Debug)]
@@ -127,10 +132,22 @@ impl MemLog {
         keep_from
     }
 
-    /// Drops the entries below `index`; those not yet applied stay.
-    pub(crate) fn compact(&mut self, index: u64) {
+    /// The entries that are committed and not applied yet, up to the first that is for Raft too.
+    ///
+    /// raft-rs hands out what this member's own disk has. What a majority has is committed whether
+    /// or not this disk is part of it, and the state machine need not wait.
+    pub(crate) fn to_apply(&self, committed: u64) -> Vec<Entry> {
+        let from = self.applied.index.saturating_sub(self.base.index);
+        let count = committed.saturating_sub(self.applied.index);
+        let entries = self.entries.iter().skip(from as usize).take(count as usize);
+        entries.take_while(|entry| !changes_voting(entry)).cloned().collect()
+    }
+
+    /// Drops the entries below `index`; those after `handed_out`, which raft-rs has still to hand
+    /// out, stay.
+    pub(crate) fn compact(&mut self, index: u64, handed_out: u64) {
         while let Some(first) = self.entries.front() {
-            if first.index >= index || first.index > self.applied.index {
+            if first.index >= index || first.index > handed_out {
                 break;
             }
             self.base = Position { index: first.index, term: first.term };
@@ -241,17 +258,32 @@ mod tests {
     }
 
     #[test]
-    fn compaction_keeps_what_is_not_applied_and_what_laggards_need() {
+    fn compaction_keeps_what_is_not_handed_out_and_what_laggards_need() {
         let mut log = log(0, 10);
         log.set_applied(Position { index: 6, term: 1 });
         assert_eq!(log.keep_from(6, 2, 1000), 5);
         assert_eq!(log.keep_from(6, 100, 25), 5);
         assert_eq!(log.keep_from(6, 0, 0), 7);
-        log.compact(9);
+        log.compact(9, 6);
         assert_eq!(log.first_index().unwrap(), 7);
         assert_eq!(log.term(6).unwrap(), 1);
         assert!(log.term(5).is_err());
         assert_eq!(log.bytes(), 40);
+    }
+
+    #[test]
+    fn what_is_committed_is_applied_up_to_a_change_of_the_voters() {
+        let mut log = log(3, 8);
+        let indexes = |log: &MemLog, committed| -> Vec<u64> {
+            log.to_apply(committed).iter().map(|entry| entry.index).collect()
+        };
+        assert_eq!(indexes(&log, 6), [4, 5, 6]);
+        log.set_applied(Position { index: 5, term: 1 });
+        assert_eq!(indexes(&log, 20), [6, 7, 8]);
+        assert!(indexes(&log, 5).is_empty());
+        let change = Entry { entry_type: EntryType::EntryConfChangeV2, ..entry(7, 1, 0) };
+        log.append(&[change, entry(8, 1, 1)]);
+        assert_eq!(indexes(&log, 20), [6]);
     }
 
     #[test]

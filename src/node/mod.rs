@@ -59,6 +59,7 @@ mod observe;
 mod path_filter;
 #[cfg(test)]
 mod place_tests;
+mod proposed;
 mod quorum_loss;
 mod raft_log;
 mod ready;
@@ -108,6 +109,7 @@ pub(crate) use members::Keeping;
 use membership::Membership;
 pub(crate) use membership::REMOVED;
 use message::{HardState, SnapshotMeta};
+use proposed::Proposed;
 use quorum_loss::QuorumLoss;
 use reap::Reaper;
 use rounds::{Confirmations, Rounds};
@@ -264,6 +266,7 @@ pub(crate) struct Node {
     /// Goes on while this node serves as the leader.
     log_clock: LogClock,
     admission: Admission,
+    proposed: Proposed,
     early: VecDeque<(NodeId, Request)>,
     early_bytes: usize,
     early_rounds: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
@@ -533,7 +536,8 @@ impl Node {
                         self.config.log.retained_entries,
                         self.config.log.retained_bytes,
                     );
-                    self.raw.mut_store().compact(keep_from);
+                    let handed_out = self.raw.raft.raft_log.applied;
+                    self.raw.mut_store().compact(keep_from, handed_out);
                 }
             }
             Input::Failed { reason } => return Err(reason),
@@ -621,6 +625,7 @@ impl Node {
             self.leadership = leadership;
             self.serving = false;
             self.admission.reset();
+            self.proposed.clear();
             self.early.clear();
             self.early_bytes = 0;
             self.early_rounds.clear();

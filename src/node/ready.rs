@@ -5,11 +5,11 @@
 //! asynchronous form is used, in which the disk comes after.
 
 use raft::SnapshotStatus;
-use raft::eraftpb::{self, EntryType, MessageType};
+use raft::eraftpb::{self, MessageType};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::hashes::{self, Verdict};
-use super::log::Position;
+use super::log::{Position, changes_voting};
 use super::membership::REMOVED;
 use super::watches::Fired;
 use super::{Node, Undurable, hard_state, own_hard_state, raft_leads};
@@ -170,38 +170,55 @@ impl Node {
         Ok(number)
     }
 
-    pub(super) fn apply(&mut self, entries: Vec<eraftpb::Entry>) -> Result<(), String> {
-        let Some(last) = entries.last().map(|entry| entry.index) else {
-            return Ok(());
-        };
-        for entry in entries {
-            let of_voters = entry.get_entry_type() != EntryType::EntryNormal;
-            if of_voters {
-                self.apply_voting(&entry)?;
-            }
-            // A new leader's first entry is empty.
-            else if !entry.data.is_empty() {
-                let batch = Batch::decode(&entry.data).map_err(|reason| {
-                    format!("entry {} is not readable by this version: {reason}", entry.index)
-                })?;
-                if batch.version() > self.config.version {
-                    return Err(version::too_old(batch.version(), self.config.version));
-                }
-                if !strikes(Bug::EntrySkipped, 97) {
-                    self.apply_batch(entry.term, batch);
-                }
-            }
-            let position = Position { index: entry.index, term: entry.term };
-            self.raw.mut_store().set_applied(position);
-            if of_voters && !self.joins && !self.is_member(self.id) {
-                return Err(REMOVED.to_owned());
-            }
-            if entry.index.is_multiple_of(hashes::EVERY) {
-                self.share_hash(entry.index)?;
+    /// Applies what raft-rs hands out, which is on this member's own disk, and then whatever else
+    /// is committed.
+    pub(super) fn apply(&mut self, handed_out: Vec<eraftpb::Entry>) -> Result<(), String> {
+        let last = handed_out.last().map(|entry| entry.index);
+        for entry in handed_out {
+            if entry.index > self.raw.store().applied().index {
+                self.apply_entry(&entry)?;
             }
         }
-        self.raw.advance_apply_to(last);
+        if let Some(last) = last {
+            self.raw.advance_apply_to(last);
+        }
+        if self.installing.is_none() {
+            for entry in self.raw.store().to_apply(self.raw.raft.raft_log.committed) {
+                self.apply_entry(&entry)?;
+            }
+        }
         self.local.applied();
+        Ok(())
+    }
+
+    fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
+        let of_voters = changes_voting(entry);
+        if of_voters {
+            self.apply_voting(entry)?;
+        }
+        // A new leader's first entry is empty.
+        else if !entry.data.is_empty() {
+            let batch = match self.proposed.take(entry) {
+                Some(batch) => batch,
+                None => Batch::decode(&entry.data).map_err(|reason| {
+                    format!("entry {} is not readable by this version: {reason}", entry.index)
+                })?,
+            };
+            if batch.version() > self.config.version {
+                return Err(version::too_old(batch.version(), self.config.version));
+            }
+            if !strikes(Bug::EntrySkipped, 97) {
+                self.apply_batch(entry.term, batch);
+            }
+        }
+        let position = Position { index: entry.index, term: entry.term };
+        self.raw.mut_store().set_applied(position);
+        if of_voters && !self.joins && !self.is_member(self.id) {
+            return Err(REMOVED.to_owned());
+        }
+        if entry.index.is_multiple_of(hashes::EVERY) {
+            self.share_hash(entry.index)?;
+        }
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use super::local::LocalSessions;
 use super::log::{MemLog, Position};
 use super::log_clock::LogClock;
 use super::membership::{Membership, VOTER_WINDOW};
+use super::proposed::Proposed;
 use super::quorum_loss::QuorumLoss;
 use super::reap::Reaper;
 use super::rounds::{Confirmations, Rounds};
@@ -119,6 +120,7 @@ impl Node {
             leads_since: now.mono,
             log_clock: LogClock::begin(now, 0),
             admission: Admission::default(),
+            proposed: Proposed::default(),
             early: VecDeque::new(),
             early_bytes: 0,
             early_rounds: Vec::new(),

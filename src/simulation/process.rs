@@ -102,6 +102,14 @@ pub(crate) struct Life {
     pub(crate) closing: bool,
 }
 
+/// What a disk has begun: a sync, which may come to the disk in part, and a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) sync: bool,
+    pub(crate) tearable: bool,
+    pub(crate) checkpoint: Option<u64>,
+}
+
 impl std::fmt::Debug for Life {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Life").field("node", self.host.node()).finish_non_exhaustive()
@@ -129,10 +137,18 @@ impl Life {
         }
     }
 
-    /// Takes what waits for the disk as one sync, as the disk's thread does. Whether there is any.
-    pub(crate) fn begin_sync(&mut self, now: Nanos) -> bool {
+    /// Takes what waits for the disk as one sync, as the disk's thread does; a checkpoint before it
+    /// begins beside it.
+    pub(crate) fn begin_sync(&mut self, now: Nanos) -> Begun {
         debug_assert!(self.syncing.is_empty());
+        let mut checkpoint = None;
         while let Some(op) = self.waiting.pop_front() {
+            if matches!(op, DiskOp::Checkpoint { .. }) {
+                self.checkpoints += 1;
+                self.checkpoint = Some((self.checkpoints, op));
+                checkpoint = Some(self.checkpoints);
+                continue;
+            }
             let is_write = matches!(op, DiskOp::Write { .. });
             self.syncing.push(op);
             if !is_write || !matches!(self.waiting.front(), Some(DiskOp::Write { .. })) {
@@ -140,7 +156,7 @@ impl Life {
             }
         }
         self.syncing_since = if self.syncing.is_empty() { Nanos::MAX } else { now };
-        !self.syncing.is_empty()
+        Begun { sync: !self.syncing.is_empty(), tearable: self.is_tearable(), checkpoint }
     }
 
     /// Whether what is being synced can come to the disk in part.

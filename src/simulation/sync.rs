@@ -4,7 +4,7 @@
 use super::clock::{Nanos, SECOND};
 use super::faults::Fault;
 use super::kernel::Phase;
-use super::process::Life;
+use super::process::{Begun, Life};
 use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
 
@@ -29,25 +29,29 @@ impl World {
     }
 
     pub(super) fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
-        let epoch = self.processes[place].epoch;
-        if matches!(op, DiskOp::Checkpoint { .. }) {
-            life.checkpoints += 1;
-            let number = life.checkpoints;
-            life.checkpoint = Some((number, op));
-            let time = self.sync_time(place) * 4;
-            return self.schedule_in(time, Event::Checkpointed { place, epoch, number });
-        }
         life.waiting.push_back(op);
-        if life.syncing.is_empty() && life.begin_sync(self.now()) {
-            self.sync_begun(place, life.is_tearable());
+        if life.syncing.is_empty() {
+            let begun = life.begin_sync(self.now());
+            self.sync_begun(place, begun);
         }
     }
 
-    fn sync_begun(&mut self, place: usize, tearable: bool) {
-        let (time, epoch) = (self.sync_time(place), self.processes[place].epoch);
+    fn sync_begun(&mut self, place: usize, begun: Begun) {
+        let epoch = self.processes[place].epoch;
+        if let Some(number) = begun.checkpoint {
+            let time = self.sync_time(place) * 4;
+            self.schedule_in(time, Event::Checkpointed { place, epoch, number });
+        }
+        if !begun.sync {
+            return;
+        }
+        let time = self.sync_time(place);
         self.schedule_in(time, Event::Synced { place, epoch });
         let chaos = self.kernel.phase.get() == Phase::Chaos;
-        if tearable && chaos && self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite)) {
+        if begun.tearable
+            && chaos
+            && self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite))
+        {
             let amid = self.random.below(time);
             self.schedule_in(amid, Event::Tear { place, epoch });
         }
@@ -78,11 +82,9 @@ impl World {
         self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
         life.end_sync();
         process.disk.condition().fails = false;
-        let (begun, tearable) = (life.begin_sync(now), life.is_tearable());
+        let begun = life.begin_sync(now);
         self.settle_fresh(place);
-        if begun {
-            self.sync_begun(place, tearable);
-        }
+        self.sync_begun(place, begun);
         self.look(place);
     }
 }

@@ -55,78 +55,58 @@
 
 #![deny(missing_docs)]
 
-mod acl;
-mod auth;
-mod availability;
-mod builder;
-mod calls;
-mod coordinator;
-mod error;
+mod api;
 #[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
 pub mod fuzzing;
 #[cfg(test)]
 mod golden;
 mod machine;
-mod membership;
-mod metrics;
-mod multi;
-mod multi_read;
-mod names;
 mod node;
-mod nonblocking;
-mod path;
-mod peers;
-mod pending;
 #[cfg(not(any(test, feature = "simulator")))]
 mod planted;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 pub mod planted;
-mod quota;
 pub mod recipes;
 pub mod recovery;
-mod root;
 mod runtime;
 mod security;
-mod session;
 #[cfg(any(test, feature = "simulator"))]
 #[doc(hidden)]
 pub mod simulation;
-mod snapshot;
 mod storage;
 mod sync;
 pub mod testing;
-mod transaction;
 mod transport;
-mod version;
-mod watch;
-mod znode;
+mod types;
 
-pub use acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
-pub use auth::AuthProvider;
-pub use availability::Availability;
-pub use builder::Builder;
-pub use coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
-pub use error::{Error, Result};
-pub use metrics::Metrics;
-pub use multi::{Fence, Multi};
-pub use multi_read::{ReadOp, ReadResult};
-pub use nonblocking::NonBlocking;
-pub use pending::Pending;
-pub use quota::{Quota, Usage};
+pub use api::builder::Builder;
+pub use api::coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
+pub use api::multi::{Fence, Multi};
+pub use api::multi_read::{ReadOp, ReadResult};
+pub use api::nonblocking::NonBlocking;
+pub use api::session::Session;
+pub use api::snapshot::Snapshot;
+pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
+pub use api::watch::Watch;
 pub use recipes::{Lock, LockGuard, LockLost};
+pub use runtime::pending::Pending;
 #[cfg(feature = "tls")]
 pub use security::Tls;
+pub use security::auth::AuthProvider;
 pub use security::{Secret, Security};
-pub use session::{Session, SessionState};
-pub use snapshot::Snapshot;
-pub use transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
-pub use watch::{
-    EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, Watch, WatchEvent,
-    WatchMode, WatcherType,
+pub use types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
+pub use types::availability::Availability;
+pub use types::error::{Error, Result};
+pub use types::metrics::Metrics;
+pub use types::quota::{Quota, Usage};
+pub use types::session::SessionState;
+pub use types::watch::{
+    EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent,
+    WatchInfo, WatchMode, WatcherType,
 };
-pub use znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
+pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
 /// The examples in the README and in `docs` are tested with the library's own.
 #[cfg(doctest)]

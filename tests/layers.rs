@@ -1,50 +1,31 @@
-//! Who may know whom: dependencies point downwards only, and what is
-//! deterministic knows no thread, clock, socket or file.
+//! Who may know whom: dependencies between the folders of `src` point downwards and have no cycle, and
+//! what is deterministic knows no thread, clock, socket or file.
+//!
+//! The graph is made from the sources: a folder depends on another one when one of its files names
+//! something in it. A folder and the folders inside it count as one where they name each other. Tests
+//! may look at whatever they like.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Each module and the modules of ours that it may name.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("acl", &[]),
-    ("quota", &["path"]),
-    ("error", &["acl", "znode"]),
-    ("znode", &[]),
-    ("path", &["error"]),
-    ("planted", &[]),
-    ("version", &[]),
-    (
-        "machine",
-        &["machine", "acl", "error", "membership", "path", "planted", "quota", "version", "znode"],
-    ),
-    (
-        "node",
-        &[
-            "node",
-            "machine",
-            "acl",
-            "error",
-            "path",
-            "planted",
-            "quota",
-            "version",
-            "znode",
-            "session",
-            "storage",
-            "watch",
-            "membership",
-            "metrics",
-        ],
-    ),
-    ("membership", &["machine", "node", "peers", "planted", "version", "znode"]),
-    ("storage", &["storage", "node", "machine", "membership", "error", "planted", "znode"]),
-    ("security", &["security", "error"]),
-    (
-        "transport",
-        &["transport", "node", "machine", "metrics", "names", "peers", "security", "version"],
-    ),
-    ("names", &["node"]),
-    ("sync", &["session"]),
+/// The folders of `src`, from the top down: each may use those below it.
+const LAYERS: &[&str] = &[
+    "recipes",
+    "recovery",
+    "testing",
+    "api",
+    "runtime",
+    "storage",
+    "transport",
+    "security",
+    "sync",
+    "node",
+    "machine",
+    "types",
 ];
+
+/// What looks at everything: bugs that are planted, the simulator, the fuzz targets, programs.
+const BESIDE: &[&str] = &["bin", "fuzzing", "golden.rs", "lib.rs", "planted.rs", "simulation"];
 
 /// What a deterministic module must not mention.
 const FORBIDDEN: &[&str] = &[
@@ -58,56 +39,149 @@ const FORBIDDEN: &[&str] = &[
     "getrandom",
 ];
 
-fn sources(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// All files below `src`, by their paths from there.
+fn sources() -> Vec<PathBuf> {
+    fn find(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                find(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path.strip_prefix(src()).unwrap().to_owned());
+            }
         }
     }
+    let mut found = Vec::new();
+    find(&src(), &mut found);
     found
 }
 
+fn is_test(file: &Path) -> bool {
+    let named = |name: &str| name.ends_with("tests") || name.ends_with("_test");
+    let parts = file.with_extension("");
+    let mut parts = parts.iter().map(|part| part.to_str().unwrap());
+    parts.any(|part| named(part) || ["model", "conformance"].contains(&part))
+}
+
 /// The code of a file, without comments and without its tests.
-fn code(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap();
-    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
+fn code(file: &Path) -> String {
+    let text = std::fs::read_to_string(src().join(file)).unwrap();
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// A file's module, as the names on its way.
+fn module(file: &Path) -> Vec<String> {
+    let path = file.with_extension("");
+    let mut module: Vec<String> =
+        path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+    if module.last().is_some_and(|last| last == "mod") {
+        module.pop();
+    }
+    module
+}
+
+/// What a piece of code names by paths from the crate's root or from modules around it.
+fn names(code: &str, here: &[String]) -> Vec<Vec<String>> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let paths = code.split(|c: char| !is_part(c)).filter(|path| path.contains("::"));
+    let absolute = paths.filter_map(|path| {
+        let mut parts = path.split("::").filter(|part| !part.is_empty()).peekable();
+        let mut from = match parts.next()? {
+            "crate" => Vec::new(),
+            "super" => here[..here.len() - 1].to_vec(),
+            _ => return None,
+        };
+        while parts.next_if_eq(&"super").is_some() {
+            from.pop();
+        }
+        from.extend(parts.map(str::to_owned));
+        Some(from)
+    });
+    absolute.collect()
+}
+
+/// Which folder uses which, and a file that does.
+fn uses() -> BTreeMap<(String, String), PathBuf> {
+    let files = sources();
+    let modules: BTreeMap<Vec<String>, String> = files
+        .iter()
+        .map(|file| (module(file), file.parent().unwrap().to_str().unwrap().to_owned()))
+        .collect();
+    let mut uses = BTreeMap::new();
+    for file in &files {
+        let first = file.iter().next().unwrap().to_str().unwrap();
+        if BESIDE.contains(&first) || is_test(file) {
+            continue;
+        }
+        let here = file.parent().unwrap().to_str().unwrap();
+        for name in names(&code(file), &module(file)) {
+            // The longest part of the path that is a module.
+            let used = (1..=name.len()).rev().find_map(|length| modules.get(&name[..length]));
+            if let Some(used) = used.filter(|used| *used != here && !used.is_empty()) {
+                uses.insert((here.to_owned(), used.clone()), file.clone());
+            }
+        }
+    }
+    uses
+}
+
 #[test]
 fn dependencies_point_downwards() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for (module, allowed) in MAY_USE {
-        let folder = src.join(module);
-        let files =
-            if folder.is_dir() { sources(&folder) } else { vec![src.join(format!("{module}.rs"))] };
-        assert!(!files.is_empty());
-        // Tests may look at whatever they like.
-        for file in files.into_iter().filter(|file| !file.ends_with("tests.rs")) {
-            for rest in code(&file).split("crate::").skip(1) {
-                let used: String =
-                    rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                assert!(allowed.contains(&used.as_str()), "{} may not use {used}", file.display());
-            }
+    let rank = |folder: &str| {
+        let top = folder.split('/').next().unwrap();
+        let rank = LAYERS.iter().position(|layer| *layer == top);
+        rank.unwrap_or_else(|| panic!("{top} is not among the layers"))
+    };
+    let uses = uses();
+    assert!(uses.len() > 50, "the sources are not read as they should be");
+    for ((from, to), file) in uses {
+        if !BESIDE.contains(&to.as_str()) {
+            assert!(rank(&from) <= rank(&to), "{} may not use {to}", file.display());
         }
     }
 }
 
 #[test]
+fn folders_make_no_cycle() {
+    let is_within = |one: &str, other: &str| one.starts_with(&format!("{other}/"));
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (from, to) in uses().into_keys() {
+        if !is_within(&from, &to) && !is_within(&to, &from) {
+            graph.entry(from).or_default().insert(to);
+        }
+    }
+    // Those that use nothing that is left are taken away, until nothing is left or all are in cycles.
+    loop {
+        let before = graph.len();
+        let left: BTreeSet<String> = graph.keys().cloned().collect();
+        graph.retain(|_, used| {
+            used.retain(|folder| left.contains(folder));
+            !used.is_empty()
+        });
+        if graph.len() == before {
+            break;
+        }
+    }
+    assert!(graph.is_empty(), "these use each other in a circle: {graph:?}");
+}
+
+#[test]
 fn the_core_is_deterministic() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for module in ["machine", "node"] {
-        for file in sources(&src.join(module)) {
-            let code = code(&file);
-            for word in FORBIDDEN {
-                let test_only = file.to_string_lossy().contains("test");
-                assert!(test_only || !code.contains(word), "{} mentions {word}", file.display());
-            }
+    for file in sources() {
+        let first = file.iter().next().unwrap().to_str().unwrap();
+        if !["machine", "node", "types"].contains(&first) || is_test(&file) {
+            continue;
+        }
+        // An address is a value.
+        let code = code(&file).replace("std::net::IpAddr", "");
+        for word in FORBIDDEN {
+            assert!(!code.contains(word), "{} mentions {word}", file.display());
         }
     }
 }

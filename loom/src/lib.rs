@@ -15,8 +15,8 @@
 
 #![cfg(test)]
 
-mod session;
 mod sync;
+mod types;
 
 mod gap;
 mod published;

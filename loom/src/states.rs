@@ -5,7 +5,7 @@ use loom::sync::Mutex;
 use loom::thread;
 
 use crate::every_schedule;
-use crate::session::SessionState;
+use crate::types::session::SessionState;
 use crate::sync::prim::TryRecvError;
 use crate::sync::states::States;
 

@@ -12,25 +12,24 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::acl::{Acl, Id, Permissions};
 use crate::machine::State;
-use crate::machine::command::{Batch, Command, NodeId, Op, Request};
+use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{Genesis, Member};
 use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, Problem, Read, RequestId, Time, WatchId, Write,
 };
-use crate::node::message::{
-    EntryKind, HardState, LogEntry, PeerMessage, RaftBody, SnapshotMeta, Voting,
-};
+use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::stored::{EntryKind, HardState, Identity, LogEntry, SnapshotMeta, Voting};
 use crate::node::{LogLimits, Node, NodeConfig};
 use crate::runtime::boot;
 use crate::runtime::disk::perform_now;
-use crate::session::SessionState;
-use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore};
-use crate::version::VERSION;
-use crate::watch::{WatchMode, WatcherType};
-use crate::znode::{CreateMode, SessionId};
+use crate::storage::{LogStore, MemoryDisk, MemoryStore};
+use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::membership::{Genesis, Member, NodeId};
+use crate::types::session::SessionState;
+use crate::types::version::VERSION;
+use crate::types::watch::{WatchMode, WatcherType};
+use crate::types::znode::{CreateMode, SessionId};
 
 const ID: NodeId = 1;
 const HEARTBEAT: Time = Time::from_millis(50);
@@ -101,7 +100,7 @@ impl<'a> World<'a> {
         let founding = Genesis { cluster: 1, members: (1..=nodes).map(member).collect() };
         let address = "node-1".to_owned();
         let identity = Identity { cluster: 1, node: ID, incarnation: 1, address, uid: ID };
-        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
         let disk = MemoryDisk::new();
         let durable = (hard_state, meta.index);
         disk.open()
@@ -299,7 +298,7 @@ impl<'a> World<'a> {
             4 => Op::SetAcl { path, acl: self.acl(), version: None },
             5 if self.choices.below(2) == 0 => Op::TakeOver { path, data, from: self.session() },
             5 => Op::CreateOrSet { path, data, mode: modes[usize::from(self.choices.below(5))] },
-            _ => Op::Check { path, condition: crate::znode::Condition::Exists },
+            _ => Op::Check { path, condition: crate::types::znode::Condition::Exists },
         }
     }
 

@@ -10,13 +10,13 @@ use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{Input, Now, Time};
-use crate::node::message::{HardState, MESSAGE_BYTES_MAX, PeerMessage, SnapshotMeta, Voting};
+use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+use crate::node::stored::{Boot, HardState, SnapshotMeta, Voting};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
-use crate::path;
-use crate::storage::Boot;
 use crate::transport::frame::FrameReader;
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
-use crate::version::{OLDEST, VERSION};
+use crate::types::path;
+use crate::types::version::{OLDEST, VERSION};
 
 /// A peer's message: what decodes encodes to the same again.
 pub fn peer_message(bytes: &[u8]) {
@@ -138,7 +138,7 @@ fn fresh_node() -> Node {
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     let address = "a:1".to_owned();
     let identity =
-        crate::storage::Identity { cluster: 1, node: 1, incarnation: 1, address, uid: 1 };
+        crate::node::stored::Identity { cluster: 1, node: 1, incarnation: 1, address, uid: 1 };
     let origin = crate::node::Origin { identity, promise: Default::default() };
     Node::new(config, origin, boot, machine, now).expect("this boot is sound")
 }
@@ -250,7 +250,8 @@ pub fn write_seeds() {
 
 /// Messages as a leader sends them, one by one and all together, in the form of [`node`].
 fn seeds() -> Vec<Bytes> {
-    use crate::node::message::{EntryKind, LogEntry, RaftBody};
+    use crate::node::message::RaftBody;
+    use crate::node::stored::{EntryKind, LogEntry};
     let raft = |term, body| PeerMessage::Raft { term, body };
     let entry = |index, data: &'static [u8]| LogEntry {
         index,

@@ -10,14 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::acl::{AccessList, Acl, Id, Permissions};
-use crate::error::Error;
-use crate::membership::Seat;
-use crate::version::{FIRST, MEMBERS_SINCE};
-use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
-
-/// The number of a member, never 0.
-pub(crate) type NodeId = u64;
+use crate::types::acl::{AccessList, Acl, Id, Permissions};
+use crate::types::error::Error;
+use crate::types::membership::{NodeId, Seat};
+use crate::types::version::{FIRST, MEMBERS_SINCE};
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The format of [`Batch`], the only one so far: see `version` for how it grows.
 pub(crate) const BATCH_FORMAT: u8 = 1;
@@ -514,7 +511,7 @@ pub(crate) struct Applied {
 mod tests {
     use super::*;
     use crate::golden::Golden;
-    use crate::membership::Member;
+    use crate::types::membership::Member;
 
     fn commands() -> Vec<(&'static str, Command)> {
         let create = |mode| Op::Create { path: "/a".to_owned(), data: "data".into(), mode };

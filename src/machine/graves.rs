@@ -16,7 +16,7 @@ use rpds::RedBlackTreeMapSync;
 use super::command::OpError;
 use super::tree::hash_words;
 use crate::planted::{Bug, planted};
-use crate::znode::{SessionId, Zxid};
+use crate::types::znode::{SessionId, Zxid};
 
 /// How many ended sessions are kept by id. A node that lags by more ends of sessions than this
 /// opens one only once it has caught up.

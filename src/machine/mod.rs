@@ -59,19 +59,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use self::command::{
-    Applied, Batch, ChangeKind, Command, NodeId, Op, OpError, Outcome, Reply, Request,
-    SessionChange, TIMEOUT_KEPT,
+    Applied, Batch, ChangeKind, Command, Op, OpError, Outcome, Reply, Request, SessionChange,
+    TIMEOUT_KEPT,
 };
 use self::graves::Graves;
 use self::ops::Write;
 use self::sessions::{Admission, Sessions};
 pub(crate) use self::tree::CONFIG;
 use self::tree::hash_words;
-use crate::membership::{Roster, Seat};
-use crate::path;
 use crate::planted::{Bug, planted, strikes};
-use crate::version::{FIRST, MEMBERS_SINCE};
-use crate::znode::{OpResult, SessionId, Zxid};
+use crate::types::membership::{NodeId, Roster, Seat};
+use crate::types::path;
+use crate::types::version::{FIRST, MEMBERS_SINCE};
+use crate::types::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
-use crate::acl::{AccessList, Acl, Id, Permissions};
-use crate::membership::Roster;
-use crate::path;
-use crate::quota::Usage;
-use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
+use crate::types::acl::{AccessList, Acl, Id, Permissions};
+use crate::types::membership::Roster;
+use crate::types::path;
+use crate::types::quota::Usage;
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelZnode {
@@ -512,7 +512,7 @@ impl Model {
             }
             _ => path::validate(&path),
         };
-        if let Err(crate::error::Error::InvalidPath { path, reason }) = valid {
+        if let Err(crate::types::error::Error::InvalidPath { path, reason }) = valid {
             let reason = reason.into_owned();
             return Err(OpError::InvalidPath { path, reason });
         }

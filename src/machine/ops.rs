@@ -31,12 +31,12 @@ use bytes::Bytes;
 
 use super::command::{Change, ChangeKind, Op, OpError};
 use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
-use crate::acl::{self, AccessList, Acl, Id, Permissions};
-use crate::error::Error;
-use crate::path;
 use crate::planted::{Bug, planted};
-use crate::quota::{self, Quota, Usage};
-use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
+use crate::types::acl::{AccessList, Acl, Id, Permissions};
+use crate::types::error::Error;
+use crate::types::quota::{Quota, Usage};
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, TTL_MAX, Zxid};
+use crate::types::{acl, path, quota};
 
 /// The most bytes of data and of access lists that one request may carry, all operations of a
 /// `multi` together.

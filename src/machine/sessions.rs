@@ -22,11 +22,12 @@ use std::sync::Arc;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::command::{NodeId, OpError, Reply};
 use super::tree::hash_words;
-use crate::acl::{ID_BYTES_MAX, Id, SESSION_IDS_MAX};
+use crate::machine::command::{OpError, Reply};
 use crate::planted::{Bug, planted};
-use crate::znode::SessionId;
+use crate::types::acl::{ID_BYTES_MAX, Id, SESSION_IDS_MAX};
+use crate::types::membership::NodeId;
+use crate::types::znode::SessionId;
 
 /// How many earlier holders a session knows, see [`SessionRecord::former`].
 pub(super) const FORMER_MAX: usize = 8;

@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::{Acl, Id};
-use crate::error::Error;
-use crate::machine::command::{NodeId, Op, Reply};
-use crate::machine::{Content, Tree};
-use crate::machine::{Dirty, State};
-use crate::membership::{Member, Promise};
-use crate::node::message::{HardState, PeerMessage, SnapshotMeta};
-use crate::session::SessionState;
-use crate::storage::{Identity, LogWrite};
-use crate::watch::{WatchEvent, WatchMode, WatcherType};
-use crate::znode::{SessionId, Stat, Zxid};
+use crate::machine::command::{Op, Reply};
+use crate::machine::{Content, Dirty, State, Tree};
+use crate::node::message::PeerMessage;
+use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
+use crate::types::acl::{Acl, Id};
+use crate::types::error::Error;
+use crate::types::membership::{Member, NodeId, Promise};
+use crate::types::session::SessionState;
+use crate::types::watch::{WatchEvent, WatchMode, WatcherType};
+use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// Monotonic time since the node's epoch, which is the shell's to choose.
 pub(crate) type Time = Duration;

@@ -1,5 +1,5 @@
-//! A node's part in the membership: as one that joins or leaves, as a member, and as the leader
-//! that keeps the members as they should be ([`members`](super::members) says how).
+//! A node's part in the membership, as one that joins or leaves and as a member. What the leader does
+//! about the members is in `leader`.
 //!
 //! Whoever is not a member of the cluster that it knows tells all whom it reaches that it wants to be
 //! one ([`PeerMessage::Join`]), again and again, until the log that it is sent says so. A member tells
@@ -16,14 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::io::{Availability, Time};
-use super::members::{Action, Keeping, Sight, View, plan};
 use super::message::PeerMessage;
 use super::{ELECTION_TICKS, Node};
-use crate::machine::command::{Batch, Command, NodeId, Request};
-use crate::membership::{MEMBERS_MAX, Member, Roster, Seat};
+use crate::node::leader::Leading;
+use crate::node::leader::planner::Keeping;
 use crate::planted::{Bug, planted};
-use crate::version::MEMBERS_SINCE;
-use crate::znode::SessionId;
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
+use crate::types::version::MEMBERS_SINCE;
 
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
@@ -31,8 +30,6 @@ pub(crate) const REMOVED: &str = "this instance is not a member of the cluster a
 /// How often a wish is told, and how long it holds without being told again.
 const WISH_PERIOD: Duration = Duration::from_secs(1);
 pub(super) const WISH_TIME: Duration = Duration::from_secs(5);
-/// How often the leader tells how the members are.
-const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 
 /// How many messages with entries may be under way to a voter, each of [`MESSAGE_ENTRIES_BYTES`] or
 /// one entry.
@@ -54,23 +51,8 @@ pub(super) struct Membership {
     tell_at: Time,
     /// When something was last heard of a member.
     heard: BTreeMap<NodeId, Time>,
-    /// Since when it would have been noticed if nothing was.
-    listening: BTreeMap<NodeId, Time>,
-    /// Since when a learner is level with the log.
-    level_since: BTreeMap<NodeId, Time>,
-    /// Up to which entry a member that has not stored all has done so, and since when. One whose disk
-    /// hangs is heard of, and stores nothing.
-    stored: BTreeMap<NodeId, (u64, Time)>,
-    /// Who asks for something, until when that holds.
-    wishes: BTreeMap<NodeId, (Member, Time)>,
-    leavers: BTreeMap<NodeId, Time>,
-    /// The entry of a change that is not applied yet.
-    changing: Option<u64>,
-    health_at: Time,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
     silent: Option<BTreeSet<NodeId>>,
-    /// The learners that have their place, as this node last reported as the leader.
-    placed: BTreeSet<NodeId>,
     /// Whether this node has had its place since it started: see [`Node::note_place`].
     is_placed: bool,
     /// When an instance that is not a member was last met.
@@ -91,15 +73,7 @@ impl Membership {
             leaving: false,
             tell_at: Time::ZERO,
             heard: BTreeMap::new(),
-            listening: BTreeMap::new(),
-            level_since: BTreeMap::new(),
-            stored: BTreeMap::new(),
-            wishes: BTreeMap::new(),
-            leavers: BTreeMap::new(),
-            changing: None,
-            health_at: Time::ZERO,
             silent: None,
-            placed: BTreeSet::new(),
             is_placed: false,
             newcomer_at: None,
             health_of: 0,
@@ -108,15 +82,23 @@ impl Membership {
         }
     }
 
-    /// There is another leader, or none: what was known as the former one's is known no more.
-    pub(super) fn unsettle(&mut self) {
-        self.changing = None;
-        self.level_since.clear();
-        self.stored.clear();
-        self.health_at = Time::ZERO;
-        self.placed.clear();
-        // Nobody is taken for dead for what this node did not listen for.
-        self.listening.clear();
+    /// When something last came from a member.
+    pub(super) fn heard(&self, node: NodeId) -> Option<Time> {
+        self.heard.get(&node).copied()
+    }
+
+    pub(super) fn forget_strangers(&mut self, is_member: impl Fn(&NodeId) -> bool) {
+        self.heard.retain(|node, _| is_member(node));
+    }
+
+    /// The voters that do not answer the leader of this term, or store nothing.
+    pub(super) fn note_silent(&mut self, silent: BTreeSet<NodeId>, term: u64) {
+        self.silent = Some(silent);
+        self.health_of = term;
+    }
+
+    pub(super) fn silent(&self) -> Option<&BTreeSet<NodeId>> {
+        self.silent.as_ref()
     }
 
     pub(super) fn is_placed(&self) -> bool {
@@ -130,7 +112,7 @@ impl Membership {
 }
 
 impl Node {
-    fn knows_members(&self) -> bool {
+    pub(super) fn knows_members(&self) -> bool {
         self.machine.version() >= MEMBERS_SINCE
     }
 
@@ -178,7 +160,7 @@ impl Node {
             return;
         }
         self.note_newcomer(node);
-        if !self.serving {
+        if !self.serves() {
             self.note_blank(from, &member);
             // Who wants to join may reach a follower only.
             let leader = self.raw.raft.leader_id;
@@ -188,11 +170,10 @@ impl Node {
             }
             return;
         }
-        let wishes = &mut self.membership.wishes;
-        if self.machine.version() >= MEMBERS_SINCE
-            && (wishes.contains_key(&node) || wishes.len() < MEMBERS_MAX)
+        if self.knows_members()
+            && let Some(leading) = &mut self.leading
         {
-            wishes.insert(node, (member, self.now.mono + WISH_TIME));
+            leading.members.wants_to_join(member, self.now.mono);
         }
     }
 
@@ -207,17 +188,19 @@ impl Node {
     pub(super) fn take_present(&mut self, from: NodeId, member: Member) {
         if !self.is_member(from) {
             self.tell_gone(from);
-        } else if self.serving && member.node == from && member.is_valid() {
-            let until = self.now.mono + WISH_TIME;
-            self.membership.wishes.insert(from, (member, until));
+        } else if member.node == from
+            && member.is_valid()
+            && let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves())
+        {
+            leading.members.presents_itself(member, self.now.mono);
         }
     }
 
     pub(super) fn take_leave(&mut self, from: NodeId) {
         if !self.is_member(from) {
             self.tell_gone(from);
-        } else if self.serving {
-            self.membership.leavers.insert(from, self.now.mono + WISH_TIME);
+        } else if let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) {
+            leading.members.wants_to_leave(from, self.now.mono);
         }
     }
 
@@ -256,8 +239,7 @@ impl Node {
     pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>, placed: &[NodeId]) {
         if from == self.raw.raft.leader_id {
             self.membership.is_placed |= placed.contains(&self.id);
-            self.membership.silent = Some(silent.into_iter().collect());
-            self.membership.health_of = self.raw.raft.term;
+            self.membership.note_silent(silent.into_iter().collect(), self.raw.raft.term);
         }
     }
 
@@ -271,60 +253,8 @@ impl Node {
         if self.is_member(self.id) { Ok(()) } else { Err(REMOVED.to_owned()) }
     }
 
-    /// What is done about the members once a heartbeat.
-    pub(super) fn keep_members(&mut self) {
-        self.tell_wish();
-        if !self.serving || !self.knows_members() {
-            return;
-        }
-        self.look_at_members();
-        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
-        let settled = self.leads_since + self.patience() + self.config.heartbeat * 2;
-        if self.now.mono < settled || !self.may_change() {
-            return self.report_health(BTreeSet::new());
-        }
-        let view = self.view();
-        let action = plan(&view, &self.membership.keeping);
-        self.report_health(view.placed(action.as_ref()));
-        let Some(action) = action else {
-            return;
-        };
-        tracing::info!(?action, "a change of the members");
-        match action {
-            Action::Configure(seats) => {
-                let (_, version) = self.machine.roster();
-                let command = Command::Configure { version, seats };
-                let request =
-                    Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-                let batch = Batch { time: self.log_time(), requests: vec![request] };
-                if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
-                    self.membership.changing = Some(self.raw.raft.raft_log.last_index());
-                }
-            }
-            Action::Vote(change) => {
-                let ours = change.encode();
-                if self.raw.propose_conf_change(ours, change.to_raft()).is_ok() {
-                    // raft-rs may have put an empty entry in its place; then by the next look.
-                    self.membership.changing = Some(self.raw.raft.raft_log.last_index());
-                }
-            }
-            Action::HandOver => self.resign(),
-        }
-    }
-
-    /// Whether a change may be proposed: there is none under way, nor half of one.
-    fn may_change(&mut self) -> bool {
-        let applied = self.raw.store().applied().index;
-        self.membership.changing = self.membership.changing.filter(|index| *index > applied);
-        let joint = !self.raw.store().conf_state().voters_outgoing.is_empty();
-        self.membership.changing.is_none()
-            && !joint
-            && !self.raw.raft.has_pending_conf()
-            && self.raw.raft.lead_transferee.is_none()
-    }
-
     /// Tells the leader, whoever it is, what this node wants and who it is.
-    fn tell_wish(&mut self) {
+    pub(super) fn tell_wish(&mut self) {
         let now = self.now.mono;
         if now < self.membership.tell_at {
             return;
@@ -346,14 +276,11 @@ impl Node {
         } else if self.joins && !leaving {
             wishes.push(PeerMessage::Join { member });
         }
-        if self.serving {
-            let until = now + WISH_TIME;
+        if let Some(Leading { members, .. }) = self.leading.as_mut().filter(|it| it.serves()) {
             for wish in wishes {
                 match wish {
-                    PeerMessage::Present { member } => {
-                        self.membership.wishes.insert(self.id, (member, until));
-                    }
-                    _ => drop(self.membership.leavers.insert(self.id, until)),
+                    PeerMessage::Present { member } => members.presents_itself(member, now),
+                    _ => members.wants_to_leave(self.id, now),
                 }
             }
             return;
@@ -371,48 +298,9 @@ impl Node {
             && self.now.mono.saturating_sub(self.led_at) >= self.patience()
     }
 
-    /// Notes who is there and who is level with the log.
-    fn look_at_members(&mut self) {
-        let now = self.now.mono;
-        let membership = &mut self.membership;
-        membership.wishes.retain(|_, (_, until)| now < *until);
-        membership.leavers.retain(|_, until| now < *until);
-        let last = self.raw.raft.raft_log.last_index();
-        let progress = self.raw.raft.prs();
-        let members: BTreeSet<NodeId> = progress.iter().map(|(id, _)| *id).collect();
-        membership.heard.retain(|node, _| members.contains(node));
-        membership.listening.retain(|node, _| members.contains(node));
-        membership.level_since.retain(|node, _| members.contains(node));
-        membership.stored.retain(|node, _| members.contains(node));
-        for (node, progress) in progress.iter().filter(|(node, _)| **node != self.id) {
-            membership.listening.entry(*node).or_insert(now);
-            if progress.matched >= last {
-                membership.stored.remove(node);
-            } else {
-                let stored = membership.stored.entry(*node).or_insert((progress.matched, now));
-                if stored.0 != progress.matched {
-                    *stored = (progress.matched, now);
-                }
-            }
-            // What was proposed in the last moment nobody can have yet.
-            let level = progress.matched > 0 && progress.matched + LEVEL_ENTRIES >= last;
-            if level {
-                membership.level_since.entry(*node).or_insert(now);
-            } else {
-                membership.level_since.remove(node);
-            }
-        }
-    }
-
     /// How long a member may be silent and still count as alive: as long as a leader.
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         self.config.heartbeat * (2 * ELECTION_TICKS as u32)
-    }
-
-    /// Whether a member has stored nothing for longer than an election takes, though there is something.
-    fn stores_nothing(&self, node: NodeId) -> bool {
-        let stored = self.membership.stored.get(&node);
-        stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
     }
 
     /// Whether a member is connected and was heard of within the last few heartbeats.
@@ -422,75 +310,8 @@ impl Node {
         self.versions.is_connected(node) && heard.is_some_and(recent)
     }
 
-    fn sight(&self, node: NodeId) -> Sight {
-        let now = self.now.mono;
-        let since = |at: &Time| now.saturating_sub(*at);
-        let heard = self.membership.heard.get(&node);
-        let silent = heard.max(self.membership.listening.get(&node)).map_or(Duration::ZERO, since);
-        let silent = if silent > self.patience() { silent } else { Duration::ZERO };
-        let heard = heard.is_some_and(|heard| since(heard) <= self.patience())
-            || planted(Bug::PresumedAlive);
-        let level = self.membership.level_since.get(&node).map_or(Duration::ZERO, since);
-        // A vote that is given to the dead may be the one that decides.
-        let caught_up = level >= self.patience() && self.answers(node);
-        Sight { silent, heard, caught_up }
-    }
-
-    fn view(&self) -> View {
-        let voting = self.raw.store().conf_state();
-        let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
-        let (roster, _) = self.machine.roster();
-        let wishes = self.membership.wishes.iter();
-        View {
-            own: self.id,
-            voters: voting.voters.iter().copied().collect(),
-            learners: voting.learners.iter().copied().collect(),
-            sights: others().map(|id| (*id, self.sight(*id))).collect(),
-            roster,
-            wishes: wishes.map(|(id, (member, _))| (*id, member.clone())).collect(),
-            leaving: self.membership.leavers.keys().copied().collect(),
-        }
-    }
-
-    /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more
-    /// voters or fewer are silent, or another learner has its place.
-    fn report_health(&mut self, placed: BTreeSet<NodeId>) {
-        let now = self.now.mono;
-        if now < self.leads_since + self.patience() {
-            // It does not know yet.
-            return;
-        }
-        let voting = self.raw.store().conf_state();
-        let silent: BTreeSet<NodeId> = voting
-            .voters
-            .iter()
-            .chain(&voting.voters_outgoing)
-            .copied()
-            .filter(|voter| *voter != self.id)
-            .filter(|voter| !self.sight(*voter).silent.is_zero() || self.stores_nothing(*voter))
-            .collect();
-        let is_news = self.membership.silent.as_ref() != Some(&silent)
-            || !placed.is_subset(&self.membership.placed);
-        if !is_news && now < self.membership.health_at {
-            return;
-        }
-        self.membership.health_at = now + HEALTH_PERIOD;
-        let message = PeerMessage::Health {
-            silent: silent.iter().copied().collect(),
-            placed: placed.iter().copied().collect(),
-        };
-        self.membership.silent = Some(silent);
-        self.membership.placed = placed;
-        self.membership.health_of = self.raw.raft.term;
-        for peer in self.others().collect::<Vec<_>>() {
-            if self.versions.of(peer).is_some_and(|version| version >= MEMBERS_SINCE) {
-                self.effects.messages.push((peer, message.clone()));
-            }
-        }
-    }
-
     /// Notes whether this node has its place: it is up to date and votes, with no joint change under
-    /// way, or it is a learner and the leader has said that it is to stay one ([`View::placed`]).
+    /// way, or it is a learner and the leader has said that it is to stay one (`View::placed`).
     ///
     /// An instance with an empty disk at a voter's address begins as a learner, while its former self
     /// still counts as the voter. Until the vote is its own, the loss of one more voter may end the
@@ -531,12 +352,6 @@ impl Node {
             let window = if self.is_voter(peer) { VOTER_WINDOW } else { LEARNER_WINDOW };
             self.raw.raft.adjust_max_inflight_msgs(peer, window);
         }
-    }
-
-    /// What one asked for who is gone now would have it taken in again under its old id.
-    pub(super) fn forget_wishes(&mut self, gone: NodeId) {
-        self.membership.wishes.remove(&gone);
-        self.membership.leavers.remove(&gone);
     }
 
     /// The members have changed: peers that are not there any more are forgotten.
@@ -586,6 +401,3 @@ impl Node {
         }
     }
 }
-
-/// A learner that lags by no more entries is level with the log.
-const LEVEL_ENTRIES: u64 = 64;

@@ -10,11 +10,12 @@ use bytes::Bytes;
 use raft::eraftpb::{self, EntryType, MessageType};
 use serde::{Deserialize, Serialize};
 
-use crate::machine::command::{NodeId, Request};
-use crate::membership::Member;
-use crate::node::formation::word::Word;
-use crate::node::guests::wire::{Ask, News, Told};
-use crate::znode::{SessionId, Zxid};
+use crate::machine::command::Request;
+use crate::node::bootstrap::message::Word;
+use crate::node::client_message::{Ask, News, Told};
+use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
+use crate::types::membership::{Member, NodeId};
+use crate::types::znode::SessionId;
 
 /// The most a peer message may take, encoded: the largest request with room to spare for the
 /// others of its batch.
@@ -119,52 +120,6 @@ pub(crate) enum RaftBody {
         meta: SnapshotMeta,
     },
     TimeoutNow,
-}
-
-/// One entry of the log, on the wire and on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LogEntry {
-    pub(crate) index: u64,
-    pub(crate) term: u64,
-    pub(crate) kind: EntryKind,
-    pub(crate) data: Bytes,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum EntryKind {
-    /// A [`Batch`](crate::machine::command::Batch), or nothing (a new leader's first entry).
-    Normal,
-    /// A [`VotingChange`](crate::membership::VotingChange).
-    Membership,
-}
-
-/// Raft's durable promise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HardState {
-    pub(crate) term: u64,
-    pub(crate) vote: NodeId,
-    pub(crate) commit: u64,
-}
-
-/// What a snapshot or a checkpoint stands for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SnapshotMeta {
-    pub(crate) index: u64,
-    pub(crate) term: u64,
-    /// The state machine's zxid and hash at that index.
-    pub(crate) zxid: Zxid,
-    pub(crate) hash: u64,
-    pub(crate) voting: Voting,
-}
-
-/// Who votes: Raft's `ConfState`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Voting {
-    pub(crate) voters: Vec<NodeId>,
-    pub(crate) learners: Vec<NodeId>,
-    pub(crate) voters_outgoing: Vec<NodeId>,
-    pub(crate) learners_next: Vec<NodeId>,
-    pub(crate) auto_leave: bool,
 }
 
 impl PeerMessage {
@@ -378,17 +333,17 @@ impl RaftBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acl::{Acl, Id, Permissions};
     use crate::golden::Golden;
     use crate::machine::command::{Command, Reply};
-    use crate::membership::Promise;
-    use crate::node::guests::wire::{
+    use crate::node::client_message::{
         AnswerOf, Call, Claim, EventOf, HeldWatch, ReadOf, Refusal, ZnodeOf,
     };
     use crate::node::io::Availability;
-    use crate::node::watch_kind::WatchKind;
-    use crate::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
-    use crate::znode::Stat;
+    use crate::node::replica::watch_kind::WatchKind;
+    use crate::types::acl::{Acl, Id, Permissions};
+    use crate::types::membership::Promise;
+    use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
+    use crate::types::znode::Stat;
 
     fn messages() -> Vec<(&'static str, PeerMessage)> {
         let raft = |body| PeerMessage::Raft { term: 7, body };

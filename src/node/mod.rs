@@ -25,100 +25,59 @@
 //! broken invariant, a failed disk and lost data stop the node for good; the
 //! host process goes on.
 
-mod admission;
+pub(crate) mod bootstrap;
 pub(crate) mod client;
-#[cfg(test)]
-mod crash_tests;
-mod expiry;
-pub(crate) mod formation;
-mod forming;
-mod guard;
-pub(crate) mod guests;
-#[cfg(test)]
-mod harness;
-mod hashes;
-mod history;
+pub(crate) mod client_message;
 pub(crate) mod io;
-mod lead;
-mod leader_loss;
-#[cfg(test)]
-mod learners_tests;
-mod local;
-mod log;
-mod log_clock;
-mod members;
+pub(crate) mod leader;
 mod membership;
-#[cfg(test)]
-mod membership_tests;
 pub(crate) mod message;
-#[cfg(test)]
-mod model_tests;
-mod net_changes;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
-mod path_filter;
-#[cfg(test)]
-mod place_tests;
-mod proposed;
-mod quorum_loss;
-mod raft_log;
-mod ready;
-mod reap;
+pub(crate) mod raft;
 mod receive;
-mod rounds;
-#[cfg(test)]
-mod session_tests;
+pub(crate) mod replica;
+pub(crate) mod sessions;
 mod start;
+pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
-mod transfer;
-mod users;
-#[cfg(test)]
-mod version_tests;
 mod versions;
-mod watch_kind;
-mod watches;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use raft::eraftpb::{self};
-use raft::{RawNode, SnapshotStatus, StateRole};
+use ::raft::eraftpb::{self};
+use ::raft::{RawNode, SnapshotStatus, StateRole};
 
-use crate::error::Error;
+use self::bootstrap::Formation;
+use self::bootstrap::driver::Identified;
+use self::io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
+use self::leader::Leading;
+pub(crate) use self::leader::planner::Keeping;
+use self::leader::read_index::Rounds;
+pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
+use self::membership::Membership;
+pub(crate) use self::membership::REMOVED;
+use self::raft::divergence::Hashes;
+use self::raft::leader_loss::LeaderLoss;
+use self::raft::log::{MemLog, Position};
+use self::raft::quorum_loss::QuorumLoss;
+use self::raft::snapshot_transfer::Incoming;
+use self::replica::history::History;
+use self::replica::server::Guests;
+use self::replica::watches::WatchTable;
+use self::sessions::{LocalSessions, users};
+pub(crate) use self::start::Origin;
+use self::stored::{HardState, Identity, SnapshotMeta};
+use self::versions::Versions;
 use crate::machine::Machine;
-use crate::machine::command::{NodeId, Request};
-use crate::membership::Member;
-use crate::metrics::Metrics;
-use crate::storage::Identity;
-use crate::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
-use crate::znode::{SessionId, Zxid};
-use admission::Admission;
-use expiry::ExpiryTable;
-use formation::Formation;
-use forming::Identified;
-use guests::Guests;
-use hashes::Hashes;
-use history::History;
-use io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
-use local::LocalSessions;
-use log::{MemLog, Position};
-use log_clock::LogClock;
-pub(crate) use members::Keeping;
-use membership::Membership;
-pub(crate) use membership::REMOVED;
-use message::{HardState, SnapshotMeta};
-use proposed::Proposed;
-use quorum_loss::QuorumLoss;
-use reap::Reaper;
-use rounds::{Confirmations, Rounds};
-pub(crate) use start::Origin;
-use transfer::{Incoming, Outgoing};
-use versions::Versions;
-use watches::WatchTable;
-
-pub(crate) use reap::CONTAINER_PERIOD;
+use crate::types::error::Error;
+use crate::types::membership::{Member, NodeId};
+use crate::types::metrics::Metrics;
+use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
+use crate::types::znode::Zxid;
 
 /// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
 const ELECTION_TICKS: usize = 10;
@@ -127,11 +86,6 @@ const ELECTION_TICKS: usize = 10;
 const ELECTION_SPREAD: u64 = 6;
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
-/// Forwarded requests that a new leader holds until it may propose.
-const EARLY_MAX: usize = 65_536;
-const EARLY_BYTES_MAX: usize = 64 << 20;
-/// The same for rounds.
-const EARLY_ROUNDS_MAX: usize = 1024;
 /// A round at least this often: it bounds how stale local reads may be.
 const ROUND_PERIOD: Duration = Duration::from_secs(1);
 
@@ -144,7 +98,7 @@ pub(crate) struct NodeConfig {
     pub(crate) tick: Duration,
     /// How often a leader looks for containers that are not used any more.
     pub(crate) container_period: Duration,
-    /// The highest version that it can do: [`VERSION`](crate::version::VERSION), but where an older
+    /// The highest version that it can do: [`VERSION`](crate::types::version::VERSION), but where an older
     /// build is to be acted.
     pub(crate) version: u16,
     /// Seeds the node's own choices (election timeouts) and tells this start from earlier ones.
@@ -219,7 +173,7 @@ pub(crate) struct Node {
     election_timeout: usize,
     timeout_grounds: (u64, StateRole, NodeId),
     leaderless_ticks: usize,
-    leader_loss: Option<leader_loss::LeaderLoss>,
+    leader_loss: Option<LeaderLoss>,
     /// When something last came from a leader, or this node led. (For a learner, Raft never takes a
     /// leader for gone.)
     led_at: Time,
@@ -258,26 +212,8 @@ pub(crate) struct Node {
     /// Not a member of its cluster yet, it wants to be one.
     joins: bool,
 
-    // As the leader.
-    /// It has applied an entry of its own term, and so all before it.
-    serving: bool,
-    /// When it began to serve.
-    leads_since: Time,
-    /// Goes on while this node serves as the leader.
-    log_clock: LogClock,
-    admission: Admission,
-    proposed: Proposed,
-    early: VecDeque<(NodeId, Request)>,
-    early_bytes: usize,
-    early_rounds: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
-    confirmations: Confirmations,
-    expiry: ExpiryTable,
-    /// Sessions whose expiry is proposed: no longer renewed.
-    expiring: BTreeSet<SessionId>,
-    reaper: Reaper,
-    /// Since when leadership is being handed to the present heir.
-    heir_since: Time,
-    outgoing: Outgoing,
+    /// While it is the leader.
+    leading: Option<Leading>,
 
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
@@ -293,7 +229,7 @@ pub(crate) struct Node {
     metrics: Metrics,
     stopped: Option<String>,
     #[cfg(any(test, feature = "simulator"))]
-    late_events: Vec<(io::WatchId, crate::watch::WatchEvent)>,
+    late_events: Vec<(io::WatchId, crate::types::watch::WatchEvent)>,
 }
 
 impl std::fmt::Debug for Node {
@@ -440,9 +376,13 @@ impl Node {
         if paused > self.config.heartbeat * ELECTION_TICKS as u32 {
             // The process was stopped for a while, and what its sessions' nodes sent meanwhile
             // is still to be read: their silence proves nothing.
-            self.renew_all();
+            if let Some(leading) = &mut self.leading {
+                leading.renew_all(&self.machine, now.mono);
+            }
         }
-        self.log_clock.advance(now);
+        if let Some(leading) = &mut self.leading {
+            leading.advance(now);
+        }
         for input in inputs {
             self.take(input)?;
         }
@@ -517,7 +457,9 @@ impl Node {
                 }
                 self.drop_guest(peer);
                 self.raw.report_unreachable(peer);
-                if self.outgoing.abort(peer, None) {
+                if let Some(leading) = &mut self.leading
+                    && leading.outgoing.abort(peer, None)
+                {
                     self.raw.report_snapshot(peer, SnapshotStatus::Failure);
                 }
                 self.connection_lost(peer)?;
@@ -542,8 +484,8 @@ impl Node {
             }
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
-                if self.serving {
-                    self.expire(session);
+                if let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) {
+                    leading.expire(session, &self.machine, self.now.mono);
                 }
             }
             Input::Resign => self.resign(),
@@ -586,13 +528,17 @@ impl Node {
         let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
         self.rounds.restart_older(now.saturating_sub(election));
         self.local.send_stuck_again(now);
-        for peer in self.outgoing.take_stalled(now.saturating_sub(election * 4)) {
-            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+        if let Some(leading) = &mut self.leading {
+            for peer in leading.outgoing.take_stalled(now.saturating_sub(election * 4)) {
+                self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+            }
+            if leading.serves() {
+                leading.expire_sessions(&self.machine, now);
+                let last = self.raw.raft.raft_log.last_index();
+                leading.reap(self.raw.store().applied().index, last, &self.machine, now);
+            }
         }
-        if self.serving {
-            self.expire_sessions();
-            self.reap();
-        }
+        self.tell_wish();
         self.keep_members();
         self.drop_silent_guests();
     }
@@ -623,18 +569,11 @@ impl Node {
         let leadership = Leadership { term: raft.term, leader: raft.leader_id };
         if leadership != self.leadership {
             self.leadership = leadership;
-            self.serving = false;
-            self.admission.reset();
-            self.proposed.clear();
-            self.early.clear();
-            self.early_bytes = 0;
-            self.early_rounds.clear();
-            self.confirmations.clear();
-            self.expiry.clear();
-            self.expiring.clear();
-            self.outgoing.clear();
+            self.leading = (leadership.leader == self.id).then(|| {
+                let (heartbeat, period) = (self.config.heartbeat, self.config.container_period);
+                Leading::new(leadership.term, self.now, heartbeat, period)
+            });
             self.versions.unsettle(self.versions_settled_at());
-            self.membership.unsettle();
             self.send_again();
             if leadership.leader != self.id {
                 self.guests.again();
@@ -650,20 +589,11 @@ impl Node {
                 );
             }
         }
-        if raft_leads(&self.raw) && !self.serving && self.raw.raft.apply_to_current_term() {
-            self.serving = true;
-            self.leads_since = self.now.mono;
-            self.log_clock = LogClock::begin(self.now, self.machine.time());
+        if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())
+            && self.raw.raft.apply_to_current_term()
+        {
+            leading.serve(self.now, &self.machine);
             self.guests.again();
-            self.reaper.lead(self.now.mono);
-            self.renew_all();
-            self.early_bytes = 0;
-            for (from, request) in std::mem::take(&mut self.early) {
-                self.take_forwarded(from, request);
-            }
-            for (from, boot, round, sessions) in std::mem::take(&mut self.early_rounds) {
-                self.take_round(from, None, boot, round, &sessions);
-            }
         }
     }
 

@@ -3,8 +3,8 @@
 use raft::{GetEntriesContext, Storage};
 
 use super::Node;
-use super::log::Position;
-use super::message::{HardState, LogEntry, Voting};
+use crate::node::raft::log::Position;
+use crate::node::stored::{HardState, LogEntry, Voting};
 
 impl Node {
     /// The last entry that was applied.

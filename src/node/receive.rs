@@ -2,12 +2,13 @@
 
 use raft::{SnapshotStatus, StateRole};
 
-use super::guard::{self, View, Violation};
 use super::message::{PeerMessage, RaftBody};
-use super::{EARLY_ROUNDS_MAX, Node, raft_leads};
-use crate::machine::command::NodeId;
+use super::{Node, raft_leads};
+use crate::node::raft::guard;
+use crate::node::raft::guard::{View, Violation};
 use crate::planted::{Bug, planted};
-use crate::version;
+use crate::types::membership::NodeId;
+use crate::types::version;
 
 impl Node {
     pub(super) fn take_message(
@@ -22,34 +23,27 @@ impl Node {
         match message {
             PeerMessage::Raft { term, body } => self.take_raft(from, term, &body)?,
             PeerMessage::Forward { requests } => {
-                if self.raw.raft.state == StateRole::Leader {
+                if let Some(leading) = &mut self.leading {
                     for request in requests {
-                        self.take_forwarded(from, request);
+                        leading.take_forwarded(from, request, &self.machine);
                     }
                 }
             }
             PeerMessage::Round { boot, round, sessions } => {
-                if self.serving {
-                    self.take_round(from, None, boot, round, &sessions);
-                } else if raft_leads(&self.raw) && self.early_rounds.len() < EARLY_ROUNDS_MAX {
-                    self.early_rounds.push((from, boot, round, sessions));
-                }
+                self.take_round(from, None, boot, round, &sessions);
             }
             PeerMessage::Ask { attachment, number, heard, asks } => {
                 self.take_asks(from, attachment, number, heard, asks);
             }
             PeerMessage::GuestForward { guest, requests } => {
-                if self.raw.raft.state == StateRole::Leader {
+                if let Some(leading) = &mut self.leading {
                     for request in requests {
-                        self.take_forwarded(guest, request);
+                        leading.take_forwarded(guest, request, &self.machine);
                     }
                 }
             }
             PeerMessage::GuestRound { guest, boot, round, sessions } => {
-                // Asked anew before long, if this is too early.
-                if self.serving {
-                    self.take_round(from, Some(guest), boot, round, &sessions);
-                }
+                self.take_round(from, Some(guest), boot, round, &sessions);
             }
             PeerMessage::GuestConfirmed { guest, boot, round, index, refused } => {
                 self.guest_confirmed(guest, boot, round, index, refused);
@@ -78,7 +72,8 @@ impl Node {
                 self.effects.messages.push((from, answer));
             }
             PeerMessage::SnapshotAck { transfer, next } => {
-                let (more, done) = self.outgoing.acked(from, transfer, next, self.now.mono);
+                let Some(leading) = &mut self.leading else { return Ok(()) };
+                let (more, done) = leading.outgoing.acked(from, transfer, next, self.now.mono);
                 self.effects.messages.extend(more.into_iter().map(|message| (from, message)));
                 if done {
                     self.raw.report_snapshot(from, SnapshotStatus::Finish);
@@ -93,7 +88,9 @@ impl Node {
             PeerMessage::NoLeader { voters, missing } => self.take_no_leader(from, voters, missing),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);
-                if self.outgoing.abort(from, Some(transfer)) {
+                if let Some(leading) = &mut self.leading
+                    && leading.outgoing.abort(from, Some(transfer))
+                {
                     self.raw.report_snapshot(from, SnapshotStatus::Failure);
                 }
             }
@@ -107,7 +104,7 @@ impl Node {
             body,
             RaftBody::Append { .. } | RaftBody::Heartbeat { .. } | RaftBody::Snapshot { .. }
         );
-        if self.serving && !leads && !self.is_member(from) {
+        if self.serves() && !leads && !self.is_member(from) {
             // It may have been one. Its messages would only disturb.
             self.tell_gone(from);
             return Ok(());

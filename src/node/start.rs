@@ -4,32 +4,27 @@ use std::collections::{BTreeSet, VecDeque};
 
 use raft::{RawNode, StateRole, eraftpb};
 
-use super::admission::Admission;
-use super::expiry::ExpiryTable;
-use super::formation::Formation;
-use super::forming::Identified;
-use super::guests::Guests;
-use super::hashes::Hashes;
-use super::history::History;
 use super::io::{Effects, Now, Problem, Time};
-use super::local::LocalSessions;
-use super::log::{MemLog, Position};
-use super::log_clock::LogClock;
 use super::membership::{Membership, VOTER_WINDOW};
-use super::proposed::Proposed;
-use super::quorum_loss::QuorumLoss;
-use super::reap::Reaper;
-use super::rounds::{Confirmations, Rounds};
-use super::transfer::{Incoming, Outgoing};
 use super::versions::Versions;
-use super::watches::WatchTable;
-use super::{ELECTION_TICKS, Leadership, Node, NodeConfig, raft_log};
 use crate::machine::Machine;
-use crate::machine::command::NodeId;
-use crate::membership::{Member, Promise};
-use crate::metrics::Metrics;
+use crate::node::bootstrap::Formation;
+use crate::node::bootstrap::driver::Identified;
+use crate::node::leader::read_index::Rounds;
+use crate::node::raft::divergence::Hashes;
+use crate::node::raft::log::{MemLog, Position};
+use crate::node::raft::logger;
+use crate::node::raft::quorum_loss::QuorumLoss;
+use crate::node::raft::snapshot_transfer::Incoming;
+use crate::node::replica::history::History;
+use crate::node::replica::server::Guests;
+use crate::node::replica::watches::WatchTable;
+use crate::node::sessions::LocalSessions;
+use crate::node::stored::{Boot, Identity};
+use crate::node::{ELECTION_TICKS, Leadership, Node, NodeConfig};
 use crate::planted::{Bug, planted};
-use crate::storage::{Boot, Identity};
+use crate::types::membership::{Member, NodeId, Promise};
+use crate::types::metrics::Metrics;
 
 /// Who a node is, by its disk.
 #[derive(Clone, Debug)]
@@ -116,20 +111,7 @@ impl Node {
             identity,
             formation,
             form_at: Time::MAX,
-            serving: false,
-            leads_since: now.mono,
-            log_clock: LogClock::begin(now, 0),
-            admission: Admission::default(),
-            proposed: Proposed::default(),
-            early: VecDeque::new(),
-            early_bytes: 0,
-            early_rounds: Vec::new(),
-            confirmations: Confirmations::default(),
-            expiry: ExpiryTable::new(config.heartbeat),
-            expiring: BTreeSet::new(),
-            reaper: Reaper::new(config.container_period),
-            heir_since: Time::ZERO,
-            outgoing: Outgoing::default(),
+            leading: None,
             incoming: Incoming::default(),
             staged: None,
             failed_transfers: Vec::new(),
@@ -185,7 +167,7 @@ pub(super) fn raft(
         max_committed_size_per_ready: 4 << 20,
         ..raft::Config::default()
     };
-    RawNode::new(&raft_config, log, &raft_log::logger())
+    RawNode::new(&raft_config, log, &logger::logger())
         .map_err(|error| format!("Raft does not start: {error}"))
 }
 

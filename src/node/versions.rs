@@ -1,4 +1,4 @@
-//! By which version the cluster acts, and by which it could: see `crate::version`.
+//! By which version the cluster acts, and by which it could: see `crate::types::version`.
 //!
 //! A node knows what its peers can do from the handshakes of its own connections to them. The
 //! leader raises the cluster's version by an entry of the log when all members are connected and
@@ -15,9 +15,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::command::NodeId;
 use crate::node::io::Time;
 use crate::planted::{Bug, planted};
+use crate::types::membership::NodeId;
 
 /// How long it may take, in ticks, until all members have heard of each other: as long as
 /// ZooKeeper's `syncLimit` mostly is.

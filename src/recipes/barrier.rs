@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::parents::Parents;
-use crate::session::Session;
-use crate::znode::CreateMode;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::CreateMode;
 
 /// A barrier that holds up all who wait at it, in the whole cluster, for as long as it is set.
 ///

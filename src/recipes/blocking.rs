@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::pending::block_on;
+use crate::api::session::Session;
 use crate::recipes::LockLost;
-use crate::session::Session;
+use crate::runtime::pending::block_on;
+use crate::types::error::{Error, Result};
 
 /// However long it takes.
 pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<T>>) -> Result<T> {

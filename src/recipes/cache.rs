@@ -24,13 +24,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
-use crate::znode::{Stat, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::watch::{EventKind, WatchEvent, WatchMode};
+use crate::types::znode::{Stat, Zxid};
 
 /// A znode as a [`Change`] found or left it.
 ///
@@ -387,7 +388,7 @@ fn compare(
 mod tests {
     use super::*;
     use crate::testing::Cluster;
-    use crate::znode::CreateMode;
+    use crate::types::znode::CreateMode;
 
     fn made(czxid: Zxid, mzxid: Zxid) -> Option<Entry> {
         let session = Cluster::new(1).node(0).session();

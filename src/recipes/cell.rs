@@ -14,15 +14,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::session::Session;
+use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::{inner, is_overtaken};
 use crate::recipes::parents::{Parents, is_missing};
 use crate::runtime::entropy;
-use crate::session::Session;
-use crate::transaction::TRANSACTION_ATTEMPTS_MAX;
-use crate::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
 
 /// Who is overtaken waits for less than this, and each time for up to twice as long ...
 const FIRST_WAIT: Duration = Duration::from_millis(2);

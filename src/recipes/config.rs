@@ -6,14 +6,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::cell::{Cell, Content};
 use crate::recipes::codec::{Codec, Postcard};
-use crate::session::Session;
-use crate::watch::{EventKind, Watch, WatchMode};
-use crate::znode::Zxid;
+use crate::types::error::{Error, Result};
+use crate::types::watch::{EventKind, WatchMode};
+use crate::types::znode::Zxid;
 
 /// A value, and the write that made it.
 ///
@@ -376,7 +377,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
-    use crate::znode::CreateMode;
+    use crate::types::znode::CreateMode;
 
     /// Even numbers, as text.
     struct Even;

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::cell::{Cell, Content};
-use crate::session::Session;
+use crate::types::error::{Error, Result};
 
 /// What a change of a [`Counter`] did.
 ///
@@ -175,7 +175,7 @@ impl Counter {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
-    use crate::znode::CreateMode;
+    use crate::types::znode::CreateMode;
 
     #[test]
     fn a_number_has_8_bytes_and_nothing_else_is_one() {

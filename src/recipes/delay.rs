@@ -19,14 +19,14 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::path;
-use crate::pending::Pending;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::is_overtaken;
 use crate::recipes::line::{Contender, Line};
-use crate::watch::Watch;
-use crate::znode::{Condition, CreateMode, Stat, TTL_MAX};
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{Condition, CreateMode, Stat, TTL_MAX};
 
 const HELD: &str = "held";
 const DELAY: &str = "delay";

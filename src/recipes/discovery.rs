@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::recipes::blocking;
 use crate::recipes::cache::Cache;
 use crate::recipes::registry::{Instance, decode, service_path};
 use crate::runtime::entropy;
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::Watch;
-use crate::znode::Stat;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::Stat;
 
 /// How long an instance is left out after [`Chooser::noted_failure`], unless told otherwise.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
     use crate::recipes::Registry;
     use crate::testing::Cluster;
-    use crate::znode::CreateMode;
+    use crate::types::znode::CreateMode;
 
     fn chooser(session: &Session, strategy: Strategy) -> Chooser {
         Discovery::new(session, "/services").unwrap().chooser("s", strategy).unwrap()

@@ -20,13 +20,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::ephemeral::is_overtaken;
 use crate::recipes::line::{Contender, Line};
-use crate::session::Session;
-use crate::znode::{Condition, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{Condition, Zxid};
 
 /// The kind of its participants.
 const KIND: &str = "participant";

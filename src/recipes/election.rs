@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::error::{Error, Result};
-use crate::multi::{Fence, Multi};
-use crate::nonblocking::check_data;
+use crate::api::multi::{Fence, Multi};
+use crate::api::nonblocking::check_data;
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
 use crate::recipes::line::{Held, Line, Place};
 use crate::recipes::{LockLost, blocking};
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::{Watch, WatchEvent, WatchMode};
-use crate::znode::{Condition, SessionId, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::znode::{Condition, SessionId, Zxid};
 
 /// The kind of its candidates.
 const KIND: &str = "candidate";

@@ -1,15 +1,15 @@
 //! Ephemeral znodes that are somebody's, and go with whoever drops them: by their path and czxid, so
 //! that never another's goes that has come in their place.
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::machine::command::Reply;
 use crate::node::io::Answer;
-use crate::pending::Pending;
 use crate::recipes::own::Fate;
 use crate::recipes::parents::is_no_root;
-use crate::session::Session;
-use crate::watch::Watch;
-use crate::znode::{Created, OpResult, Zxid};
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::znode::{Created, OpResult, Zxid};
 
 /// A znode that was created. Dropped, it is deleted, without waiting for that.
 #[derive(Debug)]

@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::error::{Error, Result};
-use crate::nonblocking::{check_create, check_data};
-use crate::path;
+use crate::api::nonblocking::{check_create, check_data};
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::own::{Creating, Own};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::{Watch, WatchEvent, WatchMode};
-use crate::znode::{CreateMode, SessionId, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::znode::{CreateMode, SessionId, Zxid};
 
 /// The members of a group: whoever has joined and not left, each under a name of its own, with data.
 ///

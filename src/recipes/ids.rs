@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::cell::Cell;
-use crate::session::Session;
+use crate::types::error::{Error, Result};
 
 /// Gives numbers, each to one caller in the whole cluster and never again.
 ///
@@ -126,7 +126,7 @@ impl IdGenerator {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
-    use crate::znode::CreateMode;
+    use crate::types::znode::CreateMode;
 
     #[test]
     fn a_block_has_one_id_at_least() {

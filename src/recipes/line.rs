@@ -25,19 +25,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::Receiver;
 use once_cell::sync::OnceCell;
 
-use crate::error::{Error, Result};
-use crate::multi::{Fence, Multi};
-use crate::path;
-use crate::pending::Pending;
+use crate::api::multi::{Fence, Multi};
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::ephemeral::{Making, discard_when_made, inner};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, blocking, own};
 use crate::runtime::entropy;
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::{Watch, WatchEvent};
-use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::WatchEvent;
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// The contenders of one path.
 #[derive(Clone, Debug)]

@@ -4,15 +4,15 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::ephemeral::inner;
 use crate::recipes::parents::Parents;
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::znode::{Condition, CreateMode, Stat, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
 /// What an item's name begins with.
 const PREFIX: &str = "item-";

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::error::{Error, Result};
-use crate::multi::{Fence, Multi};
+use crate::api::multi::{Fence, Multi};
+use crate::api::session::Session;
 use crate::recipes::line::{Contender, Held, Line};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
-use crate::session::Session;
-use crate::watch::WatchEvent;
-use crate::znode::{SessionId, TTL_MAX};
+use crate::types::error::{Error, Result};
+use crate::types::watch::WatchEvent;
+use crate::types::znode::{SessionId, TTL_MAX};
 
 /// The kind of its contenders.
 const KIND: &str = "lock";
@@ -54,6 +54,17 @@ fn before(at: usize) -> Option<usize> {
 pub struct Lock {
     line: Line,
     delay: Option<Duration>,
+}
+
+impl Session {
+    /// The lock at this path: see [`Lock`]. It and its parents are made when they are missing, as
+    /// containers, which go when nobody has used them for a while.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    pub fn lock(&self, path: &str) -> Result<Lock> {
+        Lock::new(self, path)
+    }
 }
 
 impl Lock {

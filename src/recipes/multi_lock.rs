@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::multi::{Fence, Multi};
+use crate::api::multi::{Fence, Multi};
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
-use crate::session::Session;
+use crate::types::error::{Error, Result};
 
 /// Several [`Lock`]s, held all or none.
 ///

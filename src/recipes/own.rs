@@ -8,13 +8,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{Error, Result};
-use crate::pending::Pending;
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::recipes::LockLost;
 use crate::recipes::ephemeral::discard_when_made;
-use crate::session::Session;
-use crate::watch::{Watch, WatchEvent, WatchMode};
-use crate::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// A znode that is being created. Dropped before that is done, it is given up.
 pub(super) struct Creating {

@@ -4,12 +4,12 @@
 //! the first use of a path takes one write for its parents, and every later one none. An instance
 //! without a replica looks only when a write has failed for a missing parent, by asking its member.
 
-use crate::error::{Error, Result};
-use crate::path;
-use crate::pending::Pending;
+use crate::api::session::Session;
 use crate::recipes::ephemeral::{inner, is_overtaken};
-use crate::session::Session;
-use crate::znode::{CreateMode, Stat};
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{CreateMode, Stat};
 
 const ROOT: &str = "/";
 
@@ -44,7 +44,7 @@ impl<'a> Parents<'a> {
             if missing.is_empty() {
                 return Ok(());
             }
-            let create = |multi: crate::multi::Multi<'a>, path: &&str| {
+            let create = |multi: crate::api::multi::Multi<'a>, path: &&str| {
                 multi.create(path, b"", CreateMode::Container)
             };
             let multi = missing.iter().rev().fold(self.session.multi(), create);

@@ -3,13 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::ephemeral::{Own, inner, is_overtaken};
 use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
-use crate::znode::Condition;
+use crate::types::error::{Error, Result};
+use crate::types::znode::Condition;
 
 /// One that takes part in a [`TwoPhaseCommit`]. Dropped before it has voted, it is lost, and the
 /// transaction is aborted.
@@ -205,7 +205,7 @@ impl Participant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Session;
+    use crate::api::session::Session;
     use crate::testing::Cluster;
 
     fn transaction(session: &Session) -> TwoPhaseCommit {

@@ -13,20 +13,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::coordinator::Coordinator;
-use crate::error::{Error, Result};
-use crate::nonblocking::{check_create, check_data};
-use crate::path;
-use crate::pending::block_on;
+use crate::api::coordinator::Coordinator;
+use crate::api::nonblocking::{check_create, check_data};
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::own::Own;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::clock::Clock;
 use crate::runtime::expect;
-use crate::session::Session;
-use crate::watch::Watch;
-use crate::znode::{CreateMode, Zxid};
+use crate::runtime::pending::block_on;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{CreateMode, Zxid};
 
 /// Never locked: what borrows it may so go from thread to thread.
 type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;

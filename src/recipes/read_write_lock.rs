@@ -6,11 +6,11 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{Line, Place};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
-use crate::session::Session;
+use crate::types::error::Result;
 
 const READ: &str = "read";
 const WRITE: &str = "write";

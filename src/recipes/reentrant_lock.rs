@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
-use crate::session::Session;
+use crate::types::error::Result;
 
 /// A [`Lock`] that whoever has it may acquire again, for as long as it is held.
 ///

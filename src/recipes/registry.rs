@@ -10,16 +10,17 @@ use std::collections::BTreeMap;
 use crossbeam_channel::Receiver;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::ephemeral::{Making, Own, inner};
 use crate::recipes::parents::Parents;
-use crate::session::Session;
-use crate::watch::{Watch, WatchEvent, WatchMode};
-use crate::znode::{Condition, CreateMode};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::znode::{Condition, CreateMode};
 
 /// One instance of a service: what others need to reach it.
 ///

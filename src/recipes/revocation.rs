@@ -10,13 +10,14 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::error::{Error, Result};
-use crate::pending::block_on;
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{Line, Place};
 use crate::runtime::clock::Clock;
-use crate::session::Session;
-use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
+use crate::runtime::pending::block_on;
+use crate::types::error::{Error, Result};
+use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
 /// What the data of a holder's znode ends in when it was asked to let go.
 pub(super) const REVOKE: &[u8] = b"revoke";

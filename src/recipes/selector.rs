@@ -8,11 +8,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::parents::is_no_root;
 use crate::recipes::{LeaderLatch, Leadership};
-use crate::session::Session;
+use crate::types::error::{Error, Result};
 
 /// Runs something whenever this instance leads an election, and resigns when it returns.
 ///

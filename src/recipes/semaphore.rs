@@ -19,17 +19,18 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::error::{Error, Result};
-use crate::multi::{Fence, Multi};
-use crate::path;
+use crate::api::multi::{Fence, Multi};
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::{Contender, Held, Line, Place};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, Revocations, blocking, revocation};
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::{Watch, WatchEvent, WatchMode};
-use crate::znode::CreateMode;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::znode::CreateMode;
 
 const KIND: &str = "lease";
 

@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
-use crate::multi::Multi;
-use crate::path;
+use crate::api::multi::Multi;
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
@@ -32,10 +32,10 @@ use crate::recipes::ephemeral::{Making, inner, is_overtaken};
 use crate::recipes::parents::Parents;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
-use crate::session::Session;
-use crate::snapshot::Snapshot;
-use crate::watch::WatchMode;
-use crate::znode::{Condition, CreateMode, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::WatchMode;
+use crate::types::znode::{Condition, CreateMode, Zxid};
 
 /// How far a transaction has got.
 ///

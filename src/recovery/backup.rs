@@ -25,8 +25,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
 use crate::storage::{create_file, sync_directory};
-use crate::version::{VERSION, too_old};
-use crate::znode::Zxid;
+use crate::types::version::{VERSION, too_old};
+use crate::types::znode::Zxid;
 
 const MAGIC: &[u8; 8] = b"qrbackp\n";
 const FORMAT: u32 = 1;

@@ -2,18 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
 use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::machine::snapshot::ChunkReader;
-use crate::node::message::EntryKind;
+use crate::node::stored::{Boot, EntryKind, Identity};
 use crate::runtime::entropy;
 use crate::storage::{
-    Boot, ChunkSink, Identity, LogStore, Marks, SledOptions, SledStore, StorageError, copy_store,
-    identity_of,
+    ChunkSink, LogStore, Marks, SledOptions, SledStore, StorageError, copy_store, identity_of,
 };
-use crate::version::{VERSION, too_old};
-use crate::znode::Zxid;
+use crate::types::error::Result;
+use crate::types::version::{VERSION, too_old};
+use crate::types::znode::Zxid;
 
 /// A directory that goes with this.
 #[derive(Debug)]

@@ -8,17 +8,15 @@ use serde::Serialize;
 use super::copy::{self, Temporary};
 use super::inspect::Inspection;
 use super::plan::Plan;
-use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
-use crate::membership::{Genesis, Member, node_id};
-use crate::node::message::{HardState, SnapshotMeta};
-use crate::peers::check_address;
+use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::runtime::entropy;
-use crate::storage::{
-    Identity, LogStore, Replacement, SledOptions, SledStore, StorageError, identity_of,
-};
-use crate::znode::Zxid;
+use crate::storage::{LogStore, Replacement, SledOptions, SledStore, StorageError, identity_of};
+use crate::transport::peers::check_address;
+use crate::types::error::{Error, Result};
+use crate::types::membership::{Genesis, Member, node_id};
+use crate::types::znode::Zxid;
 
 /// A new cluster of one member, made by [`Plan::found_anew`] or [`restore`].
 ///

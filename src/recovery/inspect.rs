@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::copy::{self, Found, Held};
 use super::{dir_unusable, moment, time};
-use crate::error::Result;
-use crate::storage::{Identity, Marks};
-use crate::znode::Zxid;
+use crate::node::stored::Identity;
+use crate::storage::Marks;
+use crate::types::error::Result;
+use crate::types::znode::Zxid;
 
 /// Whose a data directory is and what it holds: [`inspect`].
 ///

@@ -19,6 +19,7 @@ mod plan;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -30,9 +31,11 @@ pub use self::inspect::{Contents, Inspection, inspect};
 pub use self::plan::{Loss, Plan, recover, recover_damaged};
 
 use self::backup::{Header, Unreadable};
-use crate::error::{Error, Result};
+use crate::api::coordinator::Coordinator;
 use crate::machine::{Machine, State};
-use crate::znode::Zxid;
+use crate::runtime::own_thread;
+use crate::types::error::{Error, Result};
+use crate::types::znode::Zxid;
 
 /// What a backup holds.
 ///
@@ -113,6 +116,50 @@ fn read(file: &Path) -> Result<(Header, Machine, u64)> {
         Unreadable::Io(error) => unusable(file, &error),
         Unreadable::Bad(reason) => Error::BackupDamaged { file: file.to_owned(), reason },
     })
+}
+
+impl Coordinator {
+    /// Writes a backup of this replica to a file, while it runs: everything up to one write, and
+    /// nothing after it. [`verify`] reads it back, and
+    /// [`restore`] founds a new cluster from it.
+    ///
+    /// A replica may lag behind: call [`Session::sync`](crate::Session::sync) before, if the backup is to have all that was
+    /// written until now. The file is whole and durable when this returns, and until then whatever
+    /// was there before; it is readable by its owner only, since all data is in it, and the sessions'
+    /// passwords. Blocks as long as the writing takes, which delays nobody else.
+    ///
+    /// # Errors
+    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node has no moment.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let file = directory.path().join("backup");
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// let coordinator = cluster.node(0);
+    /// coordinator.session().sync()?;
+    /// println!("{}", coordinator.backup(&file)?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn backup(&self, file: impl AsRef<Path>) -> Result<Backup> {
+        own_thread::check("a backup")?;
+        let shared = self.shared();
+        let Some(state) = shared.look(|engine| engine.node().map(|node| node.machine().state()))
+        else {
+            return Err(match shared.stopped() {
+                Some(reason) => Error::Stopped { reason: reason.to_owned() },
+                None => Error::Timeout {
+                    operation: format!("backup {}", file.as_ref().display()),
+                    waited: shared.limits.request_timeout,
+                    reason: shared.waiting_for(),
+                },
+            });
+        };
+        let Some(state) = state else {
+            return Err(Error::NeedsReplica { operation: "a backup".to_owned() });
+        };
+        let cluster = shared.cluster.load(Ordering::Relaxed);
+        back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)
+    }
 }
 
 /// Writes the backup of a state.

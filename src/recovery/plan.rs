@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::inspect::{Contents, Inspection, inspect};
 use super::moment;
-use crate::error::{Error, Result};
-use crate::znode::Zxid;
+use crate::types::error::{Error, Result};
+use crate::types::znode::Zxid;
 
 /// What [`recover`] would do. Nothing is done before [`Plan::found_anew`].
 ///

@@ -4,7 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
-use crate::availability::Availability;
+use crate::node::io;
+use crate::types::availability::Availability;
 
 /// How many changes wait for a reader. One who is slower sees the latest once there is room.
 const CHANGES: usize = 16;
@@ -59,6 +60,36 @@ impl Reader {
     }
 }
 
+impl Availability {
+    pub(crate) fn of(
+        seen: &io::Availability,
+        address: impl Fn(u64) -> String,
+        waiting_for: impl FnOnce() -> String,
+    ) -> Availability {
+        if !seen.has_leader {
+            return Availability::NoQuorum { reason: waiting_for() };
+        }
+        let Some(spare) = seen.spare(|voter| seen.silent.contains(&voter)) else {
+            return Availability::NoQuorum { reason: waiting_for() };
+        };
+        if seen.silent.is_empty() {
+            return Availability::Healthy { spare };
+        }
+        let silent: Vec<String> = seen.silent.iter().map(|node| address(*node)).collect();
+        let more = match spare {
+            0 => "the loss of one more stops it".to_owned(),
+            spare => format!("it survives the loss of {spare} more"),
+        };
+        let reason = format!(
+            "{} of {} voters are not heard of or store nothing ({}); {more}",
+            silent.len(),
+            seen.voters.len(),
+            silent.join(", ")
+        );
+        Availability::AtRisk { reason }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +113,35 @@ mod tests {
         assert_eq!(changes.try_iter().collect::<Vec<_>>(), [at_risk(99)]);
         readers.end();
         assert!(changes.recv().is_err());
+    }
+
+    fn of(voters: u64, silent: &[u64], has_leader: bool) -> Availability {
+        let voters: Vec<u64> = (1..=voters).collect();
+        let silent = silent.to_vec();
+        let (learners, outgoing) = (vec![], vec![]);
+        let seen =
+            io::Availability { voters, learners, outgoing, silent, has_leader, is_told: true };
+        Availability::of(&seen, |node| format!("node-{node}"), || "no leader".to_owned())
+    }
+
+    #[test]
+    fn what_can_be_lost_is_told() {
+        assert_eq!(of(1, &[], true), Availability::Healthy { spare: 0 });
+        assert_eq!(of(5, &[], true), Availability::Healthy { spare: 2 });
+        let at_risk = of(5, &[2], true).to_string();
+        assert_eq!(
+            at_risk,
+            "at risk: 1 of 5 voters are not heard of or store nothing (node-2); it survives the loss of 1 more"
+        );
+        let at_risk = of(3, &[2], true).to_string();
+        assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");
+        assert_eq!(of(3, &[1, 2], true).to_string(), "no quorum: no leader");
+        // While a dead voter's place is taken, it still counts with those who voted before.
+        let (voters, outgoing, silent) = (vec![1, 2, 4], vec![1, 2, 3], vec![3]);
+        let joint =
+            io::Availability { voters, outgoing, silent, has_leader: true, ..Default::default() };
+        assert_eq!(joint.spare(|voter| voter == 3), Some(0));
+        assert_eq!(joint.spare(|voter| [2, 3].contains(&voter)), None);
+        assert_eq!(of(3, &[], false).to_string(), "no quorum: no leader");
     }
 }

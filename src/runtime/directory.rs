@@ -17,14 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{boot, entropy};
-use crate::error::{Error, Result};
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{node_id, nothing};
+use crate::node::bootstrap::genesis::nothing;
 use crate::node::io::Now;
+use crate::node::stored::Identity;
 use crate::node::{Node, NodeConfig};
 use crate::storage::{
-    Begin, Identity, LogStore, Provisional, Replacement, SledOptions, SledStore, StorageError,
+    Begin, LogStore, Provisional, Replacement, SledOptions, SledStore, StorageError,
 };
+use crate::types::error::{Error, Result};
+use crate::types::membership::node_id;
 
 /// What people should know of the data directory of a running instance.
 #[derive(Debug)]

@@ -14,10 +14,6 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 
-use crate::builder::Builder;
-use crate::coordinator::Coordinator;
-use crate::error::{Error, Result};
-use crate::membership::Member;
 use crate::node::io::{Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
@@ -26,11 +22,16 @@ use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
-use crate::runtime::shared::{Call, Limits};
+use crate::runtime::shared::{Call, Limits, Shared};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
+use crate::security::Security;
+use crate::security::auth::Schemes;
 use crate::storage::LogStore;
+use crate::transport::names::Resolver;
 use crate::transport::tcp::{Handler, Network, TcpTransport, Wake};
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
+use crate::types::error::{Error, Result};
+use crate::types::membership::Member;
 
 /// How much is taken in before a step, of each kind.
 const TAKEN_MAX: usize = 4096;
@@ -60,27 +61,23 @@ pub(crate) struct Start {
     pub(crate) naming: Option<Naming>,
     pub(crate) clock: Clock,
     pub(crate) members: Vec<Member>,
-    pub(crate) settings: Builder,
+    pub(crate) limits: Limits,
+    pub(crate) schemes: Schemes,
+    pub(crate) security: Security,
+    pub(crate) resolver: Resolver,
 }
 
-/// Starts the threads and gives the handle that stops them.
-pub(crate) fn start(start: Start) -> Result<Coordinator> {
+/// Starts the threads and gives what the handles share, and the thread that ends when they say so.
+pub(crate) fn start(start: Start) -> Result<(Arc<Shared>, JoinHandle<()>)> {
     let Start { engine, store, directory, listener, address, local, .. } = start;
-    let Start { remote, seeds, naming, clock, members, settings, .. } = start;
+    let Start { remote, seeds, naming, clock, members, limits, .. } = start;
+    let Start { schemes, security, resolver, .. } = start;
     let cluster = local.cluster;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
-    let Builder { security, resolver, .. } = settings;
     let options = TransportOptions { security, resolver, ..TransportOptions::default() };
-    let limits = Limits {
-        pending_requests_max: settings.pending_requests_max,
-        request_timeout: settings.request_timeout,
-        session_timeout: settings.session_timeout,
-        tick: settings.tick,
-        watch_capacity: crate::WATCH_CAPACITY,
-    };
     let transport = TcpTransport::new().map_err(system("the network"))?;
-    let (host, shared) = Host::new(engine, clock.clone(), limits, members, settings.schemes);
+    let (host, shared) = Host::new(engine, clock.clone(), limits, members, schemes);
     shared.cluster.store(cluster, Ordering::Relaxed);
     shared.reached_at(address);
     shared.keeps_data_in(directory);
@@ -91,7 +88,7 @@ pub(crate) fn start(start: Start) -> Result<Coordinator> {
     let thread: JoinHandle<()> = transport
         .start("quorate-node", listener, local, remote, seeds, options, driver)
         .map_err(system("the node thread"))?;
-    Ok(Coordinator::owning(shared, thread))
+    Ok((shared, thread))
 }
 
 struct Driver {
@@ -290,20 +287,20 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
-    use crate::auth::Schemes;
-    use crate::machine::command::NodeId;
     use crate::machine::snapshot::ChunkWriter;
-    use crate::membership::Genesis;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
+    use crate::node::stored::Identity;
     use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
     use crate::runtime::expect;
     use crate::runtime::host::CLOSE_TIME;
     use crate::runtime::session::SessionShared;
     use crate::runtime::shared::{Asker, Shared};
-    use crate::storage::{Identity, MemoryDisk};
-    use crate::version::VERSION;
-    use crate::znode::SessionId;
+    use crate::security::auth::Schemes;
+    use crate::storage::MemoryDisk;
+    use crate::types::membership::{Genesis, NodeId};
+    use crate::types::version::VERSION;
+    use crate::types::znode::SessionId;
 
     /// A member with a disk of its own, which the test gives its turns.
     fn member(place: usize, founding: &Genesis, clock: &Clock) -> (Driver, Arc<Shared>) {
@@ -311,10 +308,10 @@ mod tests {
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (founding.cluster, node);
         let mut store = MemoryDisk::new().open();
-        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
         let identity = Identity { cluster, node, incarnation, address, uid: node };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
-        let builder = Builder::default();
+        let builder = crate::Builder::default();
         let config = NodeConfig {
             heartbeat: builder.heartbeat,
             tick: builder.tick,
@@ -377,7 +374,7 @@ mod tests {
     #[test]
     fn what_the_last_step_has_to_say_is_sent() {
         let clock = Clock::manual();
-        let founding = crate::peers::Peers::parse(["127.0.0.1:1", "127.0.0.1:2"]);
+        let founding = crate::transport::peers::Peers::parse(["127.0.0.1:1", "127.0.0.1:2"]);
         let founding = founding.unwrap().founding().unwrap();
         let mut members: Vec<_> = (0..2).map(|place| member(place, &founding, &clock)).collect();
         for (member, other) in [(0, 1), (1, 0)] {

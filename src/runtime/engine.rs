@@ -1,11 +1,11 @@
 //! What a host runs: a member of the cluster, or a client of one.
 
-use crate::machine::command::NodeId;
 use crate::machine::{Machine, Tree};
 use crate::node::Node;
 use crate::node::client::Client;
 use crate::node::io::{Effects, Input, NodeStatus, Now};
-use crate::watch::WatchInfo;
+use crate::types::membership::NodeId;
+use crate::types::watch::WatchInfo;
 
 /// Both take the same inputs and have the same effects.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Random numbers, from the operating system: the only place that asks for them.
 
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// A number that nobody can guess.
 pub(crate) fn number() -> Result<u64> {

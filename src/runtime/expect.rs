@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acl::{Acl, Id};
-use crate::error::{Error, Result};
 use crate::machine::Tree;
 use crate::machine::command::Reply;
 use crate::node::io::Answer;
-use crate::znode::{Created, OpResult, Stat};
+use crate::types::acl::{Acl, Id};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{Created, OpResult, Stat};
 
 /// The node answers each request in kind, so this is never seen.
 fn unexpected<T>(answer: &Answer) -> Result<T> {

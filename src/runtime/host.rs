@@ -10,25 +10,25 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::auth::Schemes;
-use crate::error::{Error, Result};
-use crate::machine::command::{NodeId, Reply};
-use crate::membership::Member;
+use crate::machine::command::Reply;
 use crate::node::Node;
 use crate::node::io::{
     Answer, ClientRequest, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
-use crate::pending::Slot;
 use crate::planted::{Bug, planted};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
+use crate::runtime::pending::Slot;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, Call, Limits, Request, Shared};
 use crate::runtime::timers::Timers;
-use crate::session::SessionState;
-use crate::watch::WatchSender;
-use crate::znode::SessionId;
+use crate::runtime::watch_sender::WatchSender;
+use crate::security::auth::Schemes;
+use crate::types::error::{Error, Result};
+use crate::types::membership::{Member, NodeId};
+use crate::types::session::SessionState;
+use crate::types::znode::SessionId;
 
 /// How often the status is brought up to date, at most, while nothing important changes.
 const STATUS_EVERY: Duration = Duration::from_millis(20);

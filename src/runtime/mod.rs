@@ -2,6 +2,7 @@
 //! the start of a node from its disk.
 
 pub(crate) mod availability;
+pub(crate) mod chroot;
 pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod disk;
@@ -12,17 +13,19 @@ pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod naming;
 pub(crate) mod own_thread;
+pub(crate) mod pending;
 pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod timers;
 mod uptime;
+pub(crate) mod watch_sender;
 pub(crate) mod watchdog;
 
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;
 use crate::node::{Node, NodeConfig, Origin};
 use crate::storage::{LogStore, StorageError};
-use crate::version;
+use crate::types::version;
 
 /// Starts a node from what its store holds.
 pub(crate) fn boot(
@@ -62,12 +65,13 @@ mod tests {
     use crate::machine::Machine;
     use crate::machine::command::{Batch, Command, Request};
     use crate::machine::snapshot::ChunkWriter;
-    use crate::membership::{Genesis, Member};
     use crate::node::io::Time;
+    use crate::node::stored::{Identity, SnapshotMeta};
     use crate::node::{CONTAINER_PERIOD, LogLimits};
-    use crate::storage::{Identity, LogAfter, SledOptions, SledStore, SnapshotMeta};
-    use crate::version::VERSION;
-    use crate::znode::SessionId;
+    use crate::storage::{LogAfter, SledOptions, SledStore};
+    use crate::types::membership::{Genesis, Member};
+    use crate::types::version::VERSION;
+    use crate::types::znode::SessionId;
 
     fn config(version: u16) -> NodeConfig {
         NodeConfig {
@@ -93,7 +97,7 @@ mod tests {
         let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
         let members = vec![Member::new(1, "a:1")];
         let (hard_state, meta, state) =
-            Genesis { cluster: 7, members }.start(crate::version::FIRST);
+            Genesis { cluster: 7, members }.start(crate::types::version::FIRST);
         let address = "a:1".to_owned();
         let identity = Identity { cluster: 7, node: 1, incarnation: 5, address, uid: 1 };
         open().found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();

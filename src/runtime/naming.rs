@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use crate::names::{Answer, LookUps, OwnName, Resolver};
 use crate::node::io::{Hindrance, Input, Time};
+use crate::transport::names::{Answer, LookUps, OwnName, Resolver};
 
 /// The pause between two times that all names are looked up.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 thread_local! {
     static OWN: Cell<bool> = const { Cell::new(false) };

@@ -9,13 +9,13 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::Receiver;
 use once_cell::sync::OnceCell;
 
-use crate::acl::Id;
-use crate::error::Error;
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
-use crate::session::SessionState;
 use crate::sync::states::States;
-use crate::znode::SessionId;
+use crate::types::acl::Id;
+use crate::types::error::Error;
+use crate::types::session::SessionState;
+use crate::types::znode::SessionId;
 
 /// How many changes of a session's state wait for a reader.
 const STATES_UNREAD_MAX: usize = 64;

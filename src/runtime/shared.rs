@@ -11,29 +11,27 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
-use crate::auth::Schemes;
-use crate::availability::Availability;
-use crate::error::{Error, Result};
 use crate::machine::Tree;
-use crate::machine::command::NodeId;
-use crate::membership::Member;
-use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::node::io::{Answer, ClientRequest, NodeStatus, Read, RequestId, WatchId};
-use crate::pending::{Pending, Slot};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
-use crate::runtime::expect;
-use crate::runtime::own_thread;
+use crate::runtime::pending::{Pending, Slot};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
-use crate::session::SessionState;
+use crate::runtime::watch_sender::WatchSender;
+use crate::runtime::{expect, own_thread};
+use crate::security::auth::Schemes;
 use crate::sync::published::Published;
 use crate::transport::tcp::Wake;
-use crate::watch::WatchSender;
-use crate::znode::SessionId;
+use crate::types::availability::Availability;
+use crate::types::error::{Error, Result};
+use crate::types::membership::{Member, NodeId};
+use crate::types::metrics::Metrics;
+use crate::types::session::SessionState;
+use crate::types::znode::SessionId;
 
 /// What a handle wants of the host.
 pub(crate) enum Call {

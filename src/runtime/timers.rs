@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::error::Error;
 use crate::machine::command::Reply;
 use crate::node::io::{Answer, Time};
-use crate::pending::Slot;
+use crate::runtime::pending::Slot;
+use crate::types::error::Error;
 
 /// So many may be there before those that nobody waits for any more are looked for.
 const CLEAN_FROM: usize = 64;

@@ -3,6 +3,7 @@
 //!
 //! Not here: the bytes on a connection (`transport::secure`).
 
+pub(crate) mod auth;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]
@@ -17,7 +18,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 pub use self::tls::Tls;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::{Keys, Loaded, describe};
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// What keeps others out of what the members of a cluster say to each other.
 ///

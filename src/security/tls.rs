@@ -14,7 +14,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
 use super::x509;
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// Says what is spoken inside, so that a connection meant for another service that has the same
 /// authority is not taken for one of ours.

@@ -13,9 +13,10 @@ use super::disk::SimDisk;
 use super::kernel::Phase;
 use super::process::{Former, Fresh};
 use super::world::{Event, World};
-use crate::membership::Member;
-use crate::storage::{Begin, Identity, LogStore, Provisional, StorageError};
-use crate::version::VERSION;
+use crate::node::stored::Identity;
+use crate::storage::{Begin, LogStore, Provisional, StorageError};
+use crate::types::membership::Member;
+use crate::types::version::VERSION;
 
 const MINUTE: Nanos = 60 * SECOND;
 

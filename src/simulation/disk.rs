@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
-use crate::membership::{Genesis, Member, Promise};
-use crate::node::message::Voting;
+use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta, Voting};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
-    MemoryStore, SnapshotMeta, StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, StorageError,
 };
+use crate::types::membership::{Genesis, Member, Promise};
 
 /// A disk, which stays when its node ends; a clone is the same disk.
 #[derive(Clone, Debug)]
@@ -99,7 +98,7 @@ impl Condition {
 impl SimDisk {
     /// A disk with the founding state on it of a cluster that was founded by an older build.
     pub(crate) fn founded(founding: &Genesis, member: &Member, incarnation: u64) -> SimDisk {
-        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
         SimDisk::with(founding.cluster, member, incarnation, hard_state, &meta, state)
     }
 

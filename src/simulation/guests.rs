@@ -18,18 +18,18 @@ use super::kernel::Phase;
 use super::random::Random;
 use super::workload;
 use super::world::{Event, World};
-use crate::auth::Schemes;
-use crate::coordinator::Coordinator;
-use crate::machine::command::NodeId;
+use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
-use crate::node::guests::wire::Ask;
+use crate::node::client_message::Ask;
 use crate::node::io::{Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, Simulated};
 use crate::runtime::host::Host;
 use crate::runtime::shared::{Call, Limits};
-use crate::version::{MEMBERS_SINCE, VERSION};
-use crate::znode::Zxid;
+use crate::security::auth::Schemes;
+use crate::types::membership::NodeId;
+use crate::types::version::{MEMBERS_SINCE, VERSION};
+use crate::types::znode::Zxid;
 
 /// The faults that befall what has no replica, as they come with time.
 const FAULTS: [Fault; 7] = [

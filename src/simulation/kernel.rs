@@ -13,8 +13,8 @@ use super::faults::{Fault, TABLE};
 use super::plan::Plan;
 use super::random::Random;
 use super::trace::{Trace, Words};
-use crate::coordinator::Coordinator;
-use crate::znode::Zxid;
+use crate::api::coordinator::Coordinator;
+use crate::types::znode::Zxid;
 
 /// How far the world has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::error::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// What was asked of a znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,12 +11,11 @@ use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
 use super::world::{Event, World};
-use crate::machine::command::NodeId;
-use crate::membership::{Genesis, Member, Roster, Seat, node_id};
 use crate::node::io::Input;
+use crate::node::stored::Identity;
 use crate::runtime::host::Host;
-use crate::storage::Identity;
-use crate::version::{MEMBERS_SINCE, VERSION};
+use crate::types::membership::{Genesis, Member, NodeId, Roster, Seat, node_id};
+use crate::types::version::{MEMBERS_SINCE, VERSION};
 
 /// The address of a place, as it is on the list.
 pub(super) fn address(place: usize) -> String {
@@ -76,7 +75,7 @@ impl World {
         let mut members: Vec<Member> = newcomers.iter().map(|(member, _)| member.clone()).collect();
         members.sort_by_key(|member| member.node);
         let founding = Genesis { cluster: 1, members };
-        let (_, meta, _) = founding.start(crate::version::FIRST);
+        let (_, meta, _) = founding.start(crate::types::version::FIRST);
         self.kernel.checks.borrow_mut().membership.begins(1, meta.hash, meta.voting);
         let founded = |(member, incarnation)| {
             let disk = SimDisk::founded(&founding, &member, incarnation);

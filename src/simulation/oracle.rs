@@ -11,14 +11,14 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::checks::{Violation, require};
-use crate::acl::{Acl, Id, Permissions};
 use crate::machine::command::{Batch, Change, Command, Op, OpError, Reply, Request};
 use crate::machine::model::Model;
 use crate::machine::{Machine, State};
-use crate::membership::Roster;
-use crate::node::message::{EntryKind, LogEntry};
-use crate::path;
-use crate::znode::{SessionId, Stat, Zxid};
+use crate::node::stored::{EntryKind, LogEntry};
+use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::membership::Roster;
+use crate::types::path;
+use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// A znode as it was between two writes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::faults::{Fault, Rates};
 use super::random::Random;
 use super::workload::steady;
 use crate::node::{Keeping, LogLimits};
-use crate::watch::WATCH_CAPACITY;
+use crate::types::watch::WATCH_CAPACITY;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

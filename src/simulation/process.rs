@@ -10,14 +10,14 @@ use crossbeam_channel::Receiver;
 use super::clock::{Nanos, NodeClock};
 use super::disk::SimDisk;
 use super::random::Random;
-use crate::machine::command::NodeId;
-use crate::membership::Member;
 use crate::node::io::{DiskOp, Input};
+use crate::node::stored::{HardState, LogWrite};
 use crate::planted::{Bug, planted};
 use crate::runtime::disk::perform_now;
 use crate::runtime::host::Host;
 use crate::runtime::shared::Call;
-use crate::storage::{HardState, LogStore, LogWrite};
+use crate::storage::LogStore;
+use crate::types::membership::{Member, NodeId};
 
 /// A place for a node.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use super::clock::SECOND;
 use super::faults::Fault;
 use super::kernel::Phase;
 use super::world::{Delivery, Event, World};
-use crate::machine::command::NodeId;
 use crate::node::io::Input;
 use crate::node::message::PeerMessage;
+use crate::types::membership::NodeId;
 
 impl World {
     /// What a node of this cluster says to another.

@@ -5,7 +5,7 @@ use super::kernel::{Kernel, Phase};
 use super::process::Process;
 use super::random::Random;
 use super::world::World;
-use crate::version::{FIRST, VERSION};
+use crate::types::version::{FIRST, VERSION};
 
 impl World {
     /// An upgrade, or the way back, perhaps.

@@ -25,20 +25,18 @@ use super::random::Random;
 use super::rolls::Operator;
 use super::trace::Words;
 use super::workload;
-use crate::auth::Schemes;
-use crate::coordinator::Coordinator;
-use crate::machine::command::NodeId;
-use crate::membership::Member;
+use crate::api::coordinator::Coordinator;
 use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::runtime::boot;
 use crate::runtime::clock::{Clock, Simulated};
-use crate::runtime::entropy;
 use crate::runtime::host::Host;
 use crate::runtime::shared::Limits;
+use crate::runtime::{boot, entropy};
+use crate::security::auth::Schemes;
 use crate::storage::StorageError;
-use crate::version::{FIRST, VERSION};
+use crate::types::membership::{Member, NodeId};
+use crate::types::version::{FIRST, VERSION};
 
 /// Something that is due.
 #[derive(Debug)]

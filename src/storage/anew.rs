@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use super::directory::{Directory, FORMER_MAX, former_in};
 use super::files::io_error;
 use super::rules::refuse;
-use super::{HardState, Identity, LogStore, SledOptions, SledStore, SnapshotMeta, StorageError};
+use crate::node::stored::{HardState, Identity, SnapshotMeta};
+use crate::storage::{LogStore, SledOptions, SledStore, StorageError};
 
 /// What is said of a directory beside its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -161,9 +162,9 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::super::model::{Model, apply, entry, found, identity, promise};
-    use super::super::{LogWrite, model};
     use super::*;
-    use crate::node::message::Voting;
+    use crate::node::stored::{LogWrite, Voting};
+    use crate::storage::model;
 
     fn nothing() -> SnapshotMeta {
         SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }

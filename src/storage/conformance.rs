@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use super::model::{
     Model, Op, Random, apply, draw, entry, found, hard_state, identity, meta, promise,
 };
-use super::{
-    CheckpointKind, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk, SledOptions,
-    SledStore, SnapshotMeta, StorageError,
+use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
+use crate::storage::{
+    CheckpointKind, LogAfter, LogStore, MemoryDisk, SledOptions, SledStore, StorageError,
 };
-use crate::membership::Promise;
+use crate::types::membership::Promise;
 
 /// Opens a store; again after it was dropped, it is the same store.
 type Open<'a> = dyn FnMut() -> Box<dyn LogStore> + 'a;
@@ -82,7 +82,7 @@ fn store_without_a_cluster_keeps_its_promises_and_joins_one() {
             term: 0,
             zxid: 0,
             hash: 7,
-            voting: crate::node::message::Voting::default(),
+            voting: crate::node::stored::Voting::default(),
         };
         let alone = Identity { cluster: 0, ..identity() };
         let mut store = open();

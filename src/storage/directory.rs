@@ -50,9 +50,9 @@ use super::generation::Generation;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
-use super::{Identity, SledOptions, StorageError};
-use crate::machine::command::NodeId;
-use crate::membership::Promise;
+use crate::node::stored::Identity;
+use crate::storage::{SledOptions, StorageError};
+use crate::types::membership::{NodeId, Promise};
 
 const LOCK: &str = "LOCK";
 const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", oldest: 1, newest: 2 };
@@ -616,7 +616,7 @@ pub(super) fn write_takeover(dir: &Path, before: &Path, cleared: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::{Ballot, Genesis, Member, Pledge};
+    use crate::types::membership::{Ballot, Genesis, Member, Pledge};
 
     fn identity() -> Identity {
         Identity { cluster: 1, node: 2, incarnation: 3, address: "here:1".to_owned(), uid: 4 }

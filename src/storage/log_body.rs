@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HardState, LogEntry, SnapshotMeta};
+use crate::node::stored::{HardState, LogEntry, SnapshotMeta};
 
 /// One append.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,11 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
-use super::{
-    Boot, CheckpointKind, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogEntry,
-    LogStore, LogWrite, SnapshotMeta, StorageError,
-};
-use crate::membership::Promise;
+use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
+use crate::storage::{CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, StorageError};
+use crate::types::membership::Promise;
 
 /// A disk of one node; a clone is the same disk.
 #[derive(Clone, Debug, Default)]

@@ -49,58 +49,14 @@ mod model;
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use crate::machine::command::NodeId;
-use crate::membership::{Promise, node_id};
-pub(crate) use crate::node::message::{HardState, LogEntry, SnapshotMeta};
+use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
+use crate::types::membership::Promise;
 
 pub(crate) use self::anew::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::sled::{SledOptions, SledStore};
-
-/// Who the node of this store is. Written before anything else.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
-    /// The cluster, drawn when it was founded; 0 as long as the node belongs to none.
-    pub(crate) cluster: u64,
-    pub(crate) node: NodeId,
-    /// Drawn anew for each empty directory: tells a wiped disk from a restart.
-    pub(crate) incarnation: u64,
-    /// The address that peers reach this node by.
-    pub(crate) address: String,
-    /// Drawn for a directory that nothing is left of before it, and kept when one is begun anew.
-    pub(crate) uid: u64,
-}
-
-impl Identity {
-    /// Who the node is once its directory has been begun anew: another member, of the same cluster,
-    /// that can be told to come from this one.
-    pub(crate) fn anew(&self, incarnation: u64) -> Identity {
-        Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
-    }
-}
-
-/// Some entries and the hard state, to be made durable together.
-///
-/// Entries are contiguous. They replace everything from the first one's index on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LogWrite {
-    pub(crate) hard_state: Option<HardState>,
-    pub(crate) entries: Vec<LogEntry>,
-}
-
-/// What the store held when it was loaded, without the checkpoint's chunks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Boot {
-    pub(crate) hard_state: HardState,
-    /// The checkpoint that the chunks made.
-    pub(crate) checkpoint: SnapshotMeta,
-    /// Contiguous, from an index not after the checkpoint's plus one.
-    pub(crate) entries: Vec<LogEntry>,
-}
 
 /// What a checkpoint's chunks hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,8 +170,8 @@ pub(crate) enum StorageError {
 
 impl StorageError {
     /// The error that a user of the directory sees.
-    pub(crate) fn into_error(self, dir: PathBuf) -> crate::error::Error {
-        use crate::error::Error;
+    pub(crate) fn into_error(self, dir: PathBuf) -> crate::types::error::Error {
+        use crate::types::error::Error;
         match self {
             StorageError::InUse => Error::DataDirInUse { dir },
             StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },

@@ -4,12 +4,11 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::rules::refuse;
-use super::{
-    Boot, CheckpointKind, HardState, Identity, LogAfter, LogEntry, LogStore, LogWrite,
-    SnapshotMeta, StorageError,
+use crate::node::stored::{
+    Boot, EntryKind, HardState, Identity, LogEntry, LogWrite, SnapshotMeta, Voting,
 };
-use crate::membership::{Ballot, Genesis, Member, Pledge, Promise};
-use crate::node::message::{EntryKind, Voting};
+use crate::storage::{CheckpointKind, LogAfter, LogStore, StorageError};
+use crate::types::membership::{Ballot, Genesis, Member, Pledge, Promise};
 
 /// One change to a store, as its caller sees it.
 #[derive(Clone, Debug)]

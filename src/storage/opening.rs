@@ -114,11 +114,13 @@ mod tests {
         use std::process::Command;
 
         use crate::machine::snapshot::ChunkWriter;
-        use crate::storage::{Identity, LogStore, SledOptions, SledStore};
+        use crate::node::stored::Identity;
+        use crate::storage::{LogStore, SledOptions, SledStore};
 
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
-        let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+        let founding =
+            crate::transport::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
         let identity = Identity {
             cluster: founding.cluster,
             node: founding.members[0].node,
@@ -127,7 +129,7 @@ mod tests {
             uid: 1,
         };
         let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
-        let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
 

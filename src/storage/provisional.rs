@@ -10,13 +10,14 @@
 //! another id. The one before has acknowledged nothing, and its cluster replaces it by the later one.
 
 use super::rules::{check_successor, refuse};
-use super::{
-    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, MemoryDisk,
-    MemoryStore, SnapshotMeta, StorageError,
-};
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{Promise, nothing};
+use crate::node::bootstrap::genesis::nothing;
+use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
+use crate::storage::{
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, StorageError,
+};
+use crate::types::membership::Promise;
 
 /// Puts the damaged directory aside and founds the store of this identity in its place. The store is
 /// loaded, and holds nothing but the identity.
@@ -77,8 +78,10 @@ impl LogStore for Provisional {
     }
 
     fn promise(&self) -> &Promise {
-        const NONE: &Promise =
-            &Promise { ballot: crate::membership::Ballot { round: 0, proposer: 0 }, pledge: None };
+        const NONE: &Promise = &Promise {
+            ballot: crate::types::membership::Ballot { round: 0, proposer: 0 },
+            pledge: None,
+        };
         match &self.state {
             State::Begun(store) => store.promise(),
             State::Waiting { .. } | State::Failed(_) => NONE,
@@ -168,7 +171,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::membership::{Ballot, node_id};
+    use crate::types::membership::{Ballot, node_id};
 
     fn identity() -> Identity {
         let address = "here:1".to_owned();

@@ -17,7 +17,8 @@ use super::log_index::{LogIndex, Span};
 use super::record::{corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
-use super::{Boot, ChunkSink, HardState, LogEntry, StorageError};
+use crate::node::stored::{Boot, HardState, LogEntry};
+use crate::storage::{ChunkSink, StorageError};
 
 /// What a log holds, verified, and what is needed to go on writing it.
 #[derive(Debug)]

@@ -4,8 +4,9 @@
 //! open refuses. It is better refused while the log on disk is still sound.
 //! The rules are in one place so that every store refuses the same.
 
-use super::{HardState, Identity, LogAfter, LogWrite, SnapshotMeta, StorageError};
+use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
+use crate::storage::{LogAfter, StorageError};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use super::generation::Generation;
 use super::opening;
 use super::record::log_id;
 use super::replay::{read_chunks, salvage_log};
-use super::{Boot, SledOptions, SledStore, StorageError};
+use crate::node::stored::Boot;
+use crate::storage::{SledOptions, SledStore, StorageError};
 
 /// The part of a damaged store that is as it was written.
 #[derive(Debug)]

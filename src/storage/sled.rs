@@ -28,11 +28,9 @@ use super::record::log_id;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
-use super::{
-    Boot, Checkpointer, ChunkSink, HardState, Identity, LogAfter, LogStore, LogWrite, SnapshotMeta,
-    StorageError,
-};
-use crate::membership::Promise;
+use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
+use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, StorageError};
+use crate::types::membership::Promise;
 
 /// What of the store can be set.
 #[derive(Clone, Copy, Debug)]

@@ -29,7 +29,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{create_file, io_error};
 use super::record::{array, corrupt};
-use super::{HardState, StorageError};
+use crate::node::stored::HardState;
+use crate::storage::StorageError;
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;

@@ -9,7 +9,7 @@
 //! who have read everything the present state once more.
 
 use super::prim::{Receiver, Sender, unbounded};
-use crate::session::SessionState;
+use crate::types::session::SessionState;
 
 /// How many channels there may be before those without a reader are looked for.
 const CHANNELS: usize = 16;

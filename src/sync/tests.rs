@@ -5,7 +5,7 @@ use crossbeam_channel::Receiver;
 
 use super::gap::{EventSender, channel};
 use super::states::States;
-use crate::session::SessionState;
+use crate::types::session::SessionState;
 
 const CAPACITY: usize = 100;
 const UNREAD_MAX: usize = 64;

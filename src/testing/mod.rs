@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use crate::acl::Id;
-use crate::auth::AuthProvider;
-use crate::builder::Builder;
-use crate::coordinator::Coordinator;
-use crate::error::Result;
+use crate::api::builder::Builder;
+use crate::api::coordinator::Coordinator;
+use crate::api::session::Session;
 use crate::runtime::clock::Clock;
 use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
-use crate::session::Session;
-use crate::version::{FIRST, VERSION};
-use crate::znode::SessionId;
+use crate::security::auth::AuthProvider;
+use crate::types::acl::Id;
+use crate::types::error::Result;
+use crate::types::version::{FIRST, VERSION};
+use crate::types::znode::SessionId;
 use seats::Seats;
 
 /// A cluster in memory.
@@ -227,7 +227,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
         let running = Arc::new(Running { control, clock, thread: Some(thread) });
         let coordinators =
-            shared.into_iter().map(|shared| Coordinator::of_cluster(shared, Arc::clone(&running)));
+            shared.into_iter().map(|shared| Coordinator::of_cluster(shared, running.clone()));
         let nodes = Mutex::new(coordinators.collect());
         let cluster = Cluster { running, nodes };
         cluster.elect();
@@ -380,7 +380,7 @@ impl Cluster {
 
     fn start_again(&self, node: usize, version: Option<u16>) -> Result<()> {
         let shared = self.order(|done| Control::Restart(node, version, done))?;
-        self.lock_nodes()[node] = Coordinator::of_cluster(shared, Arc::clone(&self.running));
+        self.lock_nodes()[node] = Coordinator::of_cluster(shared, self.running.clone());
         Ok(())
     }
 
@@ -401,7 +401,7 @@ impl Cluster {
     pub fn add_node(&self) -> usize {
         let shared = self.order(Control::Add);
         let mut nodes = self.lock_nodes();
-        nodes.push(Coordinator::of_cluster(shared, Arc::clone(&self.running)));
+        nodes.push(Coordinator::of_cluster(shared, self.running.clone()));
         nodes.len() - 1
     }
 
@@ -422,7 +422,7 @@ impl Cluster {
     pub fn add_client(&self) -> usize {
         let shared = self.order(Control::AddClient);
         let mut nodes = self.lock_nodes();
-        nodes.push(Coordinator::of_cluster(shared, Arc::clone(&self.running)));
+        nodes.push(Coordinator::of_cluster(shared, self.running.clone()));
         nodes.len() - 1
     }
 

@@ -10,23 +10,23 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Select};
 
 use super::Control;
-use crate::acl::Id;
-use crate::builder::Builder;
+use crate::api::builder::Builder;
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
-use crate::membership::{Genesis, Member, nothing};
+use crate::node::bootstrap::genesis::nothing;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::{Input, Now, Problem, Time};
-use crate::node::message::{HardState, SnapshotMeta};
+use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, Shared};
-use crate::runtime::{boot, entropy};
-use crate::storage::{Identity, LogStore, MemoryDisk, MemoryStore, StorageError};
+use crate::runtime::{boot, entropy, own_thread};
+use crate::storage::{LogStore, MemoryDisk, MemoryStore, StorageError};
+use crate::types::acl::Id;
+use crate::types::membership::{Genesis, Member};
 
 /// The id of a cluster in memory: it meets no other.
 const CLUSTER: u64 = 1;
@@ -396,15 +396,16 @@ impl Seats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::watch::{Watch, watch};
     use crate::node::io::{ClientRequest, WatchId};
-    use crate::pending::Pending;
-    use crate::root::Root;
+    use crate::runtime::chroot::Root;
     use crate::runtime::expect;
+    use crate::runtime::pending::Pending;
     use crate::runtime::session::SessionShared;
     use crate::runtime::shared::Asker;
-    use crate::session::SessionState;
-    use crate::watch::{Watch, WatchMode, watch};
-    use crate::znode::SessionId;
+    use crate::types::session::SessionState;
+    use crate::types::watch::WatchMode;
+    use crate::types::znode::SessionId;
 
     const SECOND: Duration = Duration::from_secs(1);
 

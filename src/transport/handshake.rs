@@ -45,9 +45,9 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use super::LocalPeer;
-use crate::machine::command::NodeId;
-use crate::peers::check_address;
-use crate::version::MEMBERS_SINCE;
+use crate::transport::peers::check_address;
+use crate::types::membership::NodeId;
+use crate::types::version::MEMBERS_SINCE;
 
 /// The most a hello or an answer may take.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;

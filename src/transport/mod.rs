@@ -7,16 +7,18 @@
 
 pub(crate) mod frame;
 pub(crate) mod handshake;
+pub(crate) mod names;
+pub(crate) mod peers;
 pub(crate) mod secure;
 pub(crate) mod tcp;
 
 use std::time::Duration;
 
-use crate::machine::command::NodeId;
-use crate::names::Resolver;
-use crate::node::guests::GUESTS_MAX as CLIENTS_MAX;
 use crate::node::message::PeerMessage;
+use crate::node::replica::server::GUESTS_MAX as CLIENTS_MAX;
 use crate::security::Security;
+use crate::transport::names::Resolver;
+use crate::types::membership::NodeId;
 
 /// Guests that are no clients: nodes that want to join, or do not know that they were removed.
 const OTHERS_MAX: usize = 64;
@@ -28,7 +30,7 @@ pub(crate) struct LocalPeer {
     pub(crate) cluster: u64,
     pub(crate) node: NodeId,
     pub(crate) incarnation: u64,
-    /// The highest version that it can do: see `crate::version`.
+    /// The highest version that it can do: see `crate::types::version`.
     pub(crate) version: u16,
     /// Where others reach it, `host:port`; empty for a client, who listens nowhere.
     pub(crate) address: String,

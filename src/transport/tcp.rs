@@ -99,9 +99,9 @@ use mio::{Poll, Token, Waker};
 use self::driver::Driver;
 use self::peer::Target;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
-use crate::machine::command::NodeId;
-use crate::metrics::Metrics;
 use crate::node::message::PeerMessage;
+use crate::types::membership::NodeId;
+use crate::types::metrics::Metrics;
 
 /// The tokens above are the connections'.
 const LISTENER: Token = Token(0);

@@ -178,7 +178,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (0..4u64, 0..3u64).prop_map(|(version, count)| Command::Configure {
             version,
             seats: (1..=count)
-                .map(|node| crate::membership::Seat { member: crate::membership::Member::new(node, "a:1"), votes: node == 1 })
+                .map(|node| crate::types::membership::Seat { member: crate::types::membership::Member::new(node, "a:1"), votes: node == 1 })
                 .collect(),
         }),
         2 => vec(id(), 0..3).prop_map(|ids| Command::Authenticate { ids }),

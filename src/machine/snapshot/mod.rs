@@ -29,10 +29,10 @@ use std::fmt;
 use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::command::NodeId;
 use super::tree::Fields;
-use crate::acl::{Acl, Id};
-use crate::znode::{SessionId, Zxid};
+use crate::types::acl::{Acl, Id};
+use crate::types::membership::NodeId;
+use crate::types::znode::{SessionId, Zxid};
 
 pub(crate) use self::reader::ChunkReader;
 pub(crate) use self::writer::ChunkWriter;

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::{FORMAT, Item};
-use crate::acl::AccessList;
 use crate::machine::command::{OpError, Reply};
 use crate::machine::graves::Graves;
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
 use crate::machine::tree::{Fields, RESERVED, Tree};
 use crate::machine::{Machine, State};
-use crate::path;
-use crate::version::FIRST;
-use crate::znode::{SessionId, Zxid};
+use crate::types::acl::AccessList;
+use crate::types::path;
+use crate::types::version::FIRST;
+use crate::types::znode::{SessionId, Zxid};
 
 /// Makes a machine of chunks.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use super::reader::decode_result;
 use super::writer::add;
 use super::*;
-use crate::acl::Permissions;
 use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Machine, SessionRecord};
-use crate::znode::CreateMode;
+use crate::types::acl::Permissions;
+use crate::types::znode::CreateMode;
 
 const ID: SessionId = SessionId(7);
 
@@ -378,7 +378,7 @@ fn golden_results() {
         OpError::OutOfOrder,
         OpError::StaleExpiry,
         OpError::StaleOpen,
-        OpError::Unmet { path: path(), condition: crate::znode::Condition::Absent },
+        OpError::Unmet { path: path(), condition: crate::types::znode::Condition::Absent },
         OpError::InvalidTtl { path: path(), ttl: std::time::Duration::ZERO },
         OpError::StaleReap,
         OpError::NoAuth { path: path(), permission: Permissions::READ | Permissions::ADMIN },
@@ -396,13 +396,13 @@ fn golden_results() {
         assert_eq!(bytes[1] < FIRST_ERRORS, version == 1, "{name} is of version {version}");
         golden.sample(&name, &bytes);
     }
-    let stat = crate::znode::Stat::default();
-    let created = crate::znode::Created { path: path(), stat };
+    let stat = crate::types::znode::Stat::default();
+    let created = crate::types::znode::Created { path: path(), stat };
     let results = vec![
-        crate::znode::OpResult::Created(created.clone()),
-        crate::znode::OpResult::Set(stat),
-        crate::znode::OpResult::Deleted,
-        crate::znode::OpResult::Checked,
+        crate::types::znode::OpResult::Created(created.clone()),
+        crate::types::znode::OpResult::Set(stat),
+        crate::types::znode::OpResult::Deleted,
+        crate::types::znode::OpResult::Checked,
     ];
     for (name, reply) in [
         ("session", Reply::Session { timeout_ms: 300 }),

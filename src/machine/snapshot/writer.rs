@@ -8,8 +8,8 @@ use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
 use crate::planted::{Bug, planted};
-use crate::version::FIRST;
-use crate::znode::{SessionId, Zxid};
+use crate::types::version::FIRST;
+use crate::types::znode::{SessionId, Zxid};
 
 /// Makes the chunks of a state, one at a time.
 #[derive(Debug)]

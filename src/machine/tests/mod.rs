@@ -13,8 +13,8 @@ use super::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange,
 };
 use super::{DATA_BYTES_MAX, Machine};
-use crate::path::PATH_BYTES_MAX;
-use crate::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX};
+use crate::types::path::PATH_BYTES_MAX;
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX};
 
 const TERM: u64 = 5;
 const SECRET: [u8; 16] = *b"sixteen letters!";

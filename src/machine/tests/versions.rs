@@ -1,8 +1,8 @@
 //! What a cluster does not act by yet is refused, and its version is part of its state.
 
 use super::*;
-use crate::acl::Acl;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::types::acl::Acl;
 
 fn set_acl(path: &str) -> Op {
     Op::SetAcl { path: path.to_owned(), acl: Acl::read_only(), version: None }

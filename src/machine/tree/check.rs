@@ -5,8 +5,8 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Fields, RESERVED, Tree};
-use crate::path;
-use crate::quota::{self, Usage};
+use crate::types::quota::Usage;
+use crate::types::{path, quota};
 
 impl Tree {
     /// Checks the invariants, that of quotas if they are kept, the hashes included, and gives the

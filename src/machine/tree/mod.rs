@@ -38,11 +38,11 @@ use std::sync::Arc;
 use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::acl::AccessList;
-use crate::path;
 use crate::planted::{Bug, planted};
-use crate::quota::{self, Quota, Usage};
-use crate::znode::{Stat, Zxid};
+use crate::types::acl::AccessList;
+use crate::types::quota::{Quota, Usage};
+use crate::types::znode::{Stat, Zxid};
+use crate::types::{path, quota};
 use znode::Child;
 pub(crate) use znode::Znode;
 pub(super) use znode::{Fields, Kind, hash_words};

@@ -1,7 +1,7 @@
 //! The tree as a data structure.
 
 use super::*;
-use crate::path::PATH_BYTES_MAX;
+use crate::types::path::PATH_BYTES_MAX;
 
 fn paths(tree: &Tree, cursor: &str) -> Vec<String> {
     tree.iter_from(cursor).map(|(path, _)| path.to_owned()).collect()

@@ -10,10 +10,10 @@ use rpds::RedBlackTreeSetSync;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::acl::AccessList;
-use crate::path;
 use crate::planted::{Bug, planted};
-use crate::znode::{SessionId, Stat, Zxid};
+use crate::types::acl::AccessList;
+use crate::types::path;
+use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// One znode.
 #[derive(Clone, Debug)]

@@ -1,14 +1,15 @@
 //! Which member serves a client, and what that one tells.
 
 use super::{Client, Member, News, PeerMessage, Time};
-use crate::machine::command::{NodeId, Outcome};
-use crate::membership::{self, MEMBERS_MAX};
-use crate::node::guests::CLAIMS_BYTES_MAX;
-use crate::node::guests::wire::{Ask, Claim, HeldWatch, Told, are_members};
+use crate::machine::command::Outcome;
+use crate::node::client_message::{Ask, Claim, HeldWatch, Told, are_members};
 use crate::node::io::{Availability, Holding, Problem};
+use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::planted::{Bug, planted};
-use crate::session::SessionState;
-use crate::version::MEMBERS_SINCE;
+use crate::types::membership;
+use crate::types::membership::{MEMBERS_MAX, NodeId};
+use crate::types::session::SessionState;
+use crate::types::version::MEMBERS_SINCE;
 
 /// So many heartbeats a member may be silent when it was asked, or be without a leader.
 const PATIENCE_BEATS: u32 = 30;

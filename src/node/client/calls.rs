@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{Client, Watch};
-use crate::error::Error;
-use crate::node::guests::wire::{AnswerOf, Ask, Call, EventOf, Pieces, ReadOf, Refusal, ZnodeOf};
-use crate::node::guests::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
+use crate::node::client_message::{AnswerOf, Ask, Call, EventOf, Pieces, ReadOf, Refusal, ZnodeOf};
 use crate::node::io::{ClientRequest, Holding, RequestId, WatchId};
-use crate::node::watch_kind::WatchKind;
-use crate::session::SessionState;
-use crate::watch::WatchMode;
-use crate::znode::SessionId;
+use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
+use crate::node::replica::watch_kind::WatchKind;
+use crate::types::error::Error;
+use crate::types::session::SessionState;
+use crate::types::watch::WatchMode;
+use crate::types::znode::SessionId;
 
 /// A request that the member has to answer.
 #[derive(Debug)]

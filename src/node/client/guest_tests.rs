@@ -7,16 +7,17 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::storm_tests::{FIRST_CLIENT, Storm};
-use crate::error::Error;
-use crate::machine::command::{Command, NodeId, Op, Request};
-use crate::node::guests::wire::{Ask, Call, Claim, HeldWatch, News, ReadOf};
-use crate::node::guests::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
-use crate::node::harness::{HEARTBEAT, TICK};
+use crate::machine::command::{Command, Op, Request};
+use crate::node::client_message::{Ask, Call, Claim, HeldWatch, News, ReadOf};
 use crate::node::io::{ClientRequest, Input, RequestId, WatchId, Write};
 use crate::node::message::PeerMessage;
-use crate::node::watches::WatchKind;
-use crate::watch::{EventKind, WATCH_CAPACITY, WatchMode};
-use crate::znode::SessionId;
+use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
+use crate::node::replica::watches::WatchKind;
+use crate::node::tests::harness::{HEARTBEAT, TICK};
+use crate::types::error::Error;
+use crate::types::membership::NodeId;
+use crate::types::watch::{EventKind, WATCH_CAPACITY, WatchMode};
+use crate::types::znode::SessionId;
 
 /// Says something to member 1 as if from a client, and gives what is let go and why. Its first message
 /// is that of a new attachment.

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use super::{Client, ClientConfig};
-use crate::machine::command::{NodeId, Reply};
-use crate::node::guests::wire::{Ask, News, Told};
-use crate::node::harness::{HEARTBEAT, TICK};
+use crate::machine::command::Reply;
+use crate::node::client_message::{Ask, News, Told};
 use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
-use crate::session::SessionState;
-use crate::version::VERSION;
-use crate::znode::SessionId;
+use crate::node::tests::harness::{HEARTBEAT, TICK};
+use crate::types::membership::NodeId;
+use crate::types::session::SessionState;
+use crate::types::version::VERSION;
+use crate::types::znode::SessionId;
 
 const SESSION: SessionId = SessionId(7);
 

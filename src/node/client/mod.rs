@@ -30,23 +30,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ELECTION_TICKS;
-use super::guests::wire::{Ask, News};
 use super::io::{
     Availability, ClientRequest, Effects, Input, NodeStatus, Now, Problem, Time, WatchId,
 };
-use super::local::LocalSessions;
 use super::message::PeerMessage;
 use super::negotiated;
-use super::rounds::Rounds;
 use super::versions::Gate;
-use super::watch_kind::WatchKind;
-use crate::error::Error;
-use crate::machine::command::{Command, NodeId};
-use crate::node::local;
-use crate::session::SessionState;
-use crate::version::FIRST;
-use crate::watch::WatchInfo;
-use crate::znode::{SessionId, Zxid};
+use crate::machine::command::Command;
+use crate::node::client_message::{Ask, News};
+use crate::node::leader::read_index::Rounds;
+use crate::node::replica::watch_kind::WatchKind;
+use crate::node::sessions;
+use crate::node::sessions::LocalSessions;
+use crate::types::error::Error;
+use crate::types::membership::NodeId;
+use crate::types::session::SessionState;
+use crate::types::version::FIRST;
+use crate::types::watch::WatchInfo;
+use crate::types::znode::{SessionId, Zxid};
 use attach::Attachment;
 use calls::Outstanding;
 
@@ -280,7 +281,7 @@ impl Client {
         for input in inputs {
             if let Some(reason) = self.stopped.clone() {
                 if let Input::Client(request) = input {
-                    super::users::refuse(&mut self.effects, request, &reason);
+                    crate::node::sessions::users::refuse(&mut self.effects, request, &reason);
                 }
                 continue;
             }
@@ -334,13 +335,13 @@ impl Client {
         match request {
             ClientRequest::Open { request, session, holder, secret, timeout } => {
                 let timeout = negotiated(timeout, self.config.tick);
-                let timeout_ms = local::milliseconds(timeout);
+                let timeout_ms = sessions::milliseconds(timeout);
                 let command = Command::Open { secret, timeout_ms, owner: self.id, base: self.seen };
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
                 self.end_calls(session, None, SessionState::Moved);
-                let (timeout, timeout_ms) = local::resumed_with(timeout, self.config.tick);
+                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.tick);
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 let effects = &mut self.effects;
                 self.local.open(request, session, holder, timeout, command, effects);

@@ -7,18 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Client, ClientConfig};
-use crate::machine::command::{NodeId, Op, Reply};
-use crate::node::guests::wire::{News, Told};
-use crate::node::harness::{Cluster, HEARTBEAT, TICK};
+use crate::machine::command::{Op, Reply};
+use crate::node::client_message::{News, Told};
 use crate::node::io::{
     Answer, ClientRequest, Effects, Input, Problem, Read, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
+use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::planted::{Bug, plant};
-use crate::session::SessionState;
-use crate::version::VERSION;
-use crate::watch::{EventKind, WatchMode};
-use crate::znode::{CreateMode, SessionId, Zxid};
+use crate::types::membership::NodeId;
+use crate::types::session::SessionState;
+use crate::types::version::VERSION;
+use crate::types::watch::{EventKind, WatchMode};
+use crate::types::znode::{CreateMode, SessionId, Zxid};
 
 const MEMBERS: u64 = 3;
 pub(super) const FIRST_CLIENT: NodeId = 100;
@@ -437,7 +438,7 @@ fn all_members_may_be_replaced() {
 /// What no cluster's members can be is not taken for them, and another member is looked for.
 #[test]
 fn members_that_there_cannot_be_are_not_dialled() {
-    use crate::membership::{MEMBERS_MAX, Member};
+    use crate::types::membership::{MEMBERS_MAX, Member};
     let member = |node: NodeId| Member::new(node, format!("host:{node}"));
     let all = MEMBERS_MAX as NodeId;
     let many = |count: NodeId| (1..=count).map(member).collect::<Vec<_>>();

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 
 use super::take::Found;
-use crate::error::{Error, Result};
-use crate::multi::Fence;
-use crate::pending::Pending;
+use crate::api::multi::Fence;
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::recipes::ephemeral::discard_when_made;
 use crate::recipes::own::Own;
 use crate::recipes::{LockLost, blocking};
-use crate::session::Session;
-use crate::watch::{Watch, WatchEvent};
-use crate::znode::{Condition, OpResult};
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::watch::WatchEvent;
+use crate::types::znode::{Condition, OpResult};
 
 /// A claim that is being made. Dropped before it is known, it is given up.
 pub(super) struct Claiming {

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::line::Line;
-use crate::session::Session;
-use crate::znode::Condition;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::Condition;
 
 pub use item::Item;
 use take::{Head, Lease, Removal};

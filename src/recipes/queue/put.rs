@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{NewItem, Queue, name};
-use crate::error::{Error, Result};
-use crate::path;
 use crate::planted::{Bug, planted};
 use crate::recipes::parents::Parents;
-use crate::watch::{EventKind, WatchMode};
-use crate::znode::{Condition, CreateMode, OpResult};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::{EventKind, WatchMode};
+use crate::types::znode::{Condition, CreateMode, OpResult};
 
 /// The kind of those who wait for room.
 pub(super) const PUTTER: &str = "put";

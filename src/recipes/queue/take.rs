@@ -11,15 +11,16 @@ use super::Queue;
 use super::item::{Claiming, Item};
 use super::name::Name;
 use super::put::UnderWay;
-use crate::error::{Error, Result};
-use crate::path;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::line::Contender;
 use crate::recipes::own::Own;
 use crate::recipes::parents::Parents;
-use crate::snapshot::Snapshot;
-use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
-use crate::znode::{Condition, CreateMode, OpResult, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::{EventKind, WatchEvent, WatchMode};
+use crate::types::znode::{Condition, CreateMode, OpResult, Zxid};
 
 /// The kind of those who wait for an item.
 pub(super) const TAKER: &str = "take";

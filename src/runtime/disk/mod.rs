@@ -22,8 +22,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{DiskOp, Input};
+use crate::node::stored::{HardState, LogWrite, SnapshotMeta};
 use crate::runtime::watchdog::{Stepper, Steps};
-use crate::storage::{HardState, LogAfter, LogStore, LogWrite, SnapshotMeta, StorageError};
+use crate::storage::{LogAfter, LogStore, StorageError};
 
 use state_thread::{Order, StateThread, write_checkpoint};
 

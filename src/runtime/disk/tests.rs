@@ -5,12 +5,10 @@ use bytes::Bytes;
 use super::*;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::{Dirty, Machine};
-use crate::membership::{Ballot, Promise};
-use crate::node::message::{EntryKind, LogEntry};
-use crate::storage::{
-    Boot, CheckpointKind, Checkpointer, ChunkSink, Identity, MemoryDisk, MemoryStore,
-};
-use crate::znode::CreateMode;
+use crate::node::stored::{Boot, EntryKind, Identity, LogEntry};
+use crate::storage::{CheckpointKind, Checkpointer, ChunkSink, MemoryDisk, MemoryStore};
+use crate::types::membership::{Ballot, Promise};
+use crate::types::znode::CreateMode;
 
 fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
     let kind = EntryKind::Normal;
@@ -24,8 +22,9 @@ fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
 fn founded() -> (MemoryDisk, MemoryStore) {
     let disk = MemoryDisk::new();
     let mut store = disk.open();
-    let founding = crate::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
-    let (hard_state, meta, state) = founding.start(crate::version::FIRST);
+    let founding =
+        crate::transport::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+    let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
     let identity = Identity {
         cluster: 1,
         node: founding.members[0].node,
@@ -106,7 +105,7 @@ fn each_call_of_the_store_is_a_step_of_its_own() {
 
     let mut machine = Machine::new();
     let request = |seq, command| {
-        let session = crate::znode::SessionId(1);
+        let session = crate::types::znode::SessionId(1);
         Request { session, holder: 1, seq, acked: 0, command }
     };
     let create = |seq| {
@@ -123,7 +122,7 @@ fn each_call_of_the_store_is_a_step_of_its_own() {
         term: 2,
         zxid: machine.zxid(),
         hash: machine.hash(),
-        voting: crate::node::message::Voting { voters: vec![1], ..Default::default() },
+        voting: crate::node::stored::Voting { voters: vec![1], ..Default::default() },
     };
     let hard_state = HardState { term: 2, vote: 0, commit: 100 };
     let mut steps = 0;
@@ -241,7 +240,7 @@ fn reluctant(
 }
 
 fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
-    let voting = crate::node::message::Voting { voters: vec![1], ..Default::default() };
+    let voting = crate::node::stored::Voting { voters: vec![1], ..Default::default() };
     SnapshotMeta { index, term: 1, zxid: machine.zxid(), hash: machine.hash(), voting }
 }
 
@@ -320,7 +319,7 @@ fn what_has_changed_nothing_is_tried_again() {
         term: 1,
         zxid: machine.zxid(),
         hash: machine.hash(),
-        voting: crate::node::message::Voting { voters: vec![1], ..Default::default() },
+        voting: crate::node::stored::Voting { voters: vec![1], ..Default::default() },
     };
     let hard_state = HardState { term: 1, vote: 0, commit: 3 };
     let append = LogWrite { hard_state: Some(hard_state), ..write(1, 2..=4) };

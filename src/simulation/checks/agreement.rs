@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::{Violation, require};
-use crate::machine::command::NodeId;
 use crate::node::Node;
 use crate::node::io::DiskOp;
 use crate::simulation::checks::durability;
@@ -11,6 +10,7 @@ use crate::simulation::checks::membership::Membership;
 use crate::simulation::clock::Nanos;
 use crate::simulation::disk::SimDisk;
 use crate::simulation::oracle::{Oracle, digest};
+use crate::types::membership::NodeId;
 
 /// What a node had applied before a step.
 #[derive(Clone, Copy, Debug)]

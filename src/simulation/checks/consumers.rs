@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::watches::{Kind, hears, position, told};
 use super::{Violation, require};
 use crate::simulation::oracle::Oracle;
-use crate::watch::{EventKind, WatchEvent};
-use crate::znode::Zxid;
+use crate::types::watch::{EventKind, WatchEvent};
+use crate::types::znode::Zxid;
 
 /// What the consumers of all places have stored.
 #[derive(Debug, Default)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::membership::Membership;
 use super::{Violation, require};
-use crate::machine::command::NodeId;
 use crate::node::Node;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::simulation::disk::{Condition, SimDisk};
+use crate::types::membership::NodeId;
 
 /// I12: what is committed is on the disks of a majority, at the moment when it first counts as
 /// committed. Whatever crashes then, it is in every later state.

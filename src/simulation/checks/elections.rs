@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use super::{Violation, require};
 use crate::recipes::Leadership;
-use crate::znode::{SessionId, Zxid};
+use crate::types::znode::{SessionId, Zxid};
 
 #[derive(Debug)]
 pub(crate) struct Elections {

@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use super::{Violation, require};
 use crate::recipes::LockGuard;
-use crate::znode::SessionId;
+use crate::types::znode::SessionId;
 
 #[derive(Debug)]
 pub(crate) struct Locks {

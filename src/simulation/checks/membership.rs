@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Violation, require};
-use crate::machine::command::NodeId;
-use crate::membership::{Part, VotingChange};
 use crate::node::Node;
 use crate::node::io::DiskOp;
-use crate::node::message::{EntryKind, LogEntry, Voting};
+use crate::node::raft::configuration::{Part, VotingChange};
+use crate::node::stored::{EntryKind, LogEntry, Voting};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::Oracle;
+use crate::types::membership::NodeId;
 
 #[derive(Debug, Default)]
 pub(crate) struct Membership {

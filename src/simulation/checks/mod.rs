@@ -28,7 +28,7 @@ use super::linearizability::{History, Verdict};
 use super::oracle::Oracle;
 use super::plan::Plan;
 use crate::recipes::{Item, LockGuard};
-use crate::znode::{SessionId, Zxid};
+use crate::types::znode::{SessionId, Zxid};
 
 /// Something that must never be.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 //! I10).
 
 use super::{Violation, require};
-use crate::error::Error;
 use crate::simulation::oracle::{Known, Oracle, Outcome};
-use crate::znode::{SessionId, Zxid};
+use crate::types::error::Error;
+use crate::types::znode::{SessionId, Zxid};
 
 /// What every client may rely on who asks from now on.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,7 +9,7 @@ use crate::machine::command::ChangeKind;
 use crate::recipes::Item;
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::{Known, Oracle};
-use crate::znode::{SessionId, Zxid};
+use crate::types::znode::{SessionId, Zxid};
 
 /// The queue of which all items are taken under a lease.
 pub(crate) const LEASED: &str = "/queues/leased";

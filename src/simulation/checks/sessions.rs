@@ -7,7 +7,7 @@ use super::{Violation, require};
 use crate::simulation::client::Handle;
 use crate::simulation::kernel::Phase;
 use crate::simulation::oracle::{End, Oracle};
-use crate::znode::SessionId;
+use crate::types::znode::SessionId;
 
 #[derive(Debug)]
 pub(crate) struct Sessions {

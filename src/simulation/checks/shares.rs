@@ -10,7 +10,7 @@ use super::{Violation, require};
 use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard};
 use crate::simulation::clock::Nanos;
 use crate::simulation::oracle::{Known, Oracle};
-use crate::znode::{SessionId, Zxid};
+use crate::types::znode::{SessionId, Zxid};
 
 /// A guard of any kind.
 pub(crate) trait Holding {

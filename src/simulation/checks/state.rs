@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Violation, require};
+use crate::api::snapshot::Snapshot;
 use crate::recipes::{Change, Counted, Entry, ListItem, Phase, Vote};
 use crate::simulation::oracle::Oracle;
-use crate::snapshot::Snapshot;
-use crate::znode::{SessionId, Zxid};
+use crate::types::znode::{SessionId, Zxid};
 
 /// A transaction: what was created at a path by a write.
 pub(crate) type Transaction = (String, Zxid);

@@ -2,13 +2,13 @@
 
 use super::membership::Membership;
 use super::{Violation, require};
-use crate::error::{Error, Result as Answered};
 use crate::machine::command::{Batch, Command};
 use crate::node::io::DiskOp;
 use crate::node::message::PeerMessage;
 use crate::simulation::clock::{Nanos, SECOND};
 use crate::simulation::oracle::Outcome;
 use crate::simulation::process::Process;
+use crate::types::error::{Error, Result as Answered};
 
 /// Within what time a process that was taken back to an older build may still be believed to be what
 /// it was: that of a notice.

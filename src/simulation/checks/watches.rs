@@ -12,13 +12,13 @@ use std::rc::{Rc, Weak};
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::{Violation, require};
-use crate::acl::{AccessList, Id, Permissions};
 use crate::machine::command::{Change, ChangeKind};
-use crate::path;
 use crate::simulation::client::Handle;
 use crate::simulation::oracle::{Known, Oracle, gives};
-use crate::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
-use crate::znode::Zxid;
+use crate::types::acl::{AccessList, Id, Permissions};
+use crate::types::path;
+use crate::types::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
+use crate::types::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

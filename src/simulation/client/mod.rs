@@ -16,16 +16,16 @@ use super::checks::{Violation, require, versions};
 use super::clock::MILLI;
 use super::kernel::Kernel;
 use super::random::Random;
-use crate::acl::{Acl, Id};
-use crate::coordinator::Coordinator;
-use crate::error::{Error, Result};
+use crate::api::coordinator::Coordinator;
+use crate::api::multi::Multi;
+use crate::api::session::Session;
 use crate::machine::command::Reply;
-use crate::multi::Multi;
 use crate::node::io::Answer;
-use crate::pending::Pending;
+use crate::runtime::pending::Pending;
 use crate::runtime::{entropy, expect};
-use crate::session::Session;
-use crate::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+use crate::types::acl::{Acl, Id};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 pub(crate) use watches::Watching;
 

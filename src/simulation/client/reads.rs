@@ -7,15 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Answering, Handle};
-use crate::acl::{Acl, Id, Permissions};
-use crate::error::{Error, Result};
-use crate::multi_read::{ReadOp, ReadResult};
-use crate::path;
-use crate::pending::Pending;
+use crate::api::multi_read::{ReadOp, ReadResult};
+use crate::api::snapshot::Snapshot;
+use crate::runtime::pending::Pending;
 use crate::simulation::checks::{Checks, Violation, order, require};
 use crate::simulation::oracle::Known;
-use crate::snapshot::Snapshot;
-use crate::znode::{Stat, Zxid};
+use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
     /// A read of a path's znode that has just been asked for.

@@ -5,15 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Answering, Handle};
-use crate::acl::Permissions;
-use crate::error::{Error, Result};
-use crate::pending::Pending;
+use crate::api::watch::Watch;
+use crate::runtime::pending::Pending;
 use crate::simulation::checks::watches::{Kind, Watched};
 use crate::simulation::checks::{Checks, require};
 use crate::simulation::kernel::Kernel;
 use crate::simulation::oracle::Known;
-use crate::watch::{Watch, WatchMode, WatcherType};
-use crate::znode::{Stat, Zxid};
+use crate::types::acl::Permissions;
+use crate::types::error::{Error, Result};
+use crate::types::watch::{WatchMode, WatcherType};
+use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
     /// Sets a watch, which is checked from then on until [`Watching`] is dropped.

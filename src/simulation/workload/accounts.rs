@@ -4,13 +4,13 @@
 
 use std::fmt::Debug;
 
-use crate::error::{Error, Result};
-use crate::quota::{Quota, Usage};
+use crate::api::snapshot::Snapshot;
+use crate::api::transaction::Transaction;
 use crate::simulation::checks::{Violation, require};
 use crate::simulation::client::Client;
-use crate::snapshot::Snapshot;
-use crate::transaction::Transaction;
-use crate::znode::CreateMode;
+use crate::types::error::{Error, Result};
+use crate::types::quota::{Quota, Usage};
+use crate::types::znode::CreateMode;
 
 const ACCOUNTS: u64 = 4;
 /// What each has at first.

@@ -8,12 +8,13 @@ use std::task::{Context, Wake, Waker};
 
 use crossbeam_channel::Receiver;
 
-use crate::error::{Error, Result};
-use crate::session::Session;
+use crate::api::session::Session;
+use crate::api::watch::Watch;
 use crate::simulation::checks::Violation;
 use crate::simulation::checks::consumers::Look;
 use crate::simulation::client::Client;
-use crate::watch::{EventKind, Watch, WatchEvent, WatchMode};
+use crate::types::error::{Error, Result};
+use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
 const MODE: WatchMode = WatchMode::PersistentRecursive;
 

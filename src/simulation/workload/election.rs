@@ -5,16 +5,16 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::error::Error;
+use crate::api::session::Session;
 use crate::recipes::{Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
-use crate::session::Session;
 use crate::simulation::checks::elections::Told;
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::SECOND;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
-use crate::znode::{Stat, Zxid};
+use crate::types::error::Error;
+use crate::types::znode::{Stat, Zxid};
 
 const PATH: &str = "/election";
 const GROUP: &str = "/group";
@@ -271,7 +271,7 @@ async fn stay(client: &Client, handle: &Handle) {
     let closes = client.random.percent(50);
     let ended = first(znode.run_async(), live).await;
     if let Ok(ended) = ended {
-        let stopped = ended.as_ref().is_err_and(crate::error::Error::is_session_lost);
+        let stopped = ended.as_ref().is_err_and(crate::types::error::Error::is_session_lost);
         kernel.check(require(stopped, "ephemerals: it goes on", || format!("{path}: {ended:?}")));
     }
     if closes && stays.close_async().await.is_err() {

@@ -4,14 +4,14 @@
 
 use std::rc::Rc;
 
-use crate::error::{Error, Result};
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle, Watching};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
-use crate::watch::WatchMode;
-use crate::znode::CreateMode;
+use crate::types::error::{Error, Result};
+use crate::types::watch::WatchMode;
+use crate::types::znode::CreateMode;
 
 /// Who leads, which everybody watches.
 const LEADER: &str = "/fleet/leader";

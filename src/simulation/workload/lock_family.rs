@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
 use crate::recipes::{MultiLock, ReadWriteLock, ReentrantLock, Semaphore};
 use crate::simulation::checks::require;
 use crate::simulation::checks::shares::{Holding, Shares};
@@ -14,7 +13,8 @@ use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::{both, first};
 use crate::simulation::faults::Fault;
-use crate::znode::{CreateMode, OpResult};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{CreateMode, OpResult};
 
 /// What a writer has, and readers a part of.
 const READERS_MAX: u64 = 1_000;

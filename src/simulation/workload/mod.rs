@@ -22,7 +22,7 @@ use std::rc::Rc;
 use super::client::Client;
 use super::kernel::Kernel;
 use super::random::Random;
-use crate::coordinator::Coordinator;
+use crate::api::coordinator::Coordinator;
 
 /// Starts the clients of a process that has just started.
 pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {

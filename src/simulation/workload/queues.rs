@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
 use crate::recipes::{Barrier, DoubleBarrier, NewItem, Queue};
 use crate::simulation::checks::queues::{
     BARRIER, DOUBLE, LEASED, MAX, PARTICIPANTS, POPPED, Queues,
@@ -14,6 +13,7 @@ use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::{Nanos, SECOND};
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
+use crate::types::error::{Error, Result};
 
 /// How long an item may lie about while somebody waits and nothing is wrong, besides what messages
 /// and disks take.

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use crate::error::{Error, Result};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::kernel::Kernel;
 use crate::simulation::linearizability::{Call, Known, Place, Return};
-use crate::znode::{CreateMode, OpResult};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{CreateMode, OpResult};
 
 /// How many there are.
 const REGISTERS: u64 = 3;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::znodes::authenticate;
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
-use crate::znode::CreateMode;
+use crate::types::znode::CreateMode;
 
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;

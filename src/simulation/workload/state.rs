@@ -4,18 +4,18 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::api::session::Session;
 use crate::recipes::{
     Cache, Config, ConfigUpdate, ConfigWatch, Counter, Discovery, IdGenerator, Instance,
     InstancesWatch, NodeList, Phase, Registration, Registry, TwoPhaseCommit, Vote,
 };
-use crate::session::Session;
 use crate::simulation::checks::require;
 use crate::simulation::checks::state::{self, Mirror, Transaction};
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
-use crate::znode::{SessionId, Zxid};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{SessionId, Zxid};
 
 /// Where all of it is.
 const ROOT: &str = "/state";

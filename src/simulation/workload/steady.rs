@@ -1,12 +1,12 @@
 //! One who writes without a pause, on every instance that an operator closes: as an application's threads
 //! that know nothing of the shutdown, in a new session whenever the last one is over.
 
-use crate::error::Error;
 use crate::simulation::checks::{Violation, require};
 use crate::simulation::client::Client;
 use crate::simulation::clock::{MILLI, Nanos};
 use crate::simulation::kernel::Phase;
-use crate::znode::{CreateMode, Created};
+use crate::types::error::Error;
+use crate::types::znode::{CreateMode, Created};
 
 /// What it waits after each write, so that worlds stay small.
 pub(crate) const PAUSE: Nanos = 20 * MILLI;

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::shared_path;
 use super::znodes::authenticate;
 use crate::simulation::client::{Client, Handle};
-use crate::watch::{WatchMode, WatcherType};
-use crate::znode::Zxid;
+use crate::types::watch::{WatchMode, WatcherType};
+use crate::types::znode::Zxid;
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {

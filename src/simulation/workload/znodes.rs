@@ -7,13 +7,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::shared_path;
-use crate::acl::{Acl, Id, Permissions};
-use crate::error::Result;
-use crate::multi::Multi;
-use crate::path;
-use crate::quota::Quota;
+use crate::api::multi::Multi;
 use crate::simulation::client::{Answering, Client, Handle};
-use crate::znode::{Condition, CreateMode, OpResult, SessionId};
+use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::error::Result;
+use crate::types::path;
+use crate::types::quota::Quota;
+use crate::types::znode::{Condition, CreateMode, OpResult, SessionId};
 
 pub(crate) async fn run(client: Client) {
     while !client.kernel.is_stopping() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::command::NodeId;
+use crate::types::membership::NodeId;
 
 /// The subject of the certificate that each node id was first seen with, since this process began.
 ///

@@ -21,8 +21,8 @@ use super::driver::{Context, Timer};
 use super::incoming::Incoming;
 use super::link::WRITES_PER_TURN;
 use super::queue::WriteQueue;
-use crate::machine::command::NodeId;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+use crate::types::membership::NodeId;
 
 /// How much may wait for one client. The node lets it leave half of that unheard before it lets it go.
 const BACK_BYTES_MAX: usize = 32 << 20;

@@ -11,13 +11,13 @@ use super::back::Back;
 use super::driver::Context;
 use super::rate::Rate;
 use super::stream::Stream;
-use crate::machine::command::NodeId;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
 use crate::transport::secure::Fault;
 use crate::transport::{TransportEvent, TransportOptions};
-use crate::version::OLDEST;
+use crate::types::membership::NodeId;
+use crate::types::version::OLDEST;
 
 /// The most reads from one connection before the others have their turn.
 const READS_PER_TURN: usize = 4;

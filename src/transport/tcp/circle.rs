@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use crate::machine::command::NodeId;
 use crate::transport::handshake::{Hello, Refusal, RefusalCode, Run};
+use crate::types::membership::NodeId;
 
 /// Members are listed by [`set_peers`](super::TcpTransport::set_peers). A guest is a node that
 /// has introduced itself and is not listed, or not yet: one that wants to join, that is a member

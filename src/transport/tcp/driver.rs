@@ -21,10 +21,10 @@ use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
 use super::{Command, Handler, LISTENER, Network, Shared, WAKER};
-use crate::machine::command::NodeId;
 use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
+use crate::types::membership::NodeId;
 
 /// The most taken from a socket at once.
 const READ_BYTES: usize = 64 << 10;

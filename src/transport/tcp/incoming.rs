@@ -23,10 +23,10 @@ use super::driver::{Context, Timer, Warnings};
 use super::introductions::Rival;
 use super::stream::Stream;
 use super::{Counters, LISTENER};
-use crate::machine::command::NodeId;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, RefusalCode};
 use crate::transport::secure::Side;
+use crate::types::membership::NodeId;
 
 /// The most connections taken before those there are have their turn.
 const ACCEPTS_PER_TURN: usize = 64;

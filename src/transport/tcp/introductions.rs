@@ -20,9 +20,9 @@ use mio::Token;
 use super::caller::{Closed, From, Introduced};
 use super::driver::{Context, Timer};
 use super::incoming::{Incoming, Met};
-use crate::machine::command::NodeId;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode, Run};
+use crate::types::membership::NodeId;
 
 /// A connection that waits for its answer.
 #[derive(Debug)]

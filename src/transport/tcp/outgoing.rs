@@ -23,9 +23,9 @@ use super::incoming::Met;
 use super::peer::{Peer, Target};
 use super::queue::Rejected;
 use super::seeds::Seed;
-use crate::machine::command::NodeId;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
+use crate::types::membership::NodeId;
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {

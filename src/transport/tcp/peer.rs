@@ -27,13 +27,13 @@ use super::failure::{Failure, Kind, describe};
 use super::link::{Connection, Phase};
 use super::queue::Rejected;
 use super::{Command, Counters, WAKER};
-use crate::machine::command::NodeId;
-use crate::names::{Answer, look_up_apart};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::security::Security;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode};
-use crate::version::{MEMBERS_SINCE, OLDEST};
+use crate::transport::names::{Answer, look_up_apart};
+use crate::types::membership::NodeId;
+use crate::types::version::{MEMBERS_SINCE, OLDEST};
 
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;

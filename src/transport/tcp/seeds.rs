@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::driver::Context;
 use super::outgoing::Outgoing;
 use super::peer::{Peer, Target};
-use crate::machine::command::NodeId;
 use crate::transport::handshake::Host;
+use crate::types::membership::NodeId;
 
 /// Where somebody may be.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::*;
 use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Host, RefusalCode, Run};
-use crate::version::{OLDEST, VERSION};
+use crate::types::version::{OLDEST, VERSION};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,585 @@
+//! Joining a cluster: settings, the data directory, and the start of a node.
+
+use std::net::{IpAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::api::coordinator::Coordinator;
+use crate::node::client::{Client, ClientConfig};
+use crate::node::io::Now;
+use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
+use crate::runtime::clock::Clock;
+use crate::runtime::directory::{self, Opened};
+use crate::runtime::naming::Naming;
+use crate::runtime::shared::Limits;
+use crate::runtime::{driver, entropy, own_thread};
+use crate::security::Security;
+use crate::security::auth::{AuthProvider, Schemes};
+use crate::transport::names::{LookUps, OwnName, Resolver};
+use crate::transport::peers::{Peers, check_address};
+use crate::transport::{LocalPeer, RemotePeer, names};
+use crate::types::acl::Id;
+use crate::types::error::{Error, Result};
+use crate::types::membership::{Member, ZONE_BYTES_MAX};
+use crate::types::version::VERSION;
+
+/// How long `join` waits for the name by which an instance is to find its own address.
+const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
+/// How long it waits for the other names: those that have an answer by then are checked at once.
+const NAMES_WAIT: Duration = Duration::from_millis(250);
+
+/// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
+///
+/// `tick`, `heartbeat` and `session_timeout` should be the same on all instances.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use quorate::{Coordinator, Tls};
+///
+/// let coordinator = Coordinator::builder()
+///     .security(Tls::from_pem_files("ca.pem", "node.pem", "node.key")?)
+///     .listen("0.0.0.0:7400")
+///     .advertise("app-0.app:7400")
+///     .data_dir("/var/lib/app/quorate")
+///     .session_timeout(Duration::from_secs(6))
+///     .join(["app-0.app:7400", "app-1.app:7400", "app-2.app:7400"])?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    listen: Option<String>,
+    advertise: Option<String>,
+    data_dir: Option<PathBuf>,
+    pub(crate) session_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) tick: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) pending_requests_max: usize,
+    pub(crate) schemes: Schemes,
+    zone: String,
+    pub(crate) keeping: Keeping,
+    majority_after: Option<Duration>,
+    client: bool,
+    pub(crate) security: Security,
+    /// Who looks names up.
+    pub(crate) resolver: Resolver,
+    /// What the instance can do: less than this build only in a cluster in memory.
+    pub(crate) version: u16,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            listen: None,
+            advertise: None,
+            data_dir: None,
+            session_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            tick: Duration::from_secs(2),
+            heartbeat: Duration::from_millis(50),
+            pending_requests_max: 65_536,
+            schemes: Schemes::default(),
+            zone: String::new(),
+            keeping: Keeping::default(),
+            majority_after: None,
+            client: false,
+            security: Security::default(),
+            resolver: Resolver::default(),
+            version: VERSION,
+        }
+    }
+}
+
+impl Builder {
+    /// The address to listen on, `host:port`; by default the advertised one. Use it where they
+    /// differ: behind a translated address, to listen on all interfaces, or where the instance's own
+    /// name can be looked up only some time after it has started, as in Kubernetes. With an IP address,
+    /// [`Builder::join`] waits for no name.
+    ///
+    /// Not for a [`client`](Builder::client), which listens nowhere: [`Builder::join`] refuses it.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Builder {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// Where the others reach this process. If that is on the list, it is this peer; write it exactly
+    /// as there. By default it is the first peer that is an address of this host and can be bound.
+    ///
+    /// It must lead to this instance alone: to give several instances the same is an error, which
+    /// shows at the latest when they meet.
+    ///
+    /// Not for a [`client`](Builder::client), which is reached nowhere: [`Builder::join`] refuses it.
+    #[must_use]
+    pub fn advertise(mut self, peer: impl Into<String>) -> Builder {
+        self.advertise = Some(peer.into());
+        self
+    }
+
+    /// This instance is to be a client: it joins with no replica and no vote, keeps nothing on a disk,
+    /// and is served by one of the peers, or by another when that one is lost. It has the same calls:
+    /// what reads of a replica return at once, it asks its member for. For large fleets, of which a
+    /// few instances hold the state; see `docs/clients.md` for what is different.
+    ///
+    /// It listens nowhere, and is served over the connections that it makes. So [`Builder::listen`]
+    /// and [`Builder::advertise`] would promise what it does not do: with either, [`Builder::join`]
+    /// fails with [`Error::InvalidSetting`]. [`Builder::data_dir`] and what members decide by may
+    /// be set, and are of no meaning for it.
+    ///
+    /// It keeps to the cluster that first serves it for as long as it runs. Members of another, which
+    /// may be found at the addresses of the list later, refuse it.
+    ///
+    /// ```no_run
+    /// use quorate::Coordinator;
+    ///
+    /// let coordinator = Coordinator::builder()
+    ///     .client()
+    ///     .join(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"])?;
+    /// let session = coordinator.session();
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn client(mut self) -> Builder {
+        self.client = true;
+        self
+    }
+
+    /// Where this instance keeps its log and its state: a directory of its own, on a local disk.
+    /// By default `quorate-data/<advertised address>` below the working directory.
+    #[must_use]
+    pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
+        self.data_dir = Some(dir.into());
+        self
+    }
+
+    /// How long a session outlives its process: 10 seconds by default, and always between 2 and
+    /// 20 ticks. A session whose node cannot reach the quorum counts itself as lost after nine
+    /// tenths of this, before the cluster gives its locks to another.
+    #[must_use]
+    pub fn session_timeout(mut self, timeout: Duration) -> Builder {
+        self.session_timeout = timeout;
+        self
+    }
+
+    /// How long a blocking call waits for its answer: 30 seconds by default.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Builder {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// ZooKeeper's tick, which only bounds the session timeouts (2 to 20 of it): 2 seconds by
+    /// default.
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> Builder {
+        self.tick = tick;
+        self
+    }
+
+    /// The leader's pulse: 50 milliseconds by default. When nothing is heard of it for 10 to 20
+    /// of these, the others elect a new leader.
+    #[must_use]
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Builder {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// How many requests may wait at this node at a time: 65,536 by default. More are refused with
+    /// [`Error::Busy`].
+    #[must_use]
+    pub fn pending_requests_max(mut self, requests: usize) -> Builder {
+        self.pending_requests_max = requests;
+        self
+    }
+
+    /// Where this instance is: a data centre, say, or a rack. The voters are spread over the zones.
+    /// At most 64 bytes, without `;` and line breaks.
+    #[must_use]
+    pub fn zone(mut self, zone: impl Into<String>) -> Builder {
+        self.zone = zone.into();
+        self
+    }
+
+    /// How many instances vote, at most: 1, 3, 5 (the default) or 7. The others have a replica and
+    /// can vote in the place of one that is lost. It should be the same on all instances; the
+    /// leader's holds.
+    #[must_use]
+    pub fn max_voters(mut self, voters: usize) -> Builder {
+        self.keeping.max_voters = voters;
+        self
+    }
+
+    /// How long a voter may be silent before another instance votes in its place, if there is one
+    /// that can: one minute by default. An instance without a vote that is silent for ten times as
+    /// long is not a member any more. It should be the same on all instances; the leader's holds.
+    #[must_use]
+    pub fn replace_after(mut self, time: Duration) -> Builder {
+        self.keeping.replace_after = time;
+        self
+    }
+
+    /// Lets most of the listed peers found the cluster, if after this time not all of them are
+    /// there. By default all of them are needed, once.
+    ///
+    /// The risk is that of disks that were lost: if a cluster was founded and most of its members
+    /// then come back with empty disks, while the others cannot be reached, they found a second one.
+    /// With all of them needed, any that still has its disk prevents that.
+    #[must_use]
+    pub fn found_with_majority_after(mut self, time: Duration) -> Builder {
+        self.majority_after = Some(time);
+        self
+    }
+
+    /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`].
+    /// One more of the same scheme takes the place of the first.
+    #[must_use]
+    pub fn auth_provider(mut self, provider: impl AuthProvider) -> Builder {
+        self.schemes.add(provider);
+        self
+    }
+
+    /// Whoever authenticates as this at a session of this instance may do everything, whatever the
+    /// ACLs say. May be called more than once.
+    ///
+    /// Source: ZooKeeper, `DigestAuthenticationProvider.superDigest`, for any scheme.
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode, Id, testing::Cluster};
+    ///
+    /// let cluster = Cluster::builder().super_user(Id::argon2("root", "secret")).start(1);
+    /// let alice = cluster.node(0).session();
+    /// alice.add_auth("digest", "alice:hers")?;
+    /// alice.create_with_acl("/hers", b"", CreateMode::Persistent, &Acl::creator_all())?;
+    /// let session = cluster.node(0).open_session()?;
+    /// assert!(session.get("/hers").is_err());
+    /// session.add_auth("argon2", "root:secret")?;
+    /// assert!(session.get("/hers").is_ok());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn super_user(mut self, id: Id) -> Builder {
+        self.schemes.add_super_user(id);
+        self
+    }
+
+    /// What keeps strangers out of what the members say to each other: a [`Secret`], certificates
+    /// ([`Tls`]), or nothing ([`Security::Insecure`]). By default nothing, and therefore on the
+    /// loopback only. All members need the same kind.
+    ///
+    /// [`Secret`]: crate::Secret
+    /// [`Tls`]: crate::Tls
+    #[must_use]
+    pub fn security(mut self, security: impl Into<Security>) -> Builder {
+        self.security = security.into();
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let invalid = |setting, reason: &str| {
+            Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
+        };
+        if self.heartbeat < Duration::from_millis(1) || self.heartbeat > Duration::from_secs(10) {
+            return invalid("heartbeat", "it must be between 1 millisecond and 10 seconds");
+        }
+        if self.tick < self.heartbeat * 2 || self.tick > Duration::from_secs(3600) {
+            return invalid("tick", "it must be at least 2 heartbeats and at most an hour");
+        }
+        if self.session_timeout.is_zero() {
+            return invalid("session_timeout", "it must not be zero");
+        }
+        if self.request_timeout.is_zero() {
+            return invalid("request_timeout", "it must not be zero");
+        }
+        let reason = "a client listens nowhere, and nobody connects to it: leave it out";
+        if self.client && self.listen.is_some() {
+            return invalid("listen", reason);
+        }
+        if self.client && self.advertise.is_some() {
+            return invalid("advertise", reason);
+        }
+        self.schemes.validate()?;
+        if ![1, 3, 5, 7].contains(&self.keeping.max_voters) {
+            return invalid("max_voters", "it must be 1, 3, 5 or 7");
+        }
+        if self.keeping.replace_after < self.heartbeat * 40 {
+            return invalid("replace_after", "it must be at least 40 heartbeats");
+        }
+        if self.zone.len() > ZONE_BYTES_MAX || self.zone.contains([';', '\n', '\r', '\0']) {
+            return invalid("zone", "it must have at most 64 bytes, and no `;` or line breaks");
+        }
+        if self.pending_requests_max == 0 {
+            return invalid("pending_requests_max", "at least one request must be let in");
+        }
+        Ok(())
+    }
+
+    /// Joins the cluster of these peers (`host:port` each), as [`Coordinator::join`] does.
+    ///
+    /// # Errors
+    /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`Error::CannotListen`].
+    pub fn join<P: AsRef<str>>(
+        mut self,
+        peers: impl IntoIterator<Item = P>,
+    ) -> Result<Coordinator> {
+        own_thread::check("joining a cluster")?;
+        self.validate()?;
+        let peers = Peers::parse(peers)?;
+        let settings = [&self.advertise, &self.listen];
+        let said = settings.into_iter().flatten().map(String::as_str);
+        let mut names = LookUps::start(&self.resolver, peers.addresses().chain(said));
+        if self.client {
+            return self.join_as_client(&peers, names);
+        }
+        let bound = self.bind(&peers, &mut names);
+        names.wait_for(None, NAMES_WAIT);
+        peers.check(&names)?;
+        self.check_secured(peers.outside_loopback(&names))?;
+        let (address, listener) = bound?;
+        let listened = listener.local_addr().ok();
+        let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
+        self.check_secured(outside.map(|address| address.to_string()))?;
+        let own = own_address(&listener, &address, &names);
+        if own.is_none() {
+            tracing::info!(address, "not looked up yet: sessions have no id of scheme ip");
+        }
+        let own = own.into_iter();
+        self.schemes.set_own(own.chain(own_subject(&self.security)));
+        let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
+        tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
+
+        let clock = Clock::real();
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let config = NodeConfig {
+            heartbeat: self.heartbeat,
+            tick: self.tick,
+            container_period: CONTAINER_PERIOD,
+            version: self.version,
+            seed: entropy::number()?,
+            log: LogLimits::default(),
+            keeping: self.keeping,
+            peers: peers.addresses().map(str::to_owned).collect(),
+            majority_after: self.majority_after,
+            zone: self.zone.clone(),
+        };
+        let Opened { store, node, directory } = directory::start(&dir, &address, &config, now)?;
+        let own = OwnName::new(&address, config.peers, self.advertise.is_some(), &names);
+        if node.cluster() == 0
+            && let Some(hindrance) = own.hindrance().filter(|one| one.forbids_joining)
+        {
+            return Err(Error::InvalidPeer { peer: address, reason: hindrance.reason });
+        }
+        let naming = (node.cluster() == 0).then(|| Naming::new(own, self.resolver.clone(), &names));
+        let identity = node.identity().clone();
+        // What a cluster's members are is in its log. One that was founded by a build before that
+        // has the ids that follow from the list.
+        let (roster, _) = node.machine().roster();
+        let mut members: Vec<Member> = roster.members().cloned().collect();
+        let founding = peers.founding()?;
+        if members.is_empty() && founding.cluster == identity.cluster {
+            members = founding.members;
+        }
+        if !members.iter().any(|member| member.node == identity.node) {
+            members.push(node.member().clone());
+        }
+        let remote = members.iter().filter(|member| member.node != identity.node);
+        let remote = remote
+            .map(|member| RemotePeer { node: member.node, address: member.address.clone() })
+            .collect();
+        let local = LocalPeer {
+            cluster: node.cluster(),
+            node: identity.node,
+            incarnation: identity.incarnation,
+            version: self.version,
+            address: address.clone(),
+            boot: entropy::number()?,
+        };
+        let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();
+        let (shared, thread) = driver::start(driver::Start {
+            engine: node.into(),
+            store: Some(store),
+            directory: Some(directory),
+            listener: Some(listener),
+            address: local.address.clone(),
+            local,
+            remote,
+            seeds,
+            naming,
+            clock,
+            members,
+            limits: self.limits(),
+            schemes: self.schemes,
+            security: self.security,
+            resolver: self.resolver,
+        })?;
+        Ok(Coordinator::owning(shared, thread))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            pending_requests_max: self.pending_requests_max,
+            request_timeout: self.request_timeout,
+            session_timeout: self.session_timeout,
+            tick: self.tick,
+            watch_capacity: crate::WATCH_CAPACITY,
+        }
+    }
+
+    fn join_as_client(mut self, peers: &Peers, mut names: LookUps) -> Result<Coordinator> {
+        names.wait_for(None, NAMES_WAIT);
+        peers.check(&names)?;
+        self.check_secured(peers.outside_loopback(&names))?;
+        let own = address_towards(peers, &names).map(|ip| ip.to_canonical());
+        if own.is_none() {
+            tracing::warn!("no way to a peer is known yet: sessions have no id of scheme ip");
+        }
+        let outside = own.filter(|ip| !ip.is_loopback());
+        self.check_secured(outside.map(|ip| ip.to_string()))?;
+        let address = own.map(|ip| ip.to_string()).unwrap_or_default();
+        let id = own.map(|_| Id::new("ip", &address)).into_iter();
+        self.schemes.set_own(id.chain(own_subject(&self.security)));
+        tracing::info!(address, "joining as a client");
+
+        let clock = Clock::real();
+        let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
+        let config = ClientConfig {
+            heartbeat: self.heartbeat,
+            tick: self.tick,
+            version: self.version,
+            seed: entropy::number()?,
+        };
+        // Another one at each start, and never a member's: those are drawn in the same way.
+        let id = entropy::number()?.max(1);
+        let local = LocalPeer {
+            cluster: 0,
+            node: id,
+            incarnation: id,
+            version: self.version,
+            // Nobody connects to it.
+            address: String::new(),
+            boot: entropy::number()?,
+        };
+        let (shared, thread) = driver::start(driver::Start {
+            engine: Client::new(id, config, now).into(),
+            store: None,
+            directory: None,
+            listener: None,
+            address,
+            local,
+            remote: Vec::new(),
+            seeds: peers.addresses().map(str::to_owned).collect(),
+            naming: None,
+            clock,
+            members: Vec::new(),
+            limits: self.limits(),
+            schemes: self.schemes,
+            security: self.security,
+            resolver: self.resolver,
+        })?;
+        Ok(Coordinator::owning(shared, thread))
+    }
+
+    /// That nothing which this address can be reached from is left open by mistake.
+    fn check_secured(&self, outside: Option<String>) -> Result<()> {
+        match (&self.security, outside) {
+            (Security::Loopback, Some(address)) => Err(Error::NotSecured { address }),
+            _ => Ok(()),
+        }
+    }
+
+    fn bind(&self, peers: &Peers, names: &mut LookUps) -> Result<(String, TcpListener)> {
+        let deadline = crossbeam_channel::after(OWN_NAME_WAIT);
+        let Some(address) = self.advertise.clone().or_else(|| {
+            // A list of one leaves no choice, whatever address is listened on.
+            let mut all = peers.addresses();
+            match (all.next(), all.next(), &self.listen) {
+                (Some(only), None, Some(_)) => Some(only.to_owned()),
+                _ => None,
+            }
+        }) else {
+            return match &self.listen {
+                None => peers.bind_own(names, &deadline),
+                Some(listen) if peers.addresses().any(|peer| peer == listen) => {
+                    Ok((listen.clone(), bind(listen, names, &deadline)?))
+                }
+                Some(_) => Err(Error::NotAPeer {
+                    peers: peers.addresses().map(str::to_owned).collect(),
+                    detail: " (the address to listen on is not one of them)".to_owned(),
+                }),
+            };
+        };
+        check_address(&address)?;
+        let listener = bind(self.listen.as_deref().unwrap_or(&address), names, &deadline)?;
+        Ok((address, listener))
+    }
+}
+
+/// The address from which this host reaches the first of the peers that it can, of those whose names
+/// are known: none is sent anything yet.
+fn address_towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
+    let first = |peer| names.get(peer)?.as_ref().ok()?.first().copied();
+    peers.addresses().find_map(|peer| names::towards(first(peer)?))
+}
+
+/// Listens on this address; if it is a name, as soon as that is looked up.
+fn bind(
+    address: &str,
+    names: &mut LookUps,
+    deadline: &Receiver<std::time::Instant>,
+) -> Result<TcpListener> {
+    check_address(address)?;
+    let failed = |reason| Error::CannotListen { address: address.to_owned(), reason };
+    names.wait(Some(address), deadline);
+    let why = match names.get(address) {
+        Some(Ok(found)) => {
+            let bound = TcpListener::bind(found.as_slice());
+            return bound.map_err(|error| failed(error.to_string()));
+        }
+        Some(Err(reason)) => reason.as_str(),
+        None => "looking the name up takes too long",
+    };
+    Err(failed(format!(
+        "{why}; to listen before the name can be looked up, give Builder::listen an IP address and \
+         a port, as 0.0.0.0:7400"
+    )))
+}
+
+/// What this instance's sessions are known as by scheme `ip`.
+fn own_address(listener: &TcpListener, advertised: &str, names: &LookUps) -> Option<Id> {
+    let bound = listener.local_addr().ok().map(|address| address.ip());
+    let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
+        let resolved = names.get(advertised)?.as_ref().ok()?.first()?;
+        Some(resolved.ip())
+    })?;
+    Some(Id::new("ip", ip.to_canonical().to_string()))
+}
+
+/// What this instance's sessions are known as by scheme `x509`.
+#[cfg(feature = "tls")]
+fn own_subject(security: &Security) -> Option<Id> {
+    let Security::Tls(tls) = security else {
+        return None;
+    };
+    let id = Id::new("x509", tls.keys().subject.clone());
+    match id.check() {
+        Ok(()) => Some(id),
+        Err(reason) => {
+            tracing::warn!(reason, "this instance's sessions have no id of scheme x509");
+            None
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn own_subject(_security: &Security) -> Option<Id> {
+    None
+}
+
+fn default_dir(address: &str) -> PathBuf {
+    let name = address.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '.'), "-");
+    Path::new("quorate-data").join(name)
+}
+
+#[cfg(test)]
+mod tests;

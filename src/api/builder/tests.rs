@@ -1,0 +1,234 @@
+//! Joining by names, over TCP on loopback addresses, with a resolver of the test's own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use crossbeam_channel::{bounded, unbounded};
+
+use crate::api::builder::*;
+
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A port that is free on these addresses.
+fn free_port(ips: &[&str]) -> u16 {
+    loop {
+        let first = TcpListener::bind((ips[0], 0)).unwrap();
+        let port = first.local_addr().unwrap().port();
+        if ips[1..].iter().all(|ip| TcpListener::bind((*ip, port)).is_ok()) {
+            return port;
+        }
+    }
+}
+
+/// Names whose addresses the test may change.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Known>>);
+
+type Known = Vec<(String, Vec<SocketAddr>)>;
+
+impl Names {
+    fn set(&self, name: &str, port: u16, ips: &[&str]) {
+        let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
+        let mut names = self.0.lock().unwrap();
+        names.retain(|(known, _)| known != name);
+        names.push((name.to_owned(), found));
+    }
+
+    fn resolver(&self) -> Resolver {
+        let names = self.clone();
+        Resolver::new(move |name| {
+            let names = names.0.lock().unwrap();
+            match names.iter().find(|(known, _)| known == name) {
+                Some((_, found)) => Ok(found.clone()),
+                None => Err(io::Error::other("no such host")),
+            }
+        })
+    }
+}
+
+fn builder(resolver: Resolver, dir: &Path) -> Builder {
+    Builder { resolver, ..Coordinator::builder() }.data_dir(dir)
+}
+
+/// One name for three instances, as that of a headless service: each founded a cluster of its own,
+/// and all three held the same lock, with the same fencing token.
+#[test]
+fn instances_behind_one_name_found_nothing_by_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ips = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
+    let port = free_port(&ips);
+    let app = format!("app:{port}");
+    let names = Names::default();
+    names.set(&app, port, &ips);
+    for ip in ips {
+        let instance = builder(names.resolver(), &dir.path().join(ip));
+        let listening = instance.clone().listen(format!("{ip}:{port}"));
+        let advertised = listening.clone().advertise(&app);
+        for instance in [instance, listening, advertised] {
+            match instance.join([&app]) {
+                Err(Error::InvalidPeer { peer, reason }) => {
+                    assert_eq!(peer, app);
+                    assert!(reason.contains("127.0.0.2, 127.0.0.3, 127.0.0.4"), "{reason}");
+                    assert!(reason.contains("Builder::advertise"), "{reason}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// What that name is good for: instances that say who they are find each other by it, once one of
+/// them has founded.
+#[test]
+fn a_name_of_several_hosts_is_where_to_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let ips = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
+    let port = free_port(&ips);
+    let app = format!("app:{port}");
+    let names = Names::default();
+    names.set(&app, port, &ips);
+    let join = |ip: &str, list: &[&str]| {
+        let instance = builder(names.resolver(), &dir.path().join(ip));
+        instance.advertise(format!("{ip}:{port}")).join(list).unwrap()
+    };
+    // On a list with that name, or with that name alone, they wait and say for what.
+    let own = format!("{}:{port}", ips[0]);
+    let waiting = [join(ips[0], &[&own, &app]), join(ips[1], &[&app])];
+    for instance in &waiting {
+        match instance.wait_ready(Duration::from_millis(300)) {
+            Err(Error::Timeout { reason, .. }) => {
+                let text = "stands for several hosts (127.0.0.2, 127.0.0.3, 127.0.0.4)";
+                assert!(reason.contains(text), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    waiting[0].close();
+    let founder = join(ips[0], &[&own]);
+    founder.wait_ready(PATIENCE).unwrap();
+    waiting[1].wait_ready(PATIENCE).unwrap();
+    let third = join(ips[2], &[&app]);
+    third.wait_ready(PATIENCE).unwrap();
+    // A client needs no address of its own.
+    let client = Builder { resolver: names.resolver(), ..Coordinator::builder() }.client();
+    let client = client.join([&app]).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    let guard = founder.session().lock("/lock").unwrap().acquire().unwrap();
+    for other in [&waiting[1], &third, &client] {
+        assert!(other.session().lock("/lock").unwrap().try_acquire().unwrap().is_none());
+    }
+    drop(guard);
+}
+
+/// What a name stands for may change while an instance waits: a pod's name is there a while after
+/// it, and one that was found to stand for others too may stand for it alone later.
+#[test]
+fn names_are_looked_up_until_there_is_a_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let ips = ["127.0.0.2", "127.0.0.3"];
+    let port = free_port(&ips);
+    let (app, listen) = (format!("app:{port}"), format!("{}:{port}", ips[0]));
+    let names = Names::default();
+    let instance = builder(names.resolver(), dir.path()).listen(listen);
+    let waiting_for = |instance: &Coordinator, text: &str| loop {
+        match instance.wait_ready(Duration::from_millis(20)) {
+            Err(Error::Timeout { reason, .. }) if reason.contains(text) => return,
+            Err(Error::Timeout { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    // Not there yet.
+    let instance = instance.join([&app]).unwrap();
+    waiting_for(&instance, "could not be looked up");
+    names.set(&app, port, &ips);
+    waiting_for(&instance, "stands for several hosts (127.0.0.2, 127.0.0.3)");
+    names.set(&app, port, &ips[..1]);
+    instance.wait_ready(PATIENCE).unwrap();
+    // A member goes on, whatever its name stands for then.
+    instance.close();
+    names.set(&app, port, &ips);
+    let again = builder(names.resolver(), dir.path()).join([&app]).unwrap();
+    again.wait_ready(PATIENCE).unwrap();
+}
+
+/// A resolver that did not answer kept `join` waiting, ten seconds for each name, though it needs to
+/// know none of them; and it must not keep `close` either.
+#[test]
+fn names_of_others_that_are_not_answered_delay_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port(&["127.0.0.2"]);
+    let own = format!("127.0.0.2:{port}");
+    let (asked, asks) = unbounded();
+    let (hangs, hung) = bounded::<()>(0);
+    let resolver = Resolver::new(move |name| {
+        asked.send(name.to_owned()).unwrap();
+        // Until the test is over.
+        let _ = hung.recv();
+        Err(io::Error::other("no answer"))
+    });
+    let list = [own.clone(), "one:7400".to_owned(), "two:7400".to_owned()];
+    let member = builder(resolver.clone(), dir.path());
+    let named = member.clone().data_dir(dir.path().join("named"));
+    let named = named.advertise("three:7400").listen("127.0.0.3:7400").security(Security::Insecure);
+    let client = Builder { resolver, ..Coordinator::builder() }.client();
+    let (joined, joins) = unbounded();
+    let join = move || {
+        for (builder, list) in [(member, &list[..]), (named, &list[..]), (client, &list[1..])] {
+            let coordinator = builder.join(list).unwrap();
+            assert!(coordinator.wait_ready(Duration::from_millis(10)).is_err());
+            coordinator.close();
+            joined.send(()).unwrap();
+        }
+    };
+    std::thread::Builder::new().spawn(join).unwrap();
+    for _ in 0..3 {
+        joins.recv_timeout(PATIENCE).expect("it waits for a name");
+    }
+    // What stays behind is bounded: for each coordinator, what its join and its network ask for.
+    let asked: Vec<String> = asks.try_iter().collect();
+    assert!(asked.iter().any(|name| name == "three:7400"));
+    for name in ["one:7400", "two:7400"] {
+        let times = asked.iter().filter(|asked| *asked == name).count();
+        assert!((3..=6).contains(&times), "{name}: {times} times");
+    }
+    drop(hangs);
+}
+
+/// An own address that is a name has to be looked up; the error says how to do without.
+#[test]
+fn an_own_name_that_is_not_known_fails_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let instance = builder(Names::default().resolver(), dir.path());
+    match instance.clone().advertise("app-0:7400").join(["app-0:7400", "app-1:7400"]) {
+        Err(Error::CannotListen { address, reason }) => {
+            assert_eq!(address, "app-0:7400");
+            assert!(
+                reason.contains("no such host") && reason.contains("Builder::listen"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let error = instance.join(["app-0:7400", "app-1:7400"]).unwrap_err();
+    assert!(matches!(error, Error::NotAPeer { .. }), "{error}");
+    assert!(error.to_string().contains("no such host"), "{error}");
+}
+
+/// What is wrong with names that can be looked up is said at once, as for addresses.
+#[test]
+fn names_are_checked_as_addresses_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port(&["127.0.0.2"]);
+    let names = Names::default();
+    let (own, same) = (format!("own:{port}"), format!("same:{port}"));
+    names.set(&own, port, &["127.0.0.2"]);
+    names.set(&same, port, &["127.0.0.2"]);
+    names.set("any:1", 1, &["0.0.0.0"]);
+    names.set("far:1", 1, &["198.51.100.1"]);
+    let join = |other: &str| builder(names.resolver(), dir.path()).join([&own, other]).unwrap_err();
+    assert!(matches!(join(&same), Error::DuplicatePeer { .. }));
+    assert!(matches!(join("any:1"), Error::InvalidPeer { .. }));
+    assert_eq!(join("far:1"), Error::NotSecured { address: "far:1".to_owned() });
+}

@@ -1,0 +1,166 @@
+//! A session's calls that have to do with access lists: who it is, and who may do what.
+
+use bytes::Bytes;
+
+use crate::api::nonblocking::{NonBlocking, check_create, check_data};
+use crate::api::session::Session;
+use crate::machine::CONFIG;
+use crate::machine::command::Op;
+use crate::node::io::{ClientRequest, Read, Write};
+use crate::runtime::expect;
+use crate::runtime::pending::Pending;
+use crate::types::acl;
+use crate::types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{CreateMode, Created, Stat};
+
+impl Session {
+    /// Creates a znode with an access list of its own, see [`Acl`], where [`Session::create`] lets
+    /// everybody do everything. Blocks and fails as that, with [`Error::InvalidAcl`], and with
+    /// [`Error::Unsupported`] while the cluster has members that are older than version 2.
+    pub fn create_with_acl(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) -> Result<Created> {
+        self.settle("create", path, self.nonblocking().create_with_acl(path, data, mode, acl))
+    }
+
+    /// Replaces the access list of a znode, whatever its aversion. It takes the permission `ADMIN`;
+    /// no watch tells of it, and the stat has one more in `aversion` and nothing else. Blocks and
+    /// fails as [`Session::create_with_acl`].
+    ///
+    /// Source: ZooKeeper, `setACL`.
+    pub fn set_acl(&self, path: &str, acl: &[Acl]) -> Result<Stat> {
+        self.settle("set_acl", path, self.nonblocking().set_acl(path, acl))
+    }
+
+    /// Replaces the access list of a znode if its aversion is `aversion`; otherwise it fails with
+    /// [`Error::BadVersion`] and changes nothing.
+    pub fn set_acl_if(&self, path: &str, acl: &[Acl], aversion: u64) -> Result<Stat> {
+        self.settle("set_acl", path, self.nonblocking().set_acl_if(path, acl, aversion))
+    }
+
+    /// The access list and the stat of a znode, as this replica has them. It takes `READ` or
+    /// `ADMIN`; without `ADMIN`, hashes of passwords are shown as `x`. Does not block.
+    ///
+    /// Source: ZooKeeper, `getACL`.
+    pub fn acl(&self, path: &str) -> Result<(Vec<Acl>, Stat)> {
+        if !self.has_replica() {
+            return self.settle("acl", path, self.nonblocking().acl(path));
+        }
+        self.read(path, Permissions::READ | Permissions::ADMIN, |znode| match znode {
+            Some(znode) => {
+                let acl = znode.acl().map(|acl| &**acl);
+                let closed = self.root.full(path) == CONFIG;
+                Ok((acl::shown(acl, closed, &self.ids()), znode.stat()))
+            }
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// Makes the session known as somebody more, by these credentials: `user:password` for the
+    /// schemes `digest` and `argon2`, and what an [`AuthProvider`](crate::AuthProvider) takes for
+    /// its own. Credentials do not leave this process. Blocks as [`Session::create`], and before
+    /// that for as long as the scheme takes.
+    ///
+    /// It holds for this handle and its clones; who resumes the session authenticates again.
+    ///
+    /// # Errors
+    /// [`Error::IdRefused`] for a 65th id of the session, and for one of more than 1024 bytes: the
+    /// session is then known as before. [`Error::AuthFailed`] for an unknown scheme and for
+    /// credentials that it does not take. The session is then closed, and its state is
+    /// [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done with
+    /// fewer rights than was meant. (A wrong password for `digest` or `argon2` is no
+    /// failure but somebody else.) Otherwise as [`Session::create`].
+    ///
+    /// Source: ZooKeeper, `addAuthInfo`.
+    pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Result<()> {
+        self.settle("add_auth", "/", self.nonblocking().add_auth(scheme, credentials))
+    }
+
+    /// As whom the session is known: what [`Session::add_auth`] was called for, and the address of
+    /// its instance. Blocks until the session's earlier calls have their answers.
+    ///
+    /// Source: ZooKeeper, `whoAmI`.
+    pub fn who_am_i(&self) -> Result<Vec<Id>> {
+        self.settle("who_am_i", "/", self.nonblocking().who_am_i())
+    }
+}
+
+impl NonBlocking<'_> {
+    /// See [`Session::create_with_acl`].
+    pub fn create_with_acl(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) -> Pending<Created> {
+        let data = data.as_ref();
+        let checked =
+            check_create(path, data, mode).and_then(|()| self.check_acl(path, data.len(), acl));
+        let op = || create_with_acl_op(path, data, mode, acl);
+        let root = self.session.root.clone();
+        let convert = move |answer| expect::created(answer).map(|created| root.created(created));
+        self.write(checked, op, convert)
+    }
+
+    /// See [`Session::set_acl`].
+    pub fn set_acl(&self, path: &str, acl: &[Acl]) -> Pending<Stat> {
+        self.set_acl_version(path, acl, None)
+    }
+
+    /// See [`Session::set_acl_if`].
+    pub fn set_acl_if(&self, path: &str, acl: &[Acl], aversion: u64) -> Pending<Stat> {
+        self.set_acl_version(path, acl, Some(aversion))
+    }
+
+    fn set_acl_version(&self, path: &str, acl: &[Acl], version: Option<u64>) -> Pending<Stat> {
+        let checked = self.validate(path).and_then(|()| self.check_acl(path, 0, acl));
+        let op = || Op::SetAcl { path: path.to_owned(), acl: acl.to_vec(), version };
+        self.write(checked, op, expect::set)
+    }
+
+    /// The list's size, beside so much data; and what the state machine cannot tell: whether the
+    /// schemes know whom it names.
+    pub(crate) fn check_acl(&self, path: &str, size: usize, acl: &[Acl]) -> Result<()> {
+        if acl.len() > ACL_ENTRIES_MAX {
+            let reason = format!("{} entries are more than {ACL_ENTRIES_MAX}", acl.len());
+            return Err(Error::InvalidAcl { path: path.to_owned(), reason });
+        }
+        check_data(path, size + acl.iter().map(Acl::bytes).sum::<usize>())?;
+        self.session.shared().schemes.check(path, acl)
+    }
+
+    /// See [`Session::add_auth`]. Whom the credentials stand for is found out before it returns; the
+    /// calls after it are made as them.
+    pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
+        let session = self.session.id();
+        let ids = self.session.authenticate(scheme, credentials.as_ref());
+        let (checked, ids) = match ids {
+            Ok(ids) => (Ok(()), ids),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let command = Write::Authenticate(ids);
+        let request = |request| ClientRequest::Write { request, session, command };
+        self.ask(checked, request, |answer| expect::ids(answer).map(drop))
+    }
+
+    /// See [`Session::who_am_i`].
+    pub fn who_am_i(&self) -> Pending<Vec<Id>> {
+        self.read("/", |_| Read::Ids, expect::ids)
+    }
+
+    /// See [`Session::acl`]; this one sees the session's earlier writes.
+    pub fn acl(&self, path: &str) -> Pending<(Vec<Acl>, Stat)> {
+        self.read(path, |path| Read::Acl { path }, expect::acl)
+    }
+}
+
+pub(crate) fn create_with_acl_op(path: &str, data: &[u8], mode: CreateMode, acl: &[Acl]) -> Op {
+    let (path, data) = (path.to_owned(), Bytes::copy_from_slice(data));
+    Op::CreateWithAcl { path, data, mode, acl: acl.to_vec() }
+}

@@ -1,0 +1,118 @@
+//! A session's calls that have to do with quotas.
+
+use crate::CreateMode;
+use crate::api::session::Session;
+use crate::api::transaction::Transaction;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::quota::{Quota, Usage, is_counted};
+
+impl Session {
+    /// Limits how much may be at a path and below it, in place of the limits that it has: see
+    /// [`Quota`]. What is there is counted when it gets its first; more than a limit may be there
+    /// already, and then may not grow.
+    ///
+    /// Blocks as [`Session::create`].
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and what is below
+    /// it, and for paths that end as a quota's own znodes do; otherwise as
+    /// [`Session::create`].
+    pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
+        let of = self.quota_root(path)?;
+        let set = self.everything().transact(|transaction| {
+            if !transaction.is_there(&of)? {
+                return Err(Error::NoNode { path: of.clone() });
+            }
+            let (limits, stats) = (Quota::limits_path(&of), Quota::stats_path(&of));
+            if transaction.is_there(&limits)? {
+                transaction.set(&limits, quota.to_string());
+            } else {
+                make_parents(transaction, &of)?;
+                transaction.create(&limits, quota.to_string(), CreateMode::Persistent);
+            }
+            if !transaction.is_there(&stats)? {
+                transaction.create(&stats, b"", CreateMode::Persistent);
+            }
+            Ok(())
+        });
+        set.map(drop).map_err(|error| self.root.error(error))
+    }
+
+    /// The limits of a path, and how much is there, as this replica has them; `None` if it has no
+    /// quota of its own. Does not block.
+    pub fn quota(&self, path: &str) -> Result<Option<(Quota, Usage)>> {
+        let of = self.quota_root(path)?;
+        let limits = Quota::limits_path(&of);
+        let kept_at = path::parent(&limits).unwrap_or("/");
+        let snapshot = self.everything().snapshot_of(kept_at)?;
+        let data = |path: &str| match snapshot.get(path) {
+            Ok((data, _)) => Ok(Some(data)),
+            Err(Error::NoNode { .. }) => Ok(None),
+            Err(error) => Err(self.root.error(error)),
+        };
+        let limits = data(&limits)?;
+        let stats = data(&Quota::stats_path(&of))?;
+        Ok(limits.zip(stats).map(|(limits, stats)| (Quota::parse(&limits), Usage::parse(&stats))))
+    }
+
+    /// Takes the limits of a path away. Blocks as [`Session::create`]; that it has none is no error.
+    pub fn delete_quota(&self, path: &str) -> Result<()> {
+        let of = self.quota_root(path)?;
+        let deleted = self.everything().transact(|transaction| {
+            let own = [Quota::limits_path(&of), Quota::stats_path(&of)];
+            let mut gone = Vec::new();
+            for znode in own {
+                if transaction.is_there(&znode)? {
+                    transaction.delete(&znode);
+                    gone.push(znode);
+                }
+            }
+            if gone.is_empty() {
+                return Ok(());
+            }
+            // And what is then empty above them.
+            let mut at = Quota::base_path(&of);
+            let mut children = gone.len();
+            while at != Quota::base_path("/") && transaction.children(&at)?.len() == children {
+                transaction.delete(&at);
+                at = path::parent(&at).unwrap_or("/").to_owned();
+                children = 1;
+            }
+            Ok(())
+        });
+        deleted.map(drop).map_err(|error| self.root.error(error))
+    }
+
+    /// The path in the whole tree, if it may have a quota.
+    fn quota_root(&self, path: &str) -> Result<String> {
+        path::validate(path)?;
+        let full = self.root.full(path).into_owned();
+        path::validate(&Quota::limits_path(&full)).map_err(|error| self.root.error(error))?;
+        // Quotas' own znodes have these names.
+        let is_own = matches!(path::name(&full), "zookeeper_limits" | "zookeeper_stats");
+        if is_counted(&full) && !is_own {
+            Ok(full)
+        } else {
+            Err(Error::Reserved { path: path.to_owned() })
+        }
+    }
+}
+
+/// Makes the znodes above a quota's own two that are missing.
+fn make_parents(transaction: &mut Transaction<'_>, of: &str) -> Result<()> {
+    let base = Quota::base_path(of);
+    let mut missing = Vec::new();
+    let mut at = base.as_str();
+    while !transaction.is_there(at)? {
+        missing.push(at);
+        match path::parent(at) {
+            Some(parent) => at = parent,
+            None => break,
+        }
+    }
+    for path in missing.into_iter().rev() {
+        transaction.create(path, b"", CreateMode::Persistent);
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! A session's calls that do in one write what takes several with ZooKeeper.
+
+use bytes::Bytes;
+
+use crate::api::nonblocking::{NonBlocking, check_create, check_data};
+use crate::api::session::Session;
+use crate::machine::command::{Op, Reply};
+use crate::node::io::Answer;
+use crate::runtime::expect;
+use crate::runtime::pending::Pending;
+use crate::types::error::Result;
+use crate::types::znode::{CreateMode, Created, SessionId};
+
+impl Session {
+    /// Sets the data of a znode, or creates it if it is missing: whatever others do meanwhile, the
+    /// data is there afterwards. The mode counts for a create only; a sequential one always creates.
+    /// Gives the path and the stat as they are then.
+    ///
+    /// Blocks and fails as [`Session::create`], but for
+    /// [`Error::NodeExists`](crate::Error::NodeExists); and with
+    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are
+    /// older than version 2.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// for version in 0..2 {
+    ///     let stat = session.create_or_set("/beat", b"now", CreateMode::Persistent)?.stat;
+    ///     assert_eq!(stat.version, version);
+    /// }
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn create_or_set(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Result<Created> {
+        self.settle("create_or_set", path, self.nonblocking().create_or_set(path, data, mode))
+    }
+
+    /// Makes a znode an ephemeral of this session: creates it if it is missing, sets its data if it
+    /// is this session's already, and takes the place of the one that session `from` has left. That
+    /// one is deleted and created anew, with its access list, in one write: nobody ever sees it
+    /// missing, its watches hear of both, and its `czxid` is new. For an instance that starts again
+    /// before its former session has expired, and knows that session's id.
+    ///
+    /// Blocks and fails as [`Session::create`], with
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's; and with
+    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are
+    /// older than version 2.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let former = cluster.node(0).session();
+    /// former.create("/workers", b"", CreateMode::Persistent)?;
+    /// former.create("/workers/a", b"boot 1", CreateMode::Ephemeral)?;
+    /// // Kept by the instance, for its next start.
+    /// let number = former.id().number();
+    /// cluster.stop(0);
+    /// cluster.restart(0);
+    ///
+    /// let session = cluster.node(0).session();
+    /// let from = quorate::SessionId::from_number(number);
+    /// let taken = session.take_over("/workers/a", b"boot 2", from)?;
+    /// assert_eq!(taken.stat.ephemeral_owner, Some(session.id()));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn take_over(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        from: SessionId,
+    ) -> Result<Created> {
+        self.settle("take_over", path, self.nonblocking().take_over(path, data, from))
+    }
+}
+
+impl NonBlocking<'_> {
+    /// See [`Session::create_or_set`].
+    pub fn create_or_set(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Pending<Created> {
+        let data = data.as_ref();
+        let op = || create_or_set_op(path, data, mode);
+        self.write(check_create(path, data, mode), op, self.created_or_set(path))
+    }
+
+    /// See [`Session::take_over`].
+    pub fn take_over(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        from: SessionId,
+    ) -> Pending<Created> {
+        let data = data.as_ref();
+        let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
+        let op = || take_over_op(path, data, from);
+        self.write(checked, op, self.created_or_set(path))
+    }
+
+    fn created_or_set(
+        &self,
+        path: &str,
+    ) -> impl FnOnce(Answer) -> Result<Created> + Send + 'static {
+        let (path, root) = (path.to_owned(), self.session.root.clone());
+        move |answer| match answer {
+            Answer::Reply(Reply::Set(stat)) => Ok(Created { path, stat }),
+            answer => expect::created(answer).map(|created| root.created(created)),
+        }
+    }
+}
+
+pub(crate) fn create_or_set_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
+    Op::CreateOrSet { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
+}
+
+pub(crate) fn take_over_op(path: &str, data: &[u8], from: SessionId) -> Op {
+    Op::TakeOver { path: path.to_owned(), data: Bytes::copy_from_slice(data), from }
+}

@@ -1,0 +1,15 @@
+//! What users hold: the coordinator and its builder, sessions and their calls, watches, snapshots,
+//! transactions. Each call makes a request of the node that `runtime` runs, and waits for its answer.
+//!
+//! Not here: recipes, which are built on these handles alone.
+
+pub(crate) mod builder;
+pub(crate) mod calls;
+pub(crate) mod coordinator;
+pub(crate) mod multi;
+pub(crate) mod multi_read;
+pub(crate) mod nonblocking;
+pub(crate) mod session;
+pub(crate) mod snapshot;
+pub(crate) mod transaction;
+pub(crate) mod watch;

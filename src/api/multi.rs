@@ -1,0 +1,266 @@
+//! Several operations, all or none.
+
+use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
+use crate::api::nonblocking::{check_create, check_data, create_op, set_op};
+use crate::api::session::Session;
+use crate::machine::command::Op;
+use crate::planted::{Bug, planted};
+use crate::runtime::pending::Pending;
+use crate::types::acl::Acl;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
+
+/// Operations that are done all together, as one write with one zxid, or not at all.
+///
+/// Each sees what those before it did. Nobody ever sees some of them done and others not. Their data
+/// together may be 1 MiB, and so may their paths.
+///
+/// **If one fails**, none is done, and [`Error::Multi`] tells which was the first to fail, and its
+/// error, as the call by itself would have. That is all there is to know: of those before it, which
+/// ZooKeeper's list of results calls `Ok`, none was done, and of those behind it, which it calls
+/// `RuntimeInconsistency`, none was tried.
+///
+/// **Any version** is what [`Multi::set`] and [`Multi::delete`] take, where ZooKeeper's callers pass
+/// -1; the check of a znode of any version is [`Condition::Exists`]. A version here has 64 bits and
+/// no number that means another thing.
+///
+/// Source: ZooKeeper, `multi`.
+///
+/// ```
+/// use quorate::{CreateMode, Error};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/a", b"", CreateMode::Persistent)?;
+/// let failed = session.multi().set("/a", b"1").delete("/missing").commit();
+/// match failed {
+///     Err(Error::Multi { index: 1, error }) => {
+///         assert_eq!(*error, Error::NoNode { path: "/missing".into() });
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// assert!(session.get("/a")?.0.is_empty());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is done before `commit`"]
+pub struct Multi<'a> {
+    session: &'a Session,
+    ops: Vec<Op>,
+    content_bytes: usize,
+    path_bytes: usize,
+    checked: Result<()>,
+}
+
+impl<'a> Multi<'a> {
+    pub(crate) fn new(session: &'a Session) -> Multi<'a> {
+        Multi { session, ops: Vec::new(), content_bytes: 0, path_bytes: 0, checked: Ok(()) }
+    }
+
+    fn push(self, checked: Result<()>, op: impl FnOnce() -> Op) -> Multi<'a> {
+        let op = self.session.root.op(op());
+        self.push_in_all(checked, op)
+    }
+
+    /// An operation whose path is one in the whole tree.
+    fn push_in_all(mut self, checked: Result<()>, op: Op) -> Multi<'a> {
+        let index = self.ops.len();
+        self.content_bytes += op.content_bytes();
+        // What an operation takes besides, about.
+        self.path_bytes += op.path().len() + 32;
+        if self.checked.is_ok() {
+            self.checked = checked
+                .and_then(|()| check_data(op.path(), self.content_bytes.max(self.path_bytes)))
+                .map_err(|error| Error::Multi { index, error: Box::new(error) });
+        }
+        self.ops.push(op);
+        self
+    }
+
+    /// Requires the znode to have this version.
+    pub fn check(self, path: &str, version: u64) -> Multi<'a> {
+        self.require(path, Condition::Version(version))
+    }
+
+    /// Requires the znode to be so: as what was read, or not to be there.
+    ///
+    /// Fails with [`Error::Unmet`](crate::Error::Unmet); with
+    /// [`Error::BadVersion`](crate::Error::BadVersion) for [`Condition::Version`],
+    /// [`Error::NodeExists`](crate::Error::NodeExists) for [`Condition::Absent`], and
+    /// [`Error::NoNode`](crate::Error::NoNode) for all others if there is no such znode.
+    pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
+        let op = || Op::Check { path: path.to_owned(), condition };
+        self.push(path::validate(path), op)
+    }
+
+    /// Requires that something is still held: see [`Fence`]. It is one operation, or one for each of
+    /// several locks.
+    pub fn fence(self, fence: &Fence) -> Multi<'a> {
+        fence.checks.iter().fold(self, |multi, (path, condition)| {
+            multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
+        })
+    }
+
+    /// Creates a znode: see [`Session::create`].
+    pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
+        let data = data.as_ref();
+        let op = || create_op(path, data, mode);
+        self.push(check_create(path, data, mode), op)
+    }
+
+    /// Creates a znode with an access list: see [`Session::create_with_acl`].
+    pub fn create_with_acl(
+        self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) -> Multi<'a> {
+        let data = data.as_ref();
+        let checked = check_create(path, data, mode).and_then(|()| self.check_acl(path, acl));
+        self.push(checked, || create_with_acl_op(path, data, mode, acl))
+    }
+
+    /// Replaces the access list of a znode: see [`Session::set_acl`]. (ZooKeeper's multi cannot.)
+    pub fn set_acl(self, path: &str, acl: &[Acl]) -> Multi<'a> {
+        self.set_acl_version(path, acl, None)
+    }
+
+    /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    pub fn set_acl_if(self, path: &str, acl: &[Acl], aversion: u64) -> Multi<'a> {
+        self.set_acl_version(path, acl, Some(aversion))
+    }
+
+    fn set_acl_version(self, path: &str, acl: &[Acl], version: Option<u64>) -> Multi<'a> {
+        let checked = path::validate(path).and_then(|()| self.check_acl(path, acl));
+        self.push(checked, || Op::SetAcl { path: path.to_owned(), acl: acl.to_vec(), version })
+    }
+
+    fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
+        self.session.nonblocking().check_acl(path, 0, acl)
+    }
+
+    /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].
+    pub fn create_or_set(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(check_create(path, data, mode), || create_or_set_op(path, data, mode))
+    }
+
+    /// Makes a znode an ephemeral of this session: see [`Session::take_over`].
+    pub fn take_over(self, path: &str, data: impl AsRef<[u8]>, from: SessionId) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(path::validate(path), || take_over_op(path, data, from))
+    }
+
+    /// Replaces the data of a znode: see [`Session::set`].
+    pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(path::validate(path), || set_op(path, data, None))
+    }
+
+    /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
+        let data = data.as_ref();
+        self.push(path::validate(path), || set_op(path, data, Some(version)))
+    }
+
+    /// Deletes a znode: see [`Session::delete`].
+    pub fn delete(self, path: &str) -> Multi<'a> {
+        self.push(path::validate(path), || Op::Delete { path: path.to_owned(), version: None })
+    }
+
+    /// Deletes a znode of this version: see [`Session::delete_if`].
+    pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
+        let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
+        self.push(path::validate(path), op)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// The same behind some checks.
+    pub(crate) fn after(self, checks: Vec<(String, Condition)>) -> Multi<'a> {
+        let mut all = Multi::new(self.session);
+        for (path, condition) in checks {
+            all = all.require(&path, condition);
+        }
+        let before = all.ops.len();
+        let wrong = self.checked.map_err(|error| match error {
+            Error::Multi { index, error } => Error::Multi { index: index + before, error },
+            error => error,
+        });
+        all.checked = all.checked.and(wrong);
+        all.content_bytes += self.content_bytes;
+        all.path_bytes += self.path_bytes;
+        if all.checked.is_ok() {
+            all.checked = check_data("/", all.content_bytes.max(all.path_bytes));
+        }
+        all.ops.extend(self.ops);
+        all
+    }
+
+    /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
+    pub fn delete_recursive(self, path: &str) -> Multi<'a> {
+        self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })
+    }
+
+    /// Does all of them, or none. Blocks as [`Session::create`].
+    ///
+    /// # Errors
+    /// [`Error::Multi`](crate::Error::Multi) says which operation failed and why; otherwise as
+    /// [`Session::create`].
+    pub fn commit(self) -> Result<Vec<OpResult>> {
+        let session = self.session;
+        let path = self.ops.first().map_or("/", |op| op.path()).to_owned();
+        let pending = self.submit();
+        session.settle("multi", &path, pending)
+    }
+
+    /// Does all of them, or none, without blocking.
+    pub fn submit(self) -> Pending<Vec<OpResult>> {
+        self.session.nonblocking().commit(self.checked, self.ops)
+    }
+}
+
+/// That something is held, as what a write may require: by [`Multi::fence`] or
+/// [`Transaction::fence`](crate::Transaction::fence). What holds it gives it, as
+/// [`LockGuard::fence`](crate::recipes::LockGuard::fence) does.
+///
+/// Every replica checks it as it applies the write, which does nothing if what was held is lost by
+/// then. So it does not matter how long the writer stalls before, or what its clock says. It is a value
+/// that may be cloned and sent elsewhere, and it keeps nothing held: another session, or another
+/// thread, may write in the holder's name.
+///
+/// ```
+/// use quorate::{CreateMode, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let (session, other) = (cluster.node(0).session(), cluster.node(1).session());
+/// let guard = session.lock("/lock")?.acquire()?;
+/// let fence = guard.fence();
+/// other.multi().fence(&fence).create("/report", b"", CreateMode::Persistent).commit()?;
+/// guard.release()?;
+/// assert!(other.multi().fence(&fence).delete("/report").commit().is_err());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Of znodes by their paths in the whole tree.
+    checks: Vec<(String, Condition)>,
+}
+
+impl Fence {
+    /// That the session's znode at this path is the one that the write `czxid` created.
+    pub(crate) fn of(session: &Session, path: &str, czxid: Zxid) -> Fence {
+        if planted(Bug::FenceUnchecked) {
+            return Fence { checks: Vec::new() };
+        }
+        Fence { checks: vec![(session.root.full(path).into_owned(), Condition::Czxid(czxid))] }
+    }
+
+    /// That all of them hold.
+    pub(crate) fn all(fences: impl IntoIterator<Item = Fence>) -> Fence {
+        Fence { checks: fences.into_iter().flat_map(|fence| fence.checks).collect() }
+    }
+}

@@ -1,0 +1,388 @@
+//! The calls of a session that return at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::api::watch::{Watch, watch};
+use crate::machine::DATA_BYTES_MAX;
+use crate::machine::command::Op;
+use crate::node::io::{Answer, ClientRequest, Read, RequestId, WatchId, Write};
+use crate::runtime::expect;
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::{WatchMode, WatcherType};
+use crate::types::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
+
+/// The calls of a [`Session`], returning at once with a [`Pending`] answer.
+///
+/// They take effect in the order in which they are made, and reads see the writes made before them.
+/// Nor do they see those made after them, with one exception: a replica that was far behind catches
+/// up by a snapshot, which may bring several of the session's writes at once, and no state between
+/// them.
+///
+/// The errors are those of the blocking calls, but for [`Error::Timeout`].
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let calls = session.nonblocking();
+/// let _created = calls.create("/a", b"1", CreateMode::Persistent);
+/// let read = calls.get("/a");
+/// assert_eq!(&read.wait()?.0[..], b"1");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct NonBlocking<'a> {
+    pub(crate) session: &'a Session,
+}
+
+impl<'a> NonBlocking<'a> {
+    pub(crate) fn new(session: &'a Session) -> NonBlocking<'a> {
+        NonBlocking { session }
+    }
+
+    pub(crate) fn ask<T: 'static>(
+        &self,
+        checked: Result<()>,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let shared = self.session.shared();
+        match checked.and_then(|()| self.session.check_alive()) {
+            Ok(()) => self.relative(shared.ask(self.session.asker(), request, None, convert)),
+            Err(error) => Pending::failed(error, shared.clock.clone()),
+        }
+    }
+
+    /// Errors name paths as the caller does.
+    fn relative<T: 'static>(&self, pending: Pending<T>) -> Pending<T> {
+        if self.session.root.is_everything() {
+            return pending;
+        }
+        let root = self.session.root.clone();
+        pending.map(move |result| result.map_err(|error| root.error(error)))
+    }
+
+    /// Checks a path, and its length in the whole tree.
+    pub(crate) fn validate(&self, path: &str) -> Result<()> {
+        path::validate(path)?;
+        let root = &self.session.root;
+        path::validate(&root.full(path)).map_err(|error| root.error(error))
+    }
+
+    pub(crate) fn write<T: 'static>(
+        &self,
+        checked: Result<()>,
+        op: impl FnOnce() -> Op,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let session = self.session.id();
+        let request = |request| ClientRequest::Write {
+            request,
+            session,
+            command: Write::Op(self.session.root.op(op())),
+        };
+        self.ask(checked, request, convert)
+    }
+
+    /// See [`Session::create`].
+    pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
+        let data = data.as_ref();
+        let op = || create_op(path, data, mode);
+        let root = self.session.root.clone();
+        let convert = move |answer| expect::created(answer).map(|created| root.created(created));
+        self.write(check_create(path, data, mode), op, convert)
+    }
+
+    /// See [`Session::set`].
+    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Pending<Stat> {
+        self.set_version(path, data.as_ref(), None)
+    }
+
+    /// See [`Session::set_if`].
+    pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Pending<Stat> {
+        self.set_version(path, data.as_ref(), Some(version))
+    }
+
+    fn set_version(&self, path: &str, data: &[u8], version: Option<u64>) -> Pending<Stat> {
+        let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
+        self.write(checked, || set_op(path, data, version), expect::set)
+    }
+
+    /// See [`Session::delete`].
+    pub fn delete(&self, path: &str) -> Pending<()> {
+        self.delete_version(path, None)
+    }
+
+    /// See [`Session::delete_if`].
+    pub fn delete_if(&self, path: &str, version: u64) -> Pending<()> {
+        self.delete_version(path, Some(version))
+    }
+
+    fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
+        let op = || Op::Delete { path: path.to_owned(), version };
+        self.write(self.validate(path), op, expect::done)
+    }
+
+    /// See [`Session::delete_recursive`].
+    pub fn delete_recursive(&self, path: &str) -> Pending<()> {
+        let op = || Op::DeleteTree { path: path.to_owned() };
+        self.write(self.validate(path), op, expect::done)
+    }
+
+    pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
+        let session = self.session.id();
+        let request =
+            |request| ClientRequest::Write { request, session, command: Write::Multi(ops) };
+        let root = self.session.root.clone();
+        let convert = move |answer| expect::multi(answer).map(|results| root.results(results));
+        self.ask(checked, request, convert)
+    }
+
+    pub(crate) fn read<T: 'static>(
+        &self,
+        path: &str,
+        read: impl FnOnce(String) -> Read,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let session = self.session.id();
+        let full = self.session.root.full(path).into_owned();
+        let request =
+            |request| ClientRequest::Read { request, session, read: read(full), watch: None };
+        self.ask(self.validate(path), request, convert)
+    }
+
+    /// See [`Session::get`]; this one sees the session's earlier writes.
+    pub fn get(&self, path: &str) -> Pending<(Arc<[u8]>, Stat)> {
+        self.read(path, |path| Read::Get { path }, expect::data)
+    }
+
+    /// See [`Session::exists`]; this one sees the session's earlier writes.
+    pub fn exists(&self, path: &str) -> Pending<Option<Stat>> {
+        self.read(path, |path| Read::Exists { path }, expect::exists)
+    }
+
+    /// See [`Session::children`]; this one sees the session's earlier writes.
+    pub fn children(&self, path: &str) -> Pending<Vec<String>> {
+        self.read(path, |path| Read::Children { path }, expect::children)
+    }
+
+    /// See [`Session::snapshot`]; this one shows the session's earlier writes, and none made later
+    /// but as all reads do. What else is to be read is read from it: any number of znodes, in one
+    /// state.
+    pub fn snapshot(&self) -> Pending<Snapshot> {
+        let (root, session) = (self.session.root.clone(), self.session.clone());
+        let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
+        let whole = self.session.has_replica();
+        let read = |path| if whole { Read::Tree } else { Read::Below { path } };
+        self.read("/", read, convert)
+    }
+
+    /// A snapshot of which only what is at and below this path is looked at: all that a client is
+    /// sent.
+    pub(crate) fn snapshot_of(&self, path: &str) -> Pending<Snapshot> {
+        if self.session.has_replica() {
+            return self.snapshot();
+        }
+        let (root, session) = (self.session.root.clone(), self.session.clone());
+        let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
+        self.read(path, |path| Read::Below { path }, convert)
+    }
+
+    /// See [`Session::ephemerals`].
+    pub fn ephemerals(&self) -> Pending<Vec<String>> {
+        let root = self.session.root.clone();
+        let convert = move |answer| {
+            let paths = expect::children(answer)?;
+            Ok(paths.iter().filter_map(|path| root.strip(path)).map(str::to_owned).collect())
+        };
+        self.read("/", |_| Read::Ephemerals, convert)
+    }
+
+    /// Makes a request that sets a watch.
+    fn watching<T: 'static>(
+        &self,
+        path: &str,
+        request: impl FnOnce(RequestId, WatchId, Arc<str>) -> ClientRequest,
+        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let shared = self.session.shared();
+        if let Err(error) = self.validate(path).and_then(|()| self.session.check_alive()) {
+            return Pending::failed(error, shared.clock.clone());
+        }
+        let id = shared.next_watch();
+        // One copy of the path, for all who keep it.
+        let full: Arc<str> = self.session.root.full(path).into();
+        let (sender, watch) = watch(id, Arc::clone(&full), &self.session.root, shared);
+        let request = |number| request(number, id, full);
+        let asker = self.session.asker();
+        let convert = |answer| convert(answer, watch);
+        self.relative(shared.ask(asker, request, Some((id, sender)), convert))
+    }
+
+    /// Makes a read that sets a watch in the same instant.
+    fn read_and_watch<T: 'static>(
+        &self,
+        path: &str,
+        read: impl FnOnce(String) -> Read,
+        convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let session = self.session.id();
+        let request = |request, watch, path: Arc<str>| {
+            let (read, watch) = (read((*path).to_owned()), Some((watch, path)));
+            ClientRequest::Read { request, session, read, watch }
+        };
+        self.watching(path, request, convert)
+    }
+
+    /// See [`Session::get_and_watch`].
+    pub fn get_and_watch(&self, path: &str) -> Pending<(Arc<[u8]>, Stat, Watch)> {
+        self.read_and_watch(
+            path,
+            |path| Read::Get { path },
+            |answer, watch| expect::data(answer).map(|(data, stat)| (data, stat, watch)),
+        )
+    }
+
+    /// See [`Session::exists_and_watch`].
+    pub fn exists_and_watch(&self, path: &str) -> Pending<(Option<Stat>, Watch)> {
+        self.read_and_watch(
+            path,
+            |path| Read::Exists { path },
+            |answer, watch| expect::exists(answer).map(|stat| (stat, watch)),
+        )
+    }
+
+    /// See [`Session::children_and_watch`].
+    pub fn children_and_watch(&self, path: &str) -> Pending<(Vec<String>, Watch)> {
+        self.read_and_watch(
+            path,
+            |path| Read::Children { path },
+            |answer, watch| expect::children(answer).map(|children| (children, watch)),
+        )
+    }
+
+    /// See [`Session::watch`].
+    pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
+        self.watch_after(path, mode, None, false)
+    }
+
+    /// See [`Session::watch_from`]. While it waits for this replica, so do the reads that are made
+    /// behind it.
+    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Pending<Watch> {
+        self.watch_after(path, mode, Some(zxid), false)
+    }
+
+    /// See [`Session::watch_with_data`].
+    pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
+        self.watch_after(path, mode, None, true)
+    }
+
+    fn watch_after(
+        &self,
+        path: &str,
+        mode: WatchMode,
+        from: Option<Zxid>,
+        data: bool,
+    ) -> Pending<Watch> {
+        let session = self.session.id();
+        self.watching(
+            path,
+            |request, watch, path| ClientRequest::Watch {
+                request,
+                session,
+                watch,
+                path,
+                mode,
+                from,
+                data,
+            },
+            |answer, watch| expect::done(answer).map(|()| watch),
+        )
+    }
+
+    /// See [`Session::remove_watches`]. Those are removed too that were asked for before, and have
+    /// not been given out yet.
+    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
+        let session = self.session.id();
+        let full = self.session.root.full(path).into_owned();
+        let request =
+            |request| ClientRequest::RemoveWatches { request, session, path: full, which };
+        self.ask(self.validate(path), request, expect::done)
+    }
+
+    /// See [`Session::sync`].
+    pub fn sync(&self) -> Pending<Zxid> {
+        let session = self.session.id();
+        self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
+    }
+
+    /// The same, however many requests are waiting.
+    pub(crate) fn sync_in_any_case(&self) -> Pending<Zxid> {
+        let (shared, session) = (self.session.shared(), self.session.id());
+        let sync = |request| ClientRequest::Sync { request, session };
+        shared.ask_within(usize::MAX, self.session.asker(), sync, None, expect::synced)
+    }
+
+    /// An answer that comes after so long, by this instance's monotonic clock, whatever becomes of
+    /// the session; it fails with [`Error::Stopped`] if the node stops before. For futures that wait
+    /// for a while without a runtime of their own: in a cluster in memory it goes by that one's clock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let cluster = quorate::testing::Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// let waiting = session.nonblocking().sleep(Duration::from_secs(60));
+    /// cluster.advance(Duration::from_secs(60));
+    /// waiting.wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn sleep(&self, time: Duration) -> Pending<()> {
+        self.session.shared().timer(time)
+    }
+
+    /// See [`Session::close`].
+    pub fn close(&self) -> Pending<()> {
+        let session = self.session.id();
+        let shared = self.session.shared();
+        self.session.give_up();
+        let request = |request| ClientRequest::Write { request, session, command: Write::Close };
+        shared.ask_within(usize::MAX, self.session.asker(), request, None, expect::done)
+    }
+}
+
+pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
+    Op::Create { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
+}
+
+pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
+    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(data), version }
+}
+
+pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
+    if mode.is_sequential() {
+        path::validate_sequential(path)?;
+    } else {
+        path::validate(path)?;
+    }
+    if let Some(ttl) = mode.ttl()
+        && (ttl.as_millis() == 0 || ttl > TTL_MAX)
+    {
+        return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
+    }
+    check_data(path, data.len())
+}
+
+pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {
+    if size <= DATA_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::TooLarge { path: path.to_owned(), size: size as u64, limit: DATA_BYTES_MAX as u64 })
+}

@@ -1,0 +1,576 @@
+//! Sessions: what users read and write through.
+
+mod detach;
+mod reads;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use crate::api::coordinator::Owner;
+use crate::api::multi::Multi;
+use crate::api::nonblocking::NonBlocking;
+use crate::api::transaction;
+use crate::api::transaction::{Committed, Transaction};
+use crate::api::watch::Watch;
+use crate::machine::command::Op;
+use crate::node::io::{ClientRequest, RequestId, Write};
+use crate::node::negotiated;
+use crate::planted::{Bug, planted};
+use crate::runtime::chroot::Root;
+use crate::runtime::pending::Pending;
+use crate::runtime::session::SessionShared;
+use crate::runtime::shared::{Asker, Shared};
+use crate::runtime::{entropy, expect};
+use crate::types::acl::Id;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::session::SessionState;
+use crate::types::watch::WatchMode;
+use crate::types::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
+
+/// A session of this instance with the cluster: what ephemeral znodes, watches and locks belong to.
+///
+/// It is opened in the background; calls may be made at once. It lives as long as this instance is
+/// heard of by the cluster. When that fails for the session's timeout, the cluster deletes its
+/// ephemeral znodes, and this instance counts it as lost a little earlier. It is closed by
+/// [`Session::close`] or when its last handle is dropped. Handles are clones; any thread may use
+/// them.
+///
+/// **Blocking calls** wait for their answer, at most for the request timeout. Reads do not wait:
+/// they are answered by this instance's replica as it is, whether or not there is a quorum. **Calls
+/// of [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
+/// reads included.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(3).node(0).session();
+/// session.create("/greeting", b"hello", CreateMode::Persistent)?;
+/// let (data, stat) = session.get("/greeting")?;
+/// assert_eq!((&data[..], stat.version), (&b"hello"[..], 0));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    inner: Arc<Inner>,
+    pub(crate) root: Root,
+}
+
+#[derive(Debug)]
+struct Inner {
+    session: Arc<SessionShared>,
+    shared: Arc<Shared>,
+    /// Keeps the node running.
+    _owner: Arc<Owner>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // The parent's session is none of this process's business, and a thread that does not
+            // run here may have been in the middle of something in its channels: they stay.
+            std::mem::forget((Arc::clone(&self.session), Arc::clone(&self._owner)));
+            return;
+        }
+        if !self.session.state().is_final() {
+            self.session.set_state(SessionState::Closed);
+            // Nobody waits for the answer.
+            let (request, session, command) = (RequestId(0), self.session.id, Write::Close);
+            let close = ClientRequest::Write { request, session, command };
+            self.shared.tell(Some(Asker::Holder(Arc::clone(&self.session))), close);
+        }
+    }
+}
+
+impl Session {
+    /// A new session, and the answer to its opening.
+    pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
+        let holder = entropy::number()?;
+        let (id, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
+        let timeout = negotiated(timeout, owner.shared.limits.tick);
+        let session = SessionShared::new(id, holder, secret, timeout);
+        Session::hold(owner, session, |request, known| {
+            let &SessionShared { id: session, holder, secret, .. } = known;
+            ClientRequest::Open { request, session, holder, secret, timeout }
+        })
+    }
+
+    /// The same of one that is open already. Without a timeout it keeps its own, which is known with
+    /// the answer.
+    pub(crate) fn resume(
+        owner: &Arc<Owner>,
+        (id, secret): (SessionId, [u8; 16]),
+        timeout: Option<Duration>,
+    ) -> Result<(Session, Pending<()>)> {
+        let timeout = timeout.map(|timeout| negotiated(timeout, owner.shared.limits.tick));
+        let holder = entropy::number()?;
+        let session = SessionShared::new(id, holder, secret, timeout.unwrap_or_default());
+        Session::hold(owner, session, |request, known| {
+            let &SessionShared { id: session, holder, secret, .. } = known;
+            ClientRequest::Resume { request, session, holder, secret, timeout }
+        })
+    }
+
+    fn hold(
+        owner: &Arc<Owner>,
+        session: SessionShared,
+        opening: impl FnOnce(RequestId, &SessionShared) -> ClientRequest,
+    ) -> Result<(Session, Pending<()>)> {
+        let shared = Arc::clone(&owner.shared);
+        let session = Arc::new(session);
+        let pending = shared.ask(
+            Asker::Opener(Arc::clone(&session)),
+            |request| opening(request, &session),
+            None,
+            {
+                let session = Arc::clone(&session);
+                move |answer| expect::timeout(answer).map(|timeout| session.set_timeout(timeout))
+            },
+        );
+        if pending.has_failed() {
+            // Refused at once: nobody will ever open it.
+            session.set_state(SessionState::Expired);
+        } else if !shared.schemes.own().is_empty() {
+            // Known as these from the start, whatever its user says.
+            let ids = shared.schemes.own().to_vec();
+            session.ids.store(Arc::new(ids.clone()));
+            let introduce = ClientRequest::Introduce { session: session.id, ids };
+            shared.tell(Some(Asker::Holder(Arc::clone(&session))), introduce);
+        }
+        let inner = Inner { session, shared, _owner: Arc::clone(owner) };
+        Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))
+    }
+
+    /// Lets go of a session whose resumption was not seen to succeed: neither this handle nor its
+    /// node may close it or keep it alive.
+    pub(crate) fn abandon(&self) {
+        let (session, state) = (self.id(), SessionState::Expired);
+        self.inner.session.set_state(state);
+        self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session, state });
+    }
+
+    /// A handle of the same session that sees nothing but what is below `path`, as if that were the
+    /// whole tree: ZooKeeper's chroot. All paths that it takes and gives are relative to it, those
+    /// of events and errors too, and so are those of the recipes made from it. May be nested. It
+    /// keeps the session open as any handle does.
+    ///
+    /// The znode at `path` need not be there yet; until it is, creates fail with [`Error::NoNode`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/billing", b"", CreateMode::Persistent)?;
+    /// let billing = session.chroot("/billing")?;
+    /// assert_eq!(billing.create("/rates", b"7 %", CreateMode::Persistent)?.path, "/rates");
+    /// assert!(session.exists("/billing/rates")?.is_some());
+    /// assert_eq!((billing.root(), billing.children("/")?), ("/billing", vec!["rates".to_owned()]));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn chroot(&self, path: &str) -> Result<Session> {
+        path::validate(path)?;
+        path::validate(&self.root.full(path))?;
+        Ok(Session { inner: Arc::clone(&self.inner), root: self.root.below(path) })
+    }
+
+    /// A handle of the whole tree.
+    pub(crate) fn everything(&self) -> Session {
+        Session { inner: Arc::clone(&self.inner), root: Root::default() }
+    }
+
+    /// What this handle's paths are relative to, in the whole tree: see [`Session::chroot`].
+    pub fn root(&self) -> &str {
+        self.root.path()
+    }
+
+    /// The session's id, to be resumed by.
+    pub fn id(&self) -> SessionId {
+        self.inner.session.id
+    }
+
+    /// The session's password, to be resumed by. Whoever has it can take the session over.
+    pub fn password(&self) -> [u8; 16] {
+        self.inner.session.secret
+    }
+
+    /// The session's timeout: what was asked for, brought between 2 and 20 ticks.
+    pub fn timeout(&self) -> Duration {
+        self.inner.session.timeout()
+    }
+
+    /// Where the session stands.
+    pub fn state(&self) -> SessionState {
+        if self.inner.shared.clock.is_forked() {
+            return SessionState::Expired;
+        }
+        self.inner.session.state()
+    }
+
+    /// Whether it is in a final state, without a look at the process: whoever asks has looked, or waits
+    /// next, and finds out.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inner.session.state().is_final()
+    }
+
+    /// A channel of the session's states: what ZooKeeper tells its default watcher, and every other
+    /// one, as events of type `None`. It begins with the present one. It closes after a final
+    /// one. A reader that leaves more than 64 unread misses some, and is told the latest when it has
+    /// read on. Each call gives a channel of its own, which lasts until its receiver is dropped; where
+    /// there are many, one may be told the same state twice.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{SessionState, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.sync()?;
+    /// let states = session.states();
+    /// cluster.isolate(0);
+    /// cluster.advance(Duration::from_secs(60));
+    /// let seen: Vec<SessionState> = states.iter().collect();
+    /// assert_eq!(
+    ///     seen,
+    ///     [SessionState::Connected, SessionState::Suspended, SessionState::Expired]
+    /// );
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn states(&self) -> Receiver<SessionState> {
+        self.inner.session.states()
+    }
+
+    /// Whether the session is surely alive now: the cluster has not given away what belongs to it,
+    /// and will not before this turns false. It does not block and asks nobody.
+    ///
+    /// It is false until the session is open and, if that took more than a third of its timeout,
+    /// until it has been confirmed once more. Once it has been true and is false, it stays false.
+    ///
+    /// Clocks of different machines may run at rates that differ by up to a tenth. The time in which
+    /// this machine is suspended counts on Linux, Android and Windows, and not on macOS; that for
+    /// which a hypervisor stops a virtual machine counts nowhere. After such a pause this may be
+    /// true for a moment although the session is over.
+    pub fn is_alive(&self) -> bool {
+        self.inner.session.is_alive(&self.inner.shared.clock)
+    }
+
+    /// The same calls, which return at once.
+    pub fn nonblocking(&self) -> NonBlocking<'_> {
+        NonBlocking::new(self)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Whether this instance can read by itself; else a member is asked.
+    pub(crate) fn has_replica(&self) -> bool {
+        self.shared().has_replica
+    }
+
+    /// Waits for an answer as blocking calls do.
+    pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
+        self.inner.shared.settle(operation, path, pending)
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        // Not `stopped` first: that costs a system call, and this is called by every read.
+        let Some(error) = self.inner.session.over() else { return Ok(()) };
+        match (error, self.inner.shared.stopped()) {
+            (Error::SessionExpired { .. }, Some(reason)) => {
+                Err(Error::Stopped { reason: reason.to_owned() })
+            }
+            (error, _) => Err(error),
+        }
+    }
+
+    /// The session is being closed through this handle.
+    pub(crate) fn give_up(&self) {
+        self.inner.session.give_up();
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
+        Asker::Holder(Arc::clone(&self.inner.session))
+    }
+
+    /// Deletes the znode that the write `czxid` created, by its path in the whole tree, and no later
+    /// one of that path. It does not wait, is neither refused for too many waiting requests nor held
+    /// up by them, and keeps neither session nor node.
+    pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
+        let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
+        move |path, czxid| {
+            let (request, id) = (RequestId(0), session.id);
+            let command = deletion(path, czxid, None);
+            let delete = ClientRequest::Write { request, session: id, command };
+            shared.tell(Some(Asker::Holder(session)), delete);
+        }
+    }
+
+    /// As [`Session::discarding`], together with another znode: both or neither.
+    pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
+        let in_all = |path: &str| self.root.full(path).into_owned();
+        let (request, session) = (RequestId(0), self.id());
+        let command = deletion(in_all(path), czxid, Some(in_all(other)));
+        let delete = ClientRequest::Write { request, session, command };
+        self.inner.shared.tell(Some(self.asker()), delete);
+    }
+
+    /// As [`Session::discarding`], but waits until that is done. Fails with [`Error::NoNode`] or
+    /// [`Error::Unmet`] if the znode is gone already.
+    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<()> {
+        self.check_alive()?;
+        let session = self.id();
+        let command = deletion(self.root.full(path).into_owned(), czxid, None);
+        let delete = |request| ClientRequest::Write { request, session, command };
+        let shared = &self.inner.shared;
+        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::multi);
+        self.settle("delete", path, pending).map(drop).map_err(|error| match error {
+            Error::Multi { error, .. } => self.root.error(*error),
+            error => error,
+        })
+    }
+
+    /// Creates a znode. For sequential modes, the parent's next number is appended to the path, as
+    /// ten digits or more.
+    ///
+    /// Blocks until a majority has it on disk and this replica shows it.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if the parent is missing; [`Error::NodeExists`];
+    /// [`Error::NoChildrenForEphemerals`]; [`Error::InvalidPath`]; [`Error::TooLarge`] for more than
+    /// 1 MiB of data; [`Error::Timeout`] if no answer came in time, and then the znode may exist;
+    /// the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// Source: ZooKeeper, `create`.
+    pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Result<Created> {
+        self.settle("create", path, self.nonblocking().create(path, data, mode))
+    }
+
+    /// Replaces the data of a znode, whatever its version. Blocks and fails as
+    /// [`Session::create`], with [`Error::NoNode`] if it is missing.
+    pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Result<Stat> {
+        self.settle("set", path, self.nonblocking().set(path, data))
+    }
+
+    /// Replaces the data of a znode if its version is `version`; otherwise it fails with
+    /// [`Error::BadVersion`] and changes nothing.
+    pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Result<Stat> {
+        self.settle("set", path, self.nonblocking().set_if(path, data, version))
+    }
+
+    /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], with
+    /// [`Error::NoNode`] if it is missing and [`Error::NotEmpty`] if it has children.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        self.settle("delete", path, self.nonblocking().delete(path))
+    }
+
+    /// Deletes a znode if its version is `version`; otherwise it fails with [`Error::BadVersion`]
+    /// and changes nothing.
+    pub fn delete_if(&self, path: &str, version: u64) -> Result<()> {
+        self.settle("delete", path, self.nonblocking().delete_if(path, version))
+    }
+
+    /// Deletes a znode and everything below it, whatever the versions and whoever's the ephemerals,
+    /// as one write with one zxid; watches hear of each znode, of children before their parents.
+    /// All replicas are busy with it for a time that grows with their number.
+    /// Blocks and fails as [`Session::create`], with [`Error::NoNode`] if it is missing.
+    ///
+    /// (ZooKeeper's `deleteall` reads and deletes one by one.)
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/jobs", b"", CreateMode::Persistent)?;
+    /// session.create("/jobs/1", b"", CreateMode::Persistent)?;
+    /// session.delete_recursive("/jobs")?;
+    /// assert!(session.exists("/jobs/1")?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn delete_recursive(&self, path: &str) -> Result<()> {
+        self.settle("delete", path, self.nonblocking().delete_recursive(path))
+    }
+
+    /// As whom the session is known.
+    pub(crate) fn ids(&self) -> Arc<Vec<Id>> {
+        self.inner.session.ids.load_full()
+    }
+
+    /// Who these credentials are. If nobody, the session is over.
+    pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
+        self.check_alive()?;
+        let Inner { session, shared, .. } = &*self.inner;
+        shared.schemes.authenticate(scheme, credentials).inspect_err(|error| {
+            if !matches!(error, Error::AuthFailed { .. }) {
+                return;
+            }
+            session.fail_auth(error.clone());
+            let (request, session, command) = (RequestId(0), session.id, Write::Close);
+            shared.tell(Some(self.asker()), ClientRequest::Write { request, session, command });
+        })
+    }
+
+    /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
+    /// is done as one [`Multi`] if nothing that it read has changed; otherwise it is run again, on
+    /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX)
+    /// times. A `body` that only reads sends nothing. Gives what `body` returned, and the results of
+    /// its writes: see [`Committed`].
+    ///
+    /// The first run reads this replica as it is: after [`Session::sync`] it is up to date. An error
+    /// that `body` returns ends the transaction. Blocks as [`Session::create`] for each attempt.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] after too many attempts; [`Error::Multi`] if a write failed, counted
+    /// without the reads; otherwise as [`Session::create`].
+    pub fn transact<T>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<Committed<T>> {
+        let mut attempt = 1;
+        loop {
+            let mut transaction = Transaction::begin(self)?;
+            let value = body(&mut transaction)?;
+            let Some((multi, reads)) = transaction.commit() else {
+                return Ok(Committed::unwritten(value));
+            };
+            if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
+                return outcome;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// As [`Session::transact`], without blocking the thread.
+    pub async fn transact_async<T>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<Committed<T>> {
+        let mut attempt = 1;
+        loop {
+            let snapshot = match self.has_replica() {
+                true => self.snapshot()?,
+                false => self.nonblocking().snapshot().await?,
+            };
+            let (pending, value, reads) = {
+                let mut transaction = Transaction::on(self, snapshot);
+                let value = body(&mut transaction)?;
+                let Some((multi, reads)) = transaction.commit() else {
+                    return Ok(Committed::unwritten(value));
+                };
+                (multi.submit(), value, reads)
+            };
+            if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {
+                return outcome;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// As [`Session::get`], with a watch set in the same instant that tells of the next change of
+    /// the data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
+    /// have their answers.
+    pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
+        self.settle("get", path, self.nonblocking().get_and_watch(path))
+    }
+
+    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]; it is set on a znode
+    /// that does not exist too, and then tells of its creation.
+    pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
+        self.settle("exists", path, self.nonblocking().exists_and_watch(path))
+    }
+
+    /// As [`Session::children`], with a watch that tells of the next child created or deleted, or
+    /// the znode's deletion, and is then over.
+    pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
+        self.settle("children", path, self.nonblocking().children_and_watch(path))
+    }
+
+    /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
+    /// Blocks until the session's earlier calls have their answers.
+    pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch(path, mode))
+    }
+
+    /// As [`Session::watch`], with events that bring the znode as the write has left it, so that
+    /// nobody has to read it who only wants to know what is there: see
+    /// [`WatchEvent::data`](crate::WatchEvent::data) and
+    /// [`WatchEvent::stat`](crate::WatchEvent::stat). Of an
+    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) it is the parent. After a
+    /// snapshot it is the znode as that has it. While there is such a watch, this node applies
+    /// writes one by one.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, WatchMode};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let watch = session.watch_with_data("/config", WatchMode::Persistent)?;
+    /// session.create("/config", b"v1", CreateMode::Persistent)?;
+    /// session.set("/config", b"v2")?;
+    /// let values: Vec<_> =
+    ///     watch.events().try_iter().filter_map(|event| Some(event.data()?.to_vec())).collect();
+    /// assert_eq!(values, [b"v1", b"v2"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_with_data(path, mode))
+    }
+
+    /// Several operations, all or none: see [`Multi`].
+    pub fn multi(&self) -> Multi<'_> {
+        Multi::new(self)
+    }
+
+    /// Brings this replica up to date: it then has every write that was completed, by anybody,
+    /// before this call. Blocks for a round trip to a majority, as [`Session::create`] does, and
+    /// returns the replica's last zxid.
+    ///
+    /// **Any read after it is linearizable**, a [`Session::snapshot`] included. (ZooKeeper's `sync`
+    /// asks its leader alone and is not.) Without blocking, a read of [`NonBlocking`] that is made
+    /// behind its `sync` is linearizable in the same way.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    /// here.create("/a", b"1", CreateMode::Persistent)?;
+    /// // A read over there may be a little behind; not so after this.
+    /// there.sync()?;
+    /// assert_eq!(&there.get("/a")?.0[..], b"1");
+    ///
+    /// here.set("/a", b"2")?;
+    /// let calls = there.nonblocking();
+    /// let (synced, snapshot) = (calls.sync(), calls.snapshot());
+    /// assert_eq!(&snapshot.wait()?.get("/a")?.0[..], b"2");
+    /// synced.wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: Raft thesis, section 6.4.
+    pub fn sync(&self) -> Result<Zxid> {
+        self.settle("sync", "/", self.nonblocking().sync())
+    }
+
+    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. A
+    /// session that is over for this handle already is no error, and is left alone.
+    pub fn close(&self) -> Result<()> {
+        self.settle("close", "/", self.nonblocking().close())
+    }
+}
+
+/// A write that deletes the znode that the write `czxid` created, and with it another one; nothing if
+/// that znode is gone. Paths are those of the whole tree.
+fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
+    let own = match planted(Bug::ReleasedByPath) {
+        false => Condition::Czxid(czxid),
+        true => Condition::Exists,
+    };
+    let check = Op::Check { path: path.clone(), condition: own };
+    let deletes = [Some(path), other].into_iter().flatten();
+    let deletes = deletes.map(|path| Op::Delete { path, version: None });
+    Write::Multi(std::iter::once(check).chain(deletes).collect())
+}

@@ -1,0 +1,97 @@
+//! Sessions that outlive their holder on purpose.
+
+use std::time::Duration;
+
+use crate::api::coordinator::Coordinator;
+use crate::api::session::Session;
+use crate::types::error::{Error, Result};
+use crate::types::znode::SessionId;
+
+/// How long [`Coordinator::close_keeping_sessions`] waits for what its sessions have asked for.
+const KEEPING_TIME: Duration = Duration::from_secs(1);
+
+impl Session {
+    /// Lets go of the session and leaves it open in the cluster, for whoever resumes it: another
+    /// process, or this one after its restart. Gives the id and the password for
+    /// [`Coordinator::resume`](crate::Coordinator::resume).
+    ///
+    /// Its ephemeral znodes stay until it has not been resumed for its timeout; then it expires. For
+    /// all handles of it here it is over: calls fail with [`Error::SessionDetached`], its watches
+    /// end, and guards of its locks and leaderships hold nothing any more. Their znodes stay too, so
+    /// nobody else has what they held before the session is closed or expires.
+    ///
+    /// Blocks until the session's earlier calls have their answers, at most for the request timeout.
+    /// [`Coordinator::close_keeping_sessions`](crate::Coordinator::close_keeping_sessions) does this
+    /// for all sessions of an instance.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], and then the session is not detached; the errors of a session that is
+    /// over.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, Error, SessionState, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.create("/mine", b"", CreateMode::Ephemeral)?;
+    /// let (id, password) = session.detach()?;
+    /// assert_eq!(session.state(), SessionState::Detached);
+    /// assert!(matches!(session.get("/mine"), Err(Error::SessionDetached { .. })));
+    ///
+    /// // The instance that had it may be gone by now.
+    /// cluster.stop(0);
+    /// let session = cluster.node(1).resume(id, password)?;
+    /// assert_eq!(session.ephemerals()?, ["/mine"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn detach(&self) -> Result<(SessionId, [u8; 16])> {
+        self.settle("detach", "/", self.nonblocking().who_am_i())?;
+        match self.let_go() {
+            true => Ok((self.id(), self.password())),
+            false => {
+                self.check_alive()?;
+                Err(Error::SessionClosed { session: self.id() })
+            }
+        }
+    }
+
+    /// Detaches it without waiting for anything; whether it was open, and is detached.
+    pub(crate) fn let_go(&self) -> bool {
+        self.inner.shared.detach(&self.inner.session)
+    }
+}
+
+/// An end that leaves the sessions open.
+impl Coordinator {
+    /// As [`Coordinator::close`], without closing the sessions: each is detached (see
+    /// [`Session::detach`]) and can be resumed, by another instance or by this one once it has
+    /// started again. Gives their ids and passwords.
+    ///
+    /// So an instance keeps its ephemeral znodes through a restart that takes less than the sessions'
+    /// timeouts. Whoever has a password has the session: keep them where only the next process can
+    /// read them. Sessions that are not open yet, or are over, are not among them.
+    ///
+    /// Waits for what the sessions have asked for, a second at most; what has no answer by then fails
+    /// with [`Error::OutcomeUnknown`]. Then takes as long as [`Coordinator::close`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.create("/mine", b"", CreateMode::Ephemeral)?;
+    /// let kept = cluster.node(0).close_keeping_sessions();
+    ///
+    /// // As the new process does it.
+    /// cluster.restart(0);
+    /// let (id, password) = kept[0];
+    /// let session = cluster.node(0).resume(id, password)?;
+    /// assert_eq!(session.ephemerals()?, ["/mine"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn close_keeping_sessions(&self) -> Vec<(SessionId, [u8; 16])> {
+        let kept = self.shared().detach_all(KEEPING_TIME);
+        self.close();
+        kept
+    }
+}

@@ -1,0 +1,177 @@
+//! What a session reads: at once where there is a replica, and else asked of a member.
+
+use std::sync::Arc;
+
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::machine::Znode;
+use crate::types::acl::Permissions;
+use crate::types::error::{Error, Result};
+use crate::types::znode::Stat;
+use crate::types::{acl, path};
+
+impl Session {
+    /// Two answers that fit each other; of a znode whose children change all the time, one of a
+    /// snapshot.
+    fn ask_children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        const ATTEMPTS_MAX: usize = 8;
+        for _ in 0..ATTEMPTS_MAX {
+            let calls = self.nonblocking();
+            let (names, stat) = (calls.children(path), calls.exists(path));
+            let names = self.settle("children", path, names)?;
+            let stat = self.settle("exists", path, stat)?;
+            if let Some(stat) = stat
+                && stat.num_children as usize == names.len()
+                && self.exists(path)?.is_some_and(|now| now.pzxid == stat.pzxid)
+                && self.children(path)? == names
+            {
+                return Ok((names, stat));
+            }
+        }
+        self.snapshot_of(path)?.children_with_stat(path)
+    }
+
+    /// As [`NonBlocking::snapshot_of`].
+    pub(crate) fn snapshot_of(&self, path: &str) -> Result<Snapshot> {
+        if self.has_replica() {
+            return self.snapshot();
+        }
+        self.settle("snapshot", path, self.nonblocking().snapshot_of(path))
+    }
+
+    /// The same without blocking: at once where there is a replica.
+    pub(crate) async fn snapshot_soon(&self, path: &str) -> Result<Snapshot> {
+        match self.has_replica() {
+            true => self.snapshot(),
+            false => self.nonblocking().snapshot_of(path).await,
+        }
+    }
+
+    pub(crate) fn read<T>(
+        &self,
+        path: &str,
+        wanted: Permissions,
+        read: impl FnOnce(Option<&Znode>) -> Result<T>,
+    ) -> Result<T> {
+        self.check_alive()?;
+        path::validate(path)?;
+        let tree = self.inner.shared.tree();
+        let znode = tree.get(&self.root.full(path));
+        let acl = znode.and_then(|znode| Some(&**znode.acl()?));
+        if acl.is_some() && !acl::permits(acl, &self.inner.session.ids.load(), wanted) {
+            return Err(Error::NoAuth { path: path.to_owned(), permission: wanted });
+        }
+        read(znode)
+    }
+
+    /// The data and the stat of a znode, as this replica has them. Does not block; see
+    /// [`Session::sync`] for reading what others have just written.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
+    pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        if !self.has_replica() {
+            return self.settle("get", path, self.nonblocking().get(path));
+        }
+        self.read(path, Permissions::READ, |znode| match znode {
+            Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
+    pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
+        if !self.has_replica() {
+            return self.settle("exists", path, self.nonblocking().exists(path));
+        }
+        self.read(path, Permissions::READ, |znode| Ok(znode.map(Znode::stat)))
+    }
+
+    /// The names of a znode's children, sorted, as this replica has them. Does not block.
+    pub fn children(&self, path: &str) -> Result<Vec<String>> {
+        if !self.has_replica() {
+            return self.settle("children", path, self.nonblocking().children(path));
+        }
+        self.read(path, Permissions::READ, |znode| match znode {
+            Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
+    /// block.
+    pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        if !self.has_replica() {
+            return self.ask_children_with_stat(path);
+        }
+        self.read(path, Permissions::READ, |znode| match znode {
+            Some(znode) => Ok((znode.children().map(str::to_owned).collect(), znode.stat())),
+            None => Err(Error::NoNode { path: path.to_owned() }),
+        })
+    }
+
+    /// A page of the names of a znode's children, as this replica has them: see
+    /// [`Snapshot::children_page`]. Does not block. Children that come or go between two calls may
+    /// be missed or shown as of either; the pages of one [`Session::snapshot`] agree.
+    pub fn children_page(
+        &self,
+        path: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>> {
+        self.snapshot_of(path)?.children_page(path, after, limit)
+    }
+
+    /// How many znodes are below a path, as this replica has them, the znode itself not counted. Does
+    /// not block, and counts them one by one.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// for path in ["/a", "/a/b", "/a/b/c", "/ab"] {
+    ///     session.create(path, b"", CreateMode::Persistent)?;
+    /// }
+    /// assert_eq!(session.all_children_number("/a")?, 2);
+    /// assert_eq!(session.children_with_stat("/a")?.1.num_children, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: ZooKeeper, `getAllChildrenNumber`.
+    pub fn all_children_number(&self, path: &str) -> Result<usize> {
+        self.snapshot_of(path)?.all_children_number(path)
+    }
+
+    /// The paths of the ephemeral znodes of this session, sorted, as this replica has them: those that
+    /// another holder of the session created too. Blocks until the session's earlier calls have their
+    /// answers.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/b", b"", CreateMode::Ephemeral)?;
+    /// session.create("/a-", b"", CreateMode::EphemeralSequential)?;
+    /// session.create("/stays", b"", CreateMode::Persistent)?;
+    /// assert_eq!(session.ephemerals()?, ["/a-0000000001", "/b"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: ZooKeeper, `getEphemerals`; its prefix is left to the caller.
+    pub fn ephemerals(&self) -> Result<Vec<String>> {
+        self.settle("ephemerals", "/", self.nonblocking().ephemerals())
+    }
+
+    /// All znodes as this replica has them now: see [`Snapshot`]. Does not block.
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        if !self.has_replica() {
+            return self.settle("snapshot", "/", self.nonblocking().snapshot());
+        }
+        self.check_alive()?;
+        let tree = Arc::clone(&self.inner.shared.tree());
+        Ok(Snapshot::new(tree, self.root.clone(), self.ids()))
+    }
+}

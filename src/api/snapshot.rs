@@ -1,0 +1,210 @@
+//! The whole tree at one zxid.
+
+use std::sync::Arc;
+
+use crate::machine::{Tree, Znode};
+use crate::planted::{Bug, planted};
+use crate::runtime::chroot::Root;
+use crate::types::acl::{Id, Permissions};
+use crate::types::error::{Error, Result};
+use crate::types::znode::{Stat, Zxid};
+use crate::types::{acl, path};
+
+/// All znodes as they were after one write: an immutable view, from which any number of reads
+/// agree.
+///
+/// It costs nothing to take, and reading it blocks nobody and is blocked by nobody, not even by a
+/// cluster without a quorum or a session that has ended. It shares all that has not changed since
+/// with the present tree; what has changed is kept in memory for as long as the snapshot or a clone
+/// of it.
+///
+/// Beyond ZooKeeper, whose `multiRead` reads a list of paths and none of what they lead to.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/shop", b"", CreateMode::Persistent)?;
+/// session.create("/shop/apples", b"3", CreateMode::Persistent)?;
+/// session.create("/shop/pears", b"5", CreateMode::Persistent)?;
+///
+/// let snapshot = session.snapshot()?;
+/// session.delete("/shop/apples")?;
+/// assert_eq!(snapshot.children("/shop")?, ["apples", "pears"]);
+/// assert_eq!(&snapshot.get("/shop/apples")?.0[..], b"3");
+/// // Everything below, and how many that are.
+/// let paths: Vec<&str> = snapshot.walk("/shop")?.map(|(path, _, _)| path).collect();
+/// assert_eq!(paths, ["/shop", "/shop/apples", "/shop/pears"]);
+/// assert_eq!(snapshot.all_children_number("/shop")?, 2);
+/// assert_eq!(session.all_children_number("/shop")?, 1);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    tree: Arc<Tree>,
+    root: Root,
+    /// As whom it is read.
+    ids: Arc<Vec<Id>>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(tree: Arc<Tree>, root: Root, ids: Arc<Vec<Id>>) -> Snapshot {
+        Snapshot { tree, root, ids }
+    }
+
+    /// The last write that it shows: a znode's stat has no greater zxid.
+    pub fn zxid(&self) -> Zxid {
+        self.tree.zxid()
+    }
+
+    /// The znode at this path, if there is one.
+    fn find(&self, path: &str) -> Result<Option<&Znode>> {
+        path::validate(path)?;
+        let znode = self.tree.get(&self.root.full(path));
+        if znode.is_some_and(|znode| !self.may_read(znode)) {
+            let permission = Permissions::READ;
+            return Err(Error::NoAuth { path: path.to_owned(), permission });
+        }
+        Ok(znode)
+    }
+
+    fn znode(&self, path: &str) -> Result<&Znode> {
+        self.find(path)?.ok_or_else(|| Error::NoNode { path: path.to_owned() })
+    }
+
+    fn may_read(&self, znode: &Znode) -> bool {
+        acl::permits(znode.acl().map(|acl| &**acl), &self.ids, Permissions::READ)
+    }
+
+    /// The data and the stat of a znode.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]; [`Error::NoAuth`], by the ACL in the snapshot and
+    /// whom the session was known as when it was taken. So for all reads of a snapshot.
+    pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        let znode = self.znode(path)?;
+        Ok((Arc::clone(znode.data()), znode.stat()))
+    }
+
+    /// The stat of a znode, `None` if there is none.
+    pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
+        Ok(self.find(path)?.map(Znode::stat))
+    }
+
+    /// The names of a znode's children, sorted by their bytes.
+    pub fn children(&self, path: &str) -> Result<Vec<String>> {
+        Ok(self.znode(path)?.children().map(str::to_owned).collect())
+    }
+
+    /// The names of a znode's children, sorted by their bytes, and its stat.
+    pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
+        let znode = self.znode(path)?;
+        Ok((znode.children().map(str::to_owned).collect(), znode.stat()))
+    }
+
+    /// So many of the names of a znode's children, sorted by their bytes: the first ones, or those
+    /// that come after a name, which need not be there any more. What comes back is shorter than
+    /// `limit` only at the end. A page costs no more than its own length, however many there are.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// for name in ["a", "b", "c"] {
+    ///     session.create(&format!("/{name}"), b"", CreateMode::Persistent)?;
+    /// }
+    /// let snapshot = session.snapshot()?;
+    /// assert_eq!(snapshot.children_page("/", None, 2)?, ["a", "b"]);
+    /// assert_eq!(snapshot.children_page("/", Some("b"), 2)?, ["c", "zookeeper"]);
+    /// assert!(snapshot.children_page("/", Some("zookeeper"), 2)?.is_empty());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn children_page(
+        &self,
+        path: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>> {
+        let names = self.znode(path)?.children_after(after.unwrap_or_default());
+        let skipped = usize::from(planted(Bug::PageSkips) && after.is_some());
+        Ok(names.skip(skipped).take(limit).map(str::to_owned).collect())
+    }
+
+    /// How many znodes are below a path, the znode itself not counted. They are counted one by one.
+    ///
+    /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` are the system's own three too.
+    pub fn all_children_number(&self, path: &str) -> Result<usize> {
+        self.znode(path)?;
+        Ok(self.tree.below(&self.root.full(path)).count() - 1)
+    }
+
+    /// A znode and everything below it, with data and stat: each before its children, and siblings
+    /// sorted by the bytes of their names. Lazy, so that as much is read as is asked for. What the
+    /// session may not read is passed over, with all that is below it.
+    pub fn walk<'a>(
+        &'a self,
+        path: &str,
+    ) -> Result<impl Iterator<Item = (&'a str, &'a [u8], Stat)> + use<'a>> {
+        self.znode(path)?;
+        let mut hidden: Option<&str> = None;
+        let below = self.tree.below(&self.root.full(path)).filter(move |(at, znode)| {
+            if hidden.is_some_and(|hidden| path::is_below(at, hidden)) {
+                return false;
+            }
+            let readable = self.may_read(znode);
+            if !readable {
+                hidden = Some(at);
+            }
+            readable
+        });
+        Ok(below.map(|(at, znode)| {
+            // Nothing below the root is outside of it.
+            (self.root.strip(at).unwrap_or(at), &znode.data()[..], znode.stat())
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Cluster;
+    use crate::{CreateMode, Error};
+
+    #[test]
+    fn a_walk_stays_below_its_root() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        for path in ["/a", "/a/b", "/a/b/c", "/a-", "/a-/x", "/a/b-", "/b", "/aa"] {
+            session.create(path, path, CreateMode::Persistent).unwrap();
+        }
+        let snapshot = session.snapshot().unwrap();
+        let walk = |path: &str| -> Vec<String> {
+            snapshot.walk(path).unwrap().map(|(path, _, _)| path.to_owned()).collect()
+        };
+        assert_eq!(walk("/a"), ["/a", "/a/b", "/a/b/c", "/a/b-"]);
+        assert_eq!(walk("/a/b"), ["/a/b", "/a/b/c"]);
+        assert_eq!(walk("/b"), ["/b"]);
+        let reserved = ["/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+        assert_eq!(walk("/").len(), 9 + reserved.len());
+        assert!(snapshot.walk("/a").unwrap().all(|(path, data, _)| path.as_bytes() == data));
+        for (path, error) in [
+            ("/none", Error::NoNode { path: "/none".to_owned() }),
+            ("none", snapshot.get("none").unwrap_err()),
+        ] {
+            assert_eq!(snapshot.walk(path).err(), Some(error));
+        }
+    }
+
+    #[test]
+    fn it_stays_as_it_is_whatever_becomes_of_its_session_and_cluster() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        session.create("/a", b"1", CreateMode::Ephemeral).unwrap();
+        let snapshot = session.snapshot().unwrap();
+        session.close().unwrap();
+        assert!(session.snapshot().is_err());
+        drop((session, cluster));
+        assert_eq!(&snapshot.get("/a").unwrap().0[..], b"1");
+        assert_eq!(snapshot.exists("/b").unwrap(), None);
+        assert_eq!(snapshot.zxid(), snapshot.get("/a").unwrap().1.czxid);
+    }
+}

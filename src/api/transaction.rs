@@ -1,0 +1,432 @@
+//! Reads and writes that are done as if nobody else did anything meanwhile.
+
+use std::sync::Arc;
+
+use crate::api::multi::{Fence, Multi};
+use crate::api::session::Session;
+use crate::api::snapshot::Snapshot;
+use crate::planted::{Bug, planted};
+use crate::types::acl::Acl;
+use crate::types::error::{Error, Result};
+use crate::types::quota;
+use crate::types::quota::Usage;
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
+
+/// How often a transaction is tried before it fails with [`Error::Conflict`].
+pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
+
+/// The reads and writes of one attempt of [`Session::transact`].
+///
+/// Reads show the tree as it was when the attempt began, without the transaction's own writes.
+/// Writes are collected, and done together if nothing that was read has changed: all that a [`Multi`]
+/// can do, in the order of the calls.
+///
+/// ```
+/// use quorate::{CreateMode, Error};
+///
+/// let session = quorate::testing::Cluster::new(3).node(0).session();
+/// session.create("/from", b"3", CreateMode::Persistent)?;
+/// session.create("/to", b"0", CreateMode::Persistent)?;
+/// // One of the apples goes over, if there is one.
+/// let moved = session.transact(|txn| {
+///     let number = |data: &[u8]| data[0] - b'0';
+///     let (from, to) = (number(&txn.get("/from")?.0), number(&txn.get("/to")?.0));
+///     if from == 0 {
+///         return Ok(false);
+///     }
+///     txn.set("/from", [b'0' + from - 1]);
+///     txn.set("/to", [b'0' + to + 1]);
+///     Ok(true)
+/// })?;
+/// assert!(moved.value);
+/// assert_eq!(&session.get("/to")?.0[..], b"1");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Transaction<'a> {
+    session: &'a Session,
+    snapshot: Snapshot,
+    reads: Vec<(String, Condition)>,
+    writes: Multi<'a>,
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn begin(session: &'a Session) -> Result<Transaction<'a>> {
+        Ok(Transaction::on(session, session.snapshot()?))
+    }
+
+    pub(crate) fn on(session: &'a Session, snapshot: Snapshot) -> Transaction<'a> {
+        Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() }
+    }
+
+    /// The tree as it was when this attempt began. What is read from it is not checked.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn note(&mut self, path: &str, condition: Condition) {
+        let read = (path.to_owned(), condition);
+        if !self.reads.contains(&read) {
+            self.reads.push(read);
+        }
+    }
+
+    /// The data and the stat of a znode. The attempt counts only if the data is still the same, or
+    /// the znode still missing, when it is committed.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]. So for all reads of a transaction.
+    pub fn get(&mut self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+        self.exists(path)?;
+        self.snapshot.get(path)
+    }
+
+    /// The stat of a znode, if there is one. The attempt counts only if the znode, its data
+    /// included, is still the same or still missing when it is committed; its children may come and
+    /// go.
+    pub fn exists(&mut self, path: &str) -> Result<Option<Stat>> {
+        let stat = self.snapshot.exists(path)?;
+        self.note(path, stat.map_or(Condition::Absent, |stat| Condition::Mzxid(stat.mzxid)));
+        // This data changes with each write below the quota's path, and the mzxid does not tell.
+        let is_usage = stat.is_some() && quota::of_stats(&self.session.root.full(path)).is_some();
+        if is_usage
+            && !planted(Bug::UsageUnchecked)
+            && let Ok((data, _)) = self.snapshot.get(path)
+        {
+            let Usage { znodes, bytes } = Usage::parse(&data);
+            self.note(path, Condition::Usage { znodes, bytes });
+        }
+        Ok(stat)
+    }
+
+    /// Whether there is a znode. The attempt counts only if that is still so.
+    pub(crate) fn is_there(&mut self, path: &str) -> Result<bool> {
+        let is_there = self.snapshot.exists(path)?.is_some();
+        self.note(path, if is_there { Condition::Exists } else { Condition::Absent });
+        Ok(is_there)
+    }
+
+    /// The names of a znode's children. The attempt counts only if none has come or gone when it is
+    /// committed; their data may change.
+    pub fn children(&mut self, path: &str) -> Result<Vec<String>> {
+        match self.snapshot.exists(path)? {
+            Some(stat) => self.note(path, Condition::Pzxid(stat.pzxid)),
+            None => self.note(path, Condition::Absent),
+        }
+        self.snapshot.children(path)
+    }
+
+    fn write(&mut self, add: impl FnOnce(Multi<'a>) -> Multi<'a>) {
+        let writes = std::mem::replace(&mut self.writes, self.session.multi());
+        self.writes = add(writes);
+    }
+
+    /// Requires the znode to have this version: see [`Transaction::require`].
+    pub fn check(&mut self, path: &str, version: u64) {
+        self.write(|writes| writes.check(path, version));
+    }
+
+    /// Requires the znode to be so when the writes before this one are done. If it is not, the
+    /// transaction fails as [`Multi::require`] does, and does not run again: what must be as it was
+    /// read need not be required.
+    pub fn require(&mut self, path: &str, condition: Condition) {
+        self.write(|writes| writes.require(path, condition));
+    }
+
+    /// Requires that something is still held: see [`Fence`]. If it is not, the transaction fails with
+    /// [`Error::Multi`] and does not run again.
+    pub fn fence(&mut self, fence: &Fence) {
+        self.write(|writes| writes.fence(fence));
+    }
+
+    /// Creates a znode, if all goes well: see [`Session::create`].
+    pub fn create(&mut self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) {
+        self.write(|writes| writes.create(path, data, mode));
+    }
+
+    /// Creates a znode with an access list: see [`Session::create_with_acl`].
+    pub fn create_with_acl(
+        &mut self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+        acl: &[Acl],
+    ) {
+        self.write(|writes| writes.create_with_acl(path, data, mode, acl));
+    }
+
+    /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].
+    pub fn create_or_set(&mut self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) {
+        self.write(|writes| writes.create_or_set(path, data, mode));
+    }
+
+    /// Makes a znode an ephemeral of this session: see [`Session::take_over`].
+    pub fn take_over(&mut self, path: &str, data: impl AsRef<[u8]>, from: SessionId) {
+        self.write(|writes| writes.take_over(path, data, from));
+    }
+
+    /// Replaces the data of a znode, if all goes well: see [`Session::set`].
+    pub fn set(&mut self, path: &str, data: impl AsRef<[u8]>) {
+        self.write(|writes| writes.set(path, data));
+    }
+
+    /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    pub fn set_if(&mut self, path: &str, data: impl AsRef<[u8]>, version: u64) {
+        self.write(|writes| writes.set_if(path, data, version));
+    }
+
+    /// Replaces the access list of a znode: see [`Session::set_acl`].
+    pub fn set_acl(&mut self, path: &str, acl: &[Acl]) {
+        self.write(|writes| writes.set_acl(path, acl));
+    }
+
+    /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    pub fn set_acl_if(&mut self, path: &str, acl: &[Acl], aversion: u64) {
+        self.write(|writes| writes.set_acl_if(path, acl, aversion));
+    }
+
+    /// Deletes a znode, if all goes well: see [`Session::delete`].
+    pub fn delete(&mut self, path: &str) {
+        self.write(|writes| writes.delete(path));
+    }
+
+    /// Deletes a znode of this version: see [`Session::delete_if`].
+    pub fn delete_if(&mut self, path: &str, version: u64) {
+        self.write(|writes| writes.delete_if(path, version));
+    }
+
+    /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
+    pub fn delete_recursive(&mut self, path: &str) {
+        self.write(|writes| writes.delete_recursive(path));
+    }
+
+    /// What is to be committed, and how many checks it begins with; nothing if nothing is written.
+    pub(crate) fn commit(self) -> Option<(Multi<'a>, usize)> {
+        let reads = self.reads.len();
+        (!self.writes.is_empty()).then(|| (self.writes.after(self.reads), reads))
+    }
+}
+
+/// What [`Session::transact`] has done.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/jobs", b"", CreateMode::Persistent)?;
+/// let mode = CreateMode::PersistentSequential;
+/// let done = session.transact(|txn| Ok(txn.create("/jobs/job-", b"", mode)))?;
+/// assert_eq!(done.created().next().expect("one").path, "/jobs/job-0000000000");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Committed<T> {
+    /// What the closure returned, when it ran for the last time.
+    pub value: T,
+    /// The results of its writes and requirements, in their order. Empty if it had none.
+    pub results: Vec<OpResult>,
+}
+
+impl<T> Committed<T> {
+    /// The znodes that it created, in the order of its writes.
+    pub fn created(&self) -> impl Iterator<Item = &Created> {
+        self.results.iter().filter_map(|result| match result {
+            OpResult::Created(created) => Some(created),
+            _ => None,
+        })
+    }
+
+    /// Of a transaction that had nothing to write.
+    pub(crate) fn unwritten(value: T) -> Committed<T> {
+        Committed { value, results: Vec::new() }
+    }
+}
+
+/// What came of an attempt: `None` if it was overtaken, and is to be made again.
+pub(crate) fn outcome<T>(
+    committed: Result<Vec<OpResult>>,
+    value: T,
+    reads: usize,
+    attempt: u32,
+) -> Option<Result<Committed<T>>> {
+    match committed {
+        // The checks of what was read are none of the caller's operations.
+        Ok(mut results) => {
+            results.drain(..reads.min(results.len()));
+            Some(Ok(Committed { value, results }))
+        }
+        Err(Error::Multi { index, error }) if index < reads => match *error {
+            Error::NoNode { path }
+            | Error::NodeExists { path }
+            | Error::Unmet { path, .. }
+            | Error::BadVersion { path, .. } => (attempt >= TRANSACTION_ATTEMPTS_MAX)
+                .then(|| Err(Error::Conflict { path, attempts: attempt })),
+            error => Some(Err(error)),
+        },
+        Err(Error::Multi { index, error }) => {
+            Some(Err(Error::Multi { index: index - reads, error }))
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[test]
+    fn whatever_was_read_and_has_changed_makes_it_run_again() {
+        let cluster = Cluster::new(1);
+        let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+        one.create("/dir", b"", CreateMode::Persistent).unwrap();
+        one.create("/out", b"", CreateMode::Persistent).unwrap();
+        type Read = fn(&mut Transaction<'_>) -> Result<()>;
+        type Change = fn(&Session) -> Result<()>;
+        let cases: [(Read, Change); 5] = [
+            (|txn| txn.get("/dir").map(drop), |other| other.set("/dir", b"1").map(drop)),
+            // The same version again, and another znode.
+            (
+                |txn| txn.exists("/dir").map(drop),
+                |other| {
+                    let (data, stat) = other.get("/dir")?;
+                    other.delete("/dir")?;
+                    other.create("/dir", data, CreateMode::Persistent)?;
+                    (0..stat.version).try_for_each(|_| other.set("/dir", b"").map(drop))
+                },
+            ),
+            (
+                |txn| txn.children("/dir").map(drop),
+                |other| other.create("/dir/x", b"", CreateMode::Persistent).map(drop),
+            ),
+            (
+                |txn| txn.exists("/new").map(drop),
+                |other| other.create("/new", b"", CreateMode::Persistent).map(drop),
+            ),
+            (|txn| txn.get("/new").map(drop), |other| other.delete("/new")),
+        ];
+        for (number, (read, change)) in cases.into_iter().enumerate() {
+            let mut runs = 0;
+            let result = one.transact(|txn| {
+                let read = read(txn);
+                if runs == 0 {
+                    change(&two)?;
+                }
+                runs += 1;
+                txn.set("/out", [runs]);
+                Ok(read.is_ok())
+            });
+            assert_eq!((result.is_ok(), runs), (true, 2), "case {number}: {result:?}");
+            assert_eq!(&one.get("/out").unwrap().0[..], [2]);
+        }
+    }
+
+    #[test]
+    fn what_does_not_concern_it_does_not_disturb_it() {
+        let cluster = Cluster::new(1);
+        let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+        for path in ["/a", "/a/b", "/c"] {
+            one.create(path, b"", CreateMode::Persistent).unwrap();
+        }
+        let mut runs = 0;
+        one.transact(|txn| {
+            runs += 1;
+            txn.get("/a")?;
+            txn.children("/c")?;
+            assert!(txn.snapshot().get("/a/b").is_ok());
+            two.create("/a/x", b"", CreateMode::Persistent).map(drop).or(Ok::<(), Error>(()))?;
+            two.set("/c", b"1")?;
+            two.set("/a/b", b"1")?;
+            txn.create("/done", b"", CreateMode::Persistent);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(runs, 1);
+        assert!(one.exists("/done").unwrap().is_some());
+    }
+
+    #[test]
+    fn it_can_do_all_that_a_multi_can_and_has_the_results() {
+        let cluster = Cluster::new(1);
+        let session = cluster.node(0).session();
+        for path in ["/a", "/b", "/tree", "/tree/x"] {
+            session.create(path, b"", CreateMode::Persistent).unwrap();
+        }
+        let (mode, open) = (CreateMode::PersistentSequential, Acl::open());
+        let done = session
+            .transact(|txn| {
+                txn.children("/")?;
+                txn.exists("/missing")?;
+                txn.check("/a", 0);
+                txn.require("/missing", Condition::Absent);
+                txn.create("/s-", b"", mode);
+                txn.create_with_acl("/acl", b"", CreateMode::Persistent, &open);
+                txn.create_or_set("/a", b"1", CreateMode::Persistent);
+                txn.take_over("/own", b"", SessionId::from_number(7));
+                txn.set("/a", b"2");
+                txn.set_if("/a", b"3", 2);
+                txn.set_acl("/a", &open);
+                txn.set_acl_if("/a", &open, 1);
+                txn.delete("/b");
+                txn.delete_if("/a", 3);
+                txn.delete_recursive("/tree");
+                Ok("done")
+            })
+            .unwrap();
+        assert_eq!((done.value, done.results.len()), ("done", 13));
+        assert_eq!(done.results[..2], [OpResult::Checked, OpResult::Checked]);
+        let created: Vec<&str> = done.created().map(|created| &*created.path).collect();
+        assert_eq!(created, ["/s-0000000003", "/acl", "/own"]);
+        assert!(session.exists(created[0]).unwrap().is_some());
+        assert_eq!(session.children("/").unwrap(), ["acl", "own", "s-0000000003", "zookeeper"]);
+    }
+
+    #[test]
+    fn what_it_requires_is_not_what_it_has_read() {
+        let session = Cluster::new(1).node(0).session();
+        session.create("/a", b"", CreateMode::Persistent).unwrap();
+        let mut runs = 0;
+        let failed = session.transact(|txn| {
+            runs += 1;
+            txn.get("/a")?;
+            txn.set("/a", b"1");
+            txn.check("/a", 7);
+            Ok(())
+        });
+        let error = Box::new(Error::BadVersion { path: "/a".to_owned(), expected: 7, actual: 1 });
+        assert_eq!((failed, runs), (Err(Error::Multi { index: 1, error }), 1));
+    }
+
+    #[test]
+    fn it_gives_up_in_the_end_and_fails_with_what_failed() {
+        let cluster = Cluster::new(1);
+        let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+        one.create("/a", b"", CreateMode::Persistent).unwrap();
+        let overtaken = one.transact(|txn| {
+            txn.get("/a")?;
+            two.set("/a", b"")?;
+            txn.set("/a", b"mine");
+            Ok(())
+        });
+        let attempts = TRANSACTION_ATTEMPTS_MAX;
+        assert_eq!(overtaken, Err(Error::Conflict { path: "/a".to_owned(), attempts }));
+        // The operations are counted without the checks.
+        let failed = one.transact(|txn| {
+            txn.get("/a")?;
+            txn.set("/a", b"mine");
+            txn.delete("/missing");
+            Ok(())
+        });
+        let error = Box::new(Error::NoNode { path: "/missing".to_owned() });
+        assert_eq!(failed, Err(Error::Multi { index: 1, error }));
+        assert!(one.get("/a").unwrap().0.is_empty());
+        // Nothing written, nothing sent; an error of its own ends it.
+        let zxid = one.snapshot().unwrap().zxid();
+        let read = one.transact(|txn| Ok(txn.children("/")?.len()));
+        assert_eq!(read, Ok(Committed { value: 2, results: Vec::new() }));
+        let missing = Error::NoNode { path: "/missing".to_owned() };
+        assert_eq!(one.transact(|txn| txn.get("/missing").map(drop)), Err(missing));
+        assert_eq!(one.snapshot().unwrap().zxid(), zxid);
+    }
+}

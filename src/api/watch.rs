@@ -1,0 +1,186 @@
+//! Watches as their users hold them, and how events reach them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crossbeam_channel::Receiver;
+
+use crate::api::session::Session;
+use crate::node::io::{ClientRequest, WatchId};
+use crate::runtime::chroot::Root;
+use crate::runtime::own_thread;
+use crate::runtime::shared::Shared;
+use crate::runtime::watch_sender::WatchSender;
+use crate::sync::gap::{EventReceiver, channel};
+use crate::types::error::Result;
+use crate::types::watch::{WatchEvent, WatchMode, WatcherType};
+use crate::types::znode::Zxid;
+
+/// A watch that has been set. Dropping it ends it.
+///
+/// It belongs to its session and does not keep it alive: when the last handle of the session is
+/// dropped, the session is closed, and the watch is over. So keep a [`Session`](crate::Session) for
+/// as long as you watch; a [`Coordinator`](crate::Coordinator) keeps the one that it gives out by
+/// `session()`.
+///
+/// Its events are in its channel before the change can be read from this instance, in the order
+/// of the writes, whether or not the channel is full. The channel closes when the watch is over: when one that fires once has fired,
+/// when it was removed by [`Session::remove_watches`](crate::Session::remove_watches), or
+/// when its session or its node has ended. At most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait in it; a reader
+/// that falls further behind gets an [`EventKind::Gap`](crate::EventKind::Gap), and no node ever waits for a reader.
+///
+/// What becomes of the session itself (ZooKeeper's default watcher) is told by
+/// [`Session::states`](crate::Session::states), and by no watch.
+///
+/// ```
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.create("/a", b"1", CreateMode::Persistent)?;
+/// let (data, _, watch) = session.get_and_watch("/a")?;
+/// assert_eq!(&data[..], b"1");
+/// session.set("/a", b"2")?;
+/// assert_eq!(watch.events().iter().count(), 1, "it fires once, and the channel closes");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Watch {
+    id: WatchId,
+    events: EventReceiver<WatchEvent>,
+    /// On a client: see [`Watch::deletion`].
+    deletion: Option<Arc<AtomicBool>>,
+    shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// The channel, for `select!`, iteration and the like. It may be cloned, but each event goes to
+    /// one receiver only, and only this watch ends with its drop.
+    pub fn events(&self) -> &Receiver<WatchEvent> {
+        self.events.events()
+    }
+
+    /// Whether it has told of the deletion of its znode, which can have no children: for a client, who
+    /// has no tree to look at.
+    pub(crate) fn deletion(&self) -> Option<Arc<AtomicBool>> {
+        self.deletion.clone()
+    }
+
+    /// Blocks until the next event; `None` when the watch is over. In a waker, where nobody may
+    /// wait, also when there is none yet.
+    pub fn recv(&self) -> Option<WatchEvent> {
+        if own_thread::is_this() {
+            return self.events().try_recv().ok();
+        }
+        self.events().recv().ok()
+    }
+
+    /// Waits for the next event without blocking the thread; `None` when the watch is over. Several
+    /// tasks may wait: one of them gets the event, and all learn of the end.
+    pub async fn next(&self) -> Option<WatchEvent> {
+        self.events.next().await
+    }
+
+    /// Waits until `done` gives something, and leaves the events to others: see
+    /// [`EventReceiver::until`].
+    pub(crate) async fn until<T>(&self, done: impl FnMut(bool) -> Option<T>) -> T {
+        self.events.until(done).await
+    }
+}
+
+/// What a session's watches have beyond those that begin now.
+impl Session {
+    /// As [`Session::watch`], beginning in the past: its first events are of every change after the
+    /// write `zxid`, in order, and those behind them of what comes next; none is missing and none
+    /// comes twice. What has been told up to a zxid, on whichever instance, can so be gone on with.
+    ///
+    /// The events of the past are in the channel when this returns. If there are more than
+    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) of them, the others are left out, and behind those
+    /// that are there comes an [`EventKind::Gap`](crate::EventKind::Gap).
+    ///
+    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the leader:
+    /// this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
+    ///
+    /// A replica remembers the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, in
+    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES) at most, and those only that it has applied one by one:
+    /// since it was started, from its last checkpoint on, or since it was brought up to date by a
+    /// snapshot.
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] if it does not remember all changes since `zxid`: then watch from now, and
+    /// read again what is watched. [`Error::FutureZxid`] if there is no such write.
+    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
+    /// [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
+    /// let set = here.set("/a", b"2")?.mzxid;
+    ///
+    /// // Somebody else goes on from there, on another instance.
+    /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
+    /// let event = watch.recv().expect("it is set");
+    /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// [`Error::TooOld`]: crate::Error::TooOld
+    /// [`Error::FutureZxid`]: crate::Error::FutureZxid
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
+    }
+
+    /// Removes the watches of a type that this session has at a path, through whichever handle they
+    /// were set. Each is told so by a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved) and its like),
+    /// behind those that wait for its reader, and is over. None of them fires for what happens
+    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it without
+    /// an event.
+    ///
+    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
+    ///
+    /// # Errors
+    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a
+    /// session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`, of which the former leaves the watch
+    /// on its server.
+    ///
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    /// [`Error::NoWatch`]: crate::Error::NoWatch
+    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
+        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.shared.clock.is_forked() {
+            // Its channel stays as it is, since the thread that fills it does not run here.
+            return self.events.leak();
+        }
+        self.shared.tell(None, ClientRequest::Unwatch { watch: self.id });
+    }
+}
+
+/// The two ends of a new watch of a path, as it is in the whole tree.
+pub(crate) fn watch(
+    id: WatchId,
+    path: Arc<str>,
+    root: &Root,
+    shared: &Arc<Shared>,
+) -> (WatchSender, Watch) {
+    let (sender, events) = channel(shared.limits.watch_capacity);
+    let deletion = (!shared.has_replica).then(Arc::default);
+    let told = deletion.clone();
+    let sender = WatchSender::new(path, root.clone(), sender, told);
+    (sender, Watch { id, events, deletion, shared: Arc::clone(shared) })
+}

@@ -1,0 +1,56 @@
+//! The states that nodes begin with.
+
+use crate::machine::{Machine, State};
+use crate::node::stored::{HardState, SnapshotMeta, Voting};
+use crate::types::membership::{Genesis, NodeId, Roster, Seat};
+use crate::types::version::MEMBERS_SINCE;
+
+/// What the store of a node without a cluster begins with.
+pub(crate) fn nothing() -> (HardState, SnapshotMeta, State) {
+    let machine = Machine::new();
+    let meta = SnapshotMeta {
+        index: 0,
+        term: 0,
+        zxid: machine.zxid(),
+        hash: machine.hash(),
+        voting: Voting::default(),
+    };
+    (HardState::default(), meta, machine.state())
+}
+
+impl Genesis {
+    /// What every founding member starts from: a snapshot with the full membership.
+    ///
+    /// Of a version that knows no members, the state says nothing of them.
+    pub(crate) fn start(&self, version: u16) -> (HardState, SnapshotMeta, State) {
+        let machine = if version >= MEMBERS_SINCE {
+            Machine::founded(version, &self.roster())
+        } else {
+            Machine::new()
+        };
+        self.begin(machine.state())
+    }
+
+    /// The same of a cluster that goes on from the state of another one, which is lost.
+    pub(crate) fn start_from(&self, state: State) -> (HardState, SnapshotMeta, State) {
+        self.begin(Machine::founded_from(state, &self.roster()).state())
+    }
+
+    fn roster(&self) -> Roster {
+        let seats = self.members.iter().map(|member| Seat { member: member.clone(), votes: true });
+        Roster::new(seats.collect())
+    }
+
+    fn begin(&self, state: State) -> (HardState, SnapshotMeta, State) {
+        let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
+        voters.sort_unstable();
+        let meta = SnapshotMeta {
+            index: 1,
+            term: 1,
+            zxid: state.zxid(),
+            hash: state.hash(),
+            voting: Voting { voters, ..Voting::default() },
+        };
+        (HardState { term: 1, vote: 0, commit: 1 }, meta, state)
+    }
+}

@@ -1,0 +1,554 @@
+//! How the nodes of a list found one cluster, or find the one that there is.
+//!
+//! Each node without a cluster tells all peers that it reaches its [`Word`]: who it is, which
+//! peers it was given, and what it has promised. Any peer that tells of a cluster vetoes founding,
+//! and is joined. Where there is none:
+//!
+//! 1. The lowest id of those that are there proposes a ballot, which the others promise: they take
+//!    no part in any earlier one from then on.
+//! 2. Once all have promised, it picks a genesis: the one of the highest ballot that any of them
+//!    has pledged, or else a new one, whose members they all are. It pledges that, and so do the
+//!    others.
+//! 3. Who sees that all members of the genesis have pledged it at one ballot, and has itself not
+//!    promised a later one, starts from it.
+//!
+//! Whatever is promised or pledged is on the disk before it is told. Without the option
+//! `majority_after`, step 1 needs every listed address; with it, after that time, most of them.
+//!
+//! Why there is never a second cluster: a genesis is started from only when it was *chosen*, which
+//! is when all of its members, most of the list, have pledged it at one ballot. A later ballot's
+//! promises come from most of the list too, so that one of them is such a member's, who tells the
+//! pledge with its promise; so the later ballot's genesis is the same. (Single-decree Paxos.
+//! Lamport, *Paxos Made Simple*, section 2.2.)
+//!
+//! A disk that was wiped comes back as another member. With the whole list that does no harm: when
+//! every listed address has promised and has no cluster, every disk that there still is will
+//! refuse all earlier ballots, so a genesis with a member that is gone can be given up. With a
+//! majority it may: of five, three found a cluster, one of them is wiped, and it meets the other
+//! two while it does not reach its former fellows. This is the risk of that option; nobody who sees
+//! none but blank disks can know better.
+//!
+//! So the veto is what makes a founding safe that is not of the whole list, and it is remembered
+//! for as long as the process runs, even if the peer is never reached again
+//! ([`Formation::remembered`]). With the whole list it would not be needed: it is forgotten then if
+//! a blank disk is where it came from, which says that the one that told it is gone.
+//!
+//! # Invariants
+//!
+//! - Nothing of a promise is told before it is durable.
+//! - A promise only grows; a pledge is made at the ballot that is promised.
+//! - After its outcome a formation says and promises nothing any more.
+//!
+//! All of this takes an address for one node. Whether the names of the list are such addresses is
+//! decided elsewhere (`crate::transport::names`), and a node that is told that they are not takes no part.
+//!
+//! # Caveats
+//!
+//! Proposers do not duel: a node promises nothing to another one than the lowest that it sees. With
+//! broken connections among nodes that are all alive, that can keep a majority from founding until
+//! they are mended.
+//!
+//! Only the first of several peers is believed about its cluster: a node that a stray of another
+//! cluster reaches before its own fellows do joins that.
+
+pub(crate) mod driver;
+#[cfg(test)]
+mod explore_tests;
+pub(crate) mod genesis;
+pub(crate) mod message;
+#[cfg(test)]
+mod model_tests;
+mod problem;
+#[cfg(test)]
+mod scenario_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use self::message::{Word, normal, normalised};
+use crate::node::io::{Hindrance, Time};
+use crate::planted::{Bug, planted};
+use crate::types::membership::{Ballot, Genesis, Member, NodeId, Pledge, Promise};
+
+/// How often a node tells its word though it has not changed: it may have been lost.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Of how many peers a word is remembered that are not on the list, and of how many such addresses
+/// which cluster was there. Those beyond have their turn
+/// when others have gone.
+const UNLISTED_MAX: usize = 64;
+
+/// What a node without a cluster does to have one.
+#[derive(Clone, Debug)]
+pub(crate) struct Formation {
+    me: Member,
+    list: Vec<String>,
+    /// The only cluster that this node may join, or 0.
+    cluster: u64,
+    /// From when on most of the list is enough.
+    majority_at: Option<Time>,
+    seed: u64,
+    /// As it is on disk, and may be told.
+    kept: Promise,
+    /// What the disk is writing. Nothing else is promised meanwhile.
+    writing: Option<(u64, Promise)>,
+    /// The number of the last write.
+    writes: u64,
+    peers: BTreeMap<NodeId, Peer>,
+    /// The clusters that peers have told of since this process started, by their addresses.
+    vetoes: BTreeMap<String, u64>,
+    /// What the names of the list forbid: see `crate::transport::names`.
+    hindrance: Option<Hindrance>,
+    /// When the word is told again.
+    tell_at: Time,
+    now: Time,
+    over: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    /// A word that came before the connection was made counts only from then on.
+    connected: bool,
+    /// What it has told since it was last lost.
+    word: Option<Arc<Word>>,
+    /// Whether it was sent the word as it is now.
+    told: bool,
+}
+
+/// What the node must do after a step.
+#[derive(Debug)]
+pub(crate) struct Todo {
+    /// Sent to peers; may be lost.
+    pub(crate) tell: Vec<(NodeId, Word)>,
+    /// Written to the disk, and confirmed by [`Formation::written`] with the number. It replaces
+    /// what was kept before.
+    pub(crate) keep: Option<(u64, Promise)>,
+    /// The formation is over.
+    pub(crate) outcome: Option<Outcome>,
+    /// When the next step is due, if nothing happens before.
+    pub(crate) wake_at: Time,
+}
+
+/// How it ends. It is told (as a [`Word`] with the cluster, and with what was promised last) only
+/// once it is durable: a crash before that leaves a node without a cluster, which must not have said
+/// that it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Start from this genesis.
+    Found(Genesis),
+    /// Become a member of this cluster, and never found another.
+    Join { cluster: u64 },
+}
+
+/// The peers of the list that are there: one live node at each address, which was given the same
+/// list and has no cluster.
+struct Present<'a> {
+    /// In the order of their ids, this node among them if it is listed.
+    nodes: BTreeMap<NodeId, (&'a Member, &'a Promise)>,
+    /// How many it takes.
+    needed: usize,
+    /// Whether that is the whole list.
+    whole: bool,
+}
+
+impl Formation {
+    /// `promise` is what the disk has, `seed` is drawn anew for each start, and `cluster` is 0, or
+    /// the one that the directory belonged to before it was begun anew.
+    pub(crate) fn new(
+        me: Member,
+        list: &[String],
+        cluster: u64,
+        majority_after: Option<Duration>,
+        promise: Promise,
+        seed: u64,
+        now: Time,
+    ) -> Formation {
+        Formation {
+            me,
+            list: normalised(list),
+            cluster,
+            majority_at: majority_after.map(|after| now.saturating_add(after)),
+            seed,
+            kept: if planted(Bug::PromiseForgotten) { Promise::default() } else { promise },
+            writing: None,
+            writes: 0,
+            peers: BTreeMap::new(),
+            vetoes: BTreeMap::new(),
+            hindrance: None,
+            tell_at: now + TELL_EVERY,
+            now,
+            over: false,
+        }
+    }
+
+    /// From now on this node takes no part in founding a cluster, and joins none if that is forbidden
+    /// too; `None` lifts that. What it has pledged stands: the others may have started from it.
+    pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
+        if let Some(hindrance) = &hindrance {
+            let (node, reason) = (self.me.node, &hindrance.reason);
+            tracing::info!(node, reason, "this instance founds no cluster for now");
+        }
+        self.hindrance = hindrance;
+    }
+
+    /// There is a connection to the peer: what was told to it before may be lost.
+    pub(crate) fn connected(&mut self, peer: NodeId) {
+        if peer != self.me.node {
+            let peer = self.peers.entry(peer).or_default();
+            (peer.connected, peer.told) = (true, false);
+        }
+    }
+
+    /// The peer cannot be reached any more: what it has told does not count.
+    pub(crate) fn lost(&mut self, peer: NodeId) {
+        self.peers.remove(&peer);
+    }
+
+    /// What a peer tells. Anything that no instance tells is dropped.
+    pub(crate) fn take(&mut self, from: NodeId, word: Word) {
+        self.take_shared(from, &Arc::new(word));
+    }
+
+    fn take_shared(&mut self, from: NodeId, word: &Arc<Word>) {
+        if from == self.me.node || word.check(from).is_err() {
+            return;
+        }
+        if word.cluster != 0 {
+            self.remember(word);
+        }
+        let known = self.peers.get(&from);
+        let stale = known.and_then(|peer| peer.word.as_ref()).is_some_and(|last| {
+            let stands = |word: &Word| {
+                let pledged = word.promise.pledge.as_ref().map(|pledge| pledge.ballot);
+                (word.cluster != 0, word.promise.ballot, pledged)
+            };
+            stands(last) > stands(word)
+        });
+        let new = known.is_none_or(|peer| peer.word.is_none());
+        if stale || (new && !self.listed(word) && self.unlisted() >= UNLISTED_MAX) {
+            return;
+        }
+        self.peers.entry(from).or_default().word = Some(Arc::clone(word));
+    }
+
+    /// A peer has told of its cluster, over whatever connection.
+    fn remember(&mut self, word: &Word) {
+        let address = normal(&word.member.address);
+        let unlisted = self.vetoes.keys().filter(|address| !self.list.contains(address)).count();
+        if unlisted >= UNLISTED_MAX && !self.listed(word) {
+            // Those that are remembered veto as well as this one would.
+            return;
+        }
+        let before = self.vetoes.insert(address, word.cluster);
+        if before != Some(word.cluster) {
+            let (node, address, cluster) = (self.me.node, &word.member.address, word.cluster);
+            tracing::info!(node, address, cluster, "a peer belongs to a cluster: none is founded");
+        }
+    }
+
+    /// The promise of this number is durable.
+    pub(crate) fn written(&mut self, number: u64) {
+        if let Some((_, promise)) = self.writing.take_if(|(writing, _)| *writing <= number) {
+            self.kept = promise;
+            self.tell_anew();
+        }
+    }
+
+    /// Decides on all that has happened.
+    pub(crate) fn step(&mut self, now: Time) -> Todo {
+        self.now = self.now.max(now);
+        let mut todo = Todo { tell: Vec::new(), keep: None, outcome: None, wake_at: Time::MAX };
+        if self.over {
+            return todo;
+        }
+        todo.outcome = self.outcome();
+        if todo.outcome.is_some() {
+            self.over = true;
+            return todo;
+        }
+        if let Some(promise) = self.decide() {
+            self.writes += 1;
+            self.writing = Some((self.writes, promise));
+            todo.keep = self.writing.clone();
+            if planted(Bug::PledgeUnsynced) {
+                self.tell_anew();
+            }
+        }
+        if self.now >= self.tell_at {
+            self.tell_anew();
+            self.tell_at = self.now + TELL_EVERY;
+        }
+        todo.tell = self.tell();
+        let majority_at = self.majority_at.filter(|at| *at > self.now);
+        todo.wake_at = majority_at.map_or(self.tell_at, |at| at.min(self.tell_at));
+        todo
+    }
+
+    fn tell_anew(&mut self) {
+        self.peers.values_mut().for_each(|peer| peer.told = false);
+    }
+
+    fn tell(&mut self) -> Vec<(NodeId, Word)> {
+        let promise = match &self.writing {
+            Some((_, promise)) if planted(Bug::PledgeUnsynced) => promise,
+            _ => &self.kept,
+        };
+        let word = Word {
+            member: self.me.clone(),
+            list: self.list.clone(),
+            cluster: self.cluster,
+            promise: promise.clone(),
+        };
+        let untold = self.peers.iter_mut().filter(|(_, peer)| peer.connected && !peer.told);
+        untold
+            .map(|(id, peer)| {
+                peer.told = true;
+                (*id, word.clone())
+            })
+            .collect()
+    }
+
+    fn listed(&self, word: &Word) -> bool {
+        self.list.contains(&normal(&word.member.address))
+    }
+
+    /// Of how many peers that are not on the list a word is remembered.
+    fn unlisted(&self) -> usize {
+        let words = self.peers.values().filter_map(|peer| peer.word.as_deref());
+        words.filter(|word| !self.listed(word)).count()
+    }
+
+    /// What peers have told, over connections that are there.
+    fn heard(&self) -> impl Iterator<Item = &Word> {
+        self.peers.values().filter(|peer| peer.connected).filter_map(|peer| peer.word.as_deref())
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        let may_join = self.hindrance.as_ref().is_none_or(|one| !one.forbids_joining);
+        if self.cluster != 0 {
+            return may_join.then_some(Outcome::Join { cluster: self.cluster });
+        }
+        if self.vetoed() {
+            let clusters = self.clusters();
+            let pledged = self.kept.pledge.as_ref().map(|pledge| &pledge.genesis);
+            if let Some(genesis) = pledged.filter(|genesis| {
+                clusters.contains(&genesis.cluster) && is_member(genesis, self.me.node)
+            }) {
+                return Some(Outcome::Found(genesis.clone()));
+            }
+            // Of several, a person must say which.
+            return match clusters.first() {
+                Some(cluster) if clusters.len() == 1 && may_join => {
+                    Some(Outcome::Join { cluster: *cluster })
+                }
+                _ => None,
+            };
+        }
+        if planted(Bug::TwoFounders) {
+            let present = self.present().filter(|present| present.nodes.len() >= present.needed);
+            return present.map(|present| Outcome::Found(self.draw(&present)));
+        }
+        self.chosen().cloned().map(Outcome::Found)
+    }
+
+    /// Whether any peer tells of a cluster, or has told of one that may still be there.
+    fn vetoed(&self) -> bool {
+        let told = self.heard().any(|word| word.cluster != 0);
+        (told || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
+    }
+
+    /// A cluster of which a peer has told, and the peer's address: that may be out of reach now.
+    ///
+    /// It is forgotten only when blank nodes are at that address and at all that are listed. Then
+    /// nobody is left to wait for, and a founding takes the promises of the whole list, which needs
+    /// no veto to be safe.
+    fn remembered(&self) -> Option<(&str, u64)> {
+        if planted(Bug::VetoForgotten) {
+            return None;
+        }
+        let blank = |address: &String| {
+            let told = self.heard().filter(|word| word.cluster == 0).map(|word| &word.member);
+            told.chain([&self.me]).any(|member| normal(&member.address) == *address)
+        };
+        let is_whole = !self.vetoes.is_empty() && self.list.iter().all(blank);
+        let mut vetoes = self.vetoes.iter().filter(|(address, _)| !(is_whole && blank(address)));
+        vetoes.next().map(|(address, cluster)| (address.as_str(), *cluster))
+    }
+
+    /// The clusters that peers tell of. Not those at whose address there is another, blank node:
+    /// one of the two is not there any more, and soon it will show which.
+    fn clusters(&self) -> BTreeSet<u64> {
+        let telling = self.heard().filter(|word| word.cluster != 0);
+        telling
+            .filter(|word| self.nodes_at(&normal(&word.member.address)).len() == 1)
+            .map(|word| word.cluster)
+            .collect()
+    }
+
+    /// A genesis that all of its members have pledged, at the ballot that this node keeps to.
+    fn chosen(&self) -> Option<&Genesis> {
+        let pledge_of = |node| {
+            let peer = self.peers.get(&node).filter(|peer| peer.connected)?;
+            peer.word.as_ref()?.promise.pledge.as_ref()
+        };
+        if planted(Bug::OwnPromiseIgnored) {
+            let pledges = self.heard().filter_map(|word| word.promise.pledge.as_ref());
+            let mut chosen = pledges.filter(|pledge| {
+                let mut members = pledge.genesis.members.iter().map(|member| member.node);
+                is_member(&pledge.genesis, self.me.node)
+                    && members.all(|node| node == self.me.node || pledge_of(node) == Some(*pledge))
+            });
+            return chosen.next().map(|pledge| &pledge.genesis);
+        }
+        let own = self.kept.pledge.as_ref()?;
+        let stands = self.writing.is_none() && own.ballot == self.kept.ballot;
+        let mut members = own.genesis.members.iter().map(|member| member.node);
+        let all = members.all(|node| node == self.me.node || pledge_of(node) == Some(own));
+        (stands && all && is_member(&own.genesis, self.me.node)).then_some(&own.genesis)
+    }
+
+    /// What to promise or pledge next, if anything.
+    fn decide(&self) -> Option<Promise> {
+        if self.writing.is_some() || self.hindered() {
+            return None;
+        }
+        let present = self.present()?;
+        let (lowest, (_, theirs)) = present.nodes.first_key_value()?;
+        if *lowest == self.me.node {
+            return self.propose(&present);
+        }
+        if theirs.ballot.proposer == *lowest && theirs.ballot > self.kept.ballot {
+            return Some(Promise { ballot: theirs.ballot, pledge: self.kept.pledge.clone() });
+        }
+        let (_, proposal) = present.nodes.get(&self.kept.ballot.proposer)?;
+        let pledge = proposal.pledge.as_ref()?;
+        let new = pledge.ballot == self.kept.ballot && self.kept.pledge.as_ref() != Some(pledge);
+        new.then(|| Promise { ballot: self.kept.ballot, pledge: Some(pledge.clone()) })
+    }
+
+    /// The next move of the lowest that is there.
+    fn propose(&self, present: &Present<'_>) -> Option<Promise> {
+        if present.nodes.len() < present.needed {
+            return None;
+        }
+        let highest = present.nodes.values().map(|(_, promise)| promise.ballot).max()?;
+        let next = Ballot { round: highest.round.saturating_add(1), proposer: self.me.node };
+        let again = Some(Promise { ballot: next, pledge: self.kept.pledge.clone() });
+        let ballot = self.kept.ballot;
+        if ballot.proposer != self.me.node || ballot < highest {
+            return again;
+        }
+        if let Some(pledge) = &self.kept.pledge
+            && pledge.ballot == ballot
+        {
+            return if present.outlives(&pledge.genesis) { again } else { None };
+        }
+        let promised = |(_, promise): &&(&Member, &Promise)| promise.ballot == ballot;
+        if !present.nodes.values().all(|node| promised(&node)) {
+            return None;
+        }
+        let genesis = self.pick(present)?;
+        Some(Promise { ballot, pledge: Some(Pledge { ballot, genesis }) })
+    }
+
+    /// The genesis to pledge, once all that are there have promised this node's ballot.
+    fn pick(&self, present: &Present<'_>) -> Option<Genesis> {
+        let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
+        match pledges.max_by_key(|pledge| pledge.ballot) {
+            Some(pledge) if present.has_all(&pledge.genesis) => Some(pledge.genesis.clone()),
+            Some(pledge) if !present.outlives(&pledge.genesis) => None,
+            _ => Some(self.draw(present)),
+        }
+    }
+
+    /// A new cluster of all that are there. Its id is another one at each start and each ballot.
+    fn draw(&self, present: &Present<'_>) -> Genesis {
+        let Ballot { round, proposer } = self.kept.ballot;
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&round.to_le_bytes());
+        bytes[8..].copy_from_slice(&proposer.to_le_bytes());
+        let members = present.nodes.values().map(|(member, _)| (*member).clone()).collect();
+        Genesis { cluster: xxh3_64_with_seed(&bytes, self.seed).max(1), members }
+    }
+
+    /// Whether something that a person must change, or that time will show, forbids to take part.
+    fn hindered(&self) -> bool {
+        self.hindrance.is_some()
+            || self.vetoed()
+            || self.other_list().is_some()
+            || self.crowded().is_some()
+    }
+
+    /// A peer that would found a cluster from another list, though one of the two is on the
+    /// other's.
+    fn other_list(&self) -> Option<&Word> {
+        self.heard().find(|word| {
+            let concerns = word.founds() || self.listed(word);
+            word.cluster == 0 && word.list != self.list && concerns
+        })
+    }
+
+    /// A listed address at which there are several nodes.
+    fn crowded(&self) -> Option<&str> {
+        let mut addresses = self.list.iter().map(String::as_str);
+        addresses.find(|address| self.nodes_at(address).len() > 1)
+    }
+
+    /// The live nodes of an address.
+    fn nodes_at(&self, address: &str) -> Vec<&Member> {
+        let all = self.heard().map(|word| &word.member).chain([&self.me]);
+        all.filter(|member| normal(&member.address) == address).collect()
+    }
+
+    /// Nobody, if this node is not on its list: then it only joins.
+    fn present(&self) -> Option<Present<'_>> {
+        let own = normal(&self.me.address);
+        if !self.list.contains(&own) {
+            return None;
+        }
+        let mut nodes = BTreeMap::from([(self.me.node, (&self.me, &self.kept))]);
+        for word in self.heard() {
+            if self.listed(word) && word.cluster == 0 && word.list == self.list {
+                nodes.insert(word.member.node, (&word.member, &word.promise));
+            }
+        }
+        let all = self.list.len();
+        let majority = self.majority_at.is_some_and(|at| self.now >= at);
+        let mut needed = if majority { all / 2 + 1 } else { all };
+        let whole = nodes.len() == all;
+        if planted(Bug::UnreachedAbsent) {
+            needed = nodes.len();
+        }
+        if planted(Bug::VetoIgnored) {
+            needed -= self.heard().filter(|word| word.cluster != 0).count().min(needed);
+        }
+        Some(Present { nodes, needed, whole })
+    }
+}
+
+impl Present<'_> {
+    fn has_all(&self, genesis: &Genesis) -> bool {
+        genesis.members.iter().all(|member| self.nodes.contains_key(&member.node))
+    }
+
+    /// Whether a member of that genesis has lost its disk for certain: the whole list is there, and
+    /// at the member's address is another one.
+    fn outlives(&self, genesis: &Genesis) -> bool {
+        let at = |address: &str| {
+            let address = normal(address);
+            self.nodes.values().any(|(member, _)| normal(&member.address) == address)
+        };
+        let gone = |member: &&Member| !self.nodes.contains_key(&member.node);
+        let gone: Vec<&Member> = genesis.members.iter().filter(gone).collect();
+        self.whole && !gone.is_empty() && gone.iter().all(|member| at(&member.address))
+    }
+}
+
+fn is_member(genesis: &Genesis, node: NodeId) -> bool {
+    genesis.members.iter().any(|member| member.node == node)
+}

@@ -1,0 +1,378 @@
+//! What the explorations and the scenarios run formations in: places, each with a disk and a
+//! process, of which every one can hear whatever any other has ever told.
+//!
+//! The network is the set of all words that were ever told, by processes and disks that are gone,
+//! too. Hearing one again, late, in another order or never is loss, duplication, delay, reordering
+//! and a partition, all at once, and so is a name that does not resolve. Losing a connection is an
+//! event of its own, so that what a peer has said can be forgotten, and the peer be heard as it was
+//! long ago.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::bootstrap::message::Word;
+use crate::node::bootstrap::{Formation, Outcome};
+use crate::types::membership::{Genesis, Member, NodeId, Promise};
+
+/// Is always connected and never says anything, so that everything is told to somebody.
+const LISTENER: NodeId = u64::MAX;
+
+pub(super) const MAJORITY_AFTER: Duration = Duration::from_secs(10);
+
+/// A word, by its number in [`Words`].
+pub(super) type WordId = u32;
+
+/// All words that were ever told in any run.
+#[derive(Default)]
+pub(super) struct Words {
+    all: Vec<Arc<Word>>,
+    ids: BTreeMap<String, WordId>,
+}
+
+impl Words {
+    fn id(&mut self, word: &Word) -> WordId {
+        let next = self.all.len() as WordId;
+        let id = *self.ids.entry(format!("{word:?}")).or_insert(next);
+        if id == next {
+            self.all.push(Arc::new(word.clone()));
+        }
+        id
+    }
+
+    pub(super) fn of(&self, id: WordId) -> &Arc<Word> {
+        &self.all[id as usize]
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Event {
+    /// A word arrives, over a connection that is made if it is not there.
+    Hear(WordId),
+    /// A word arrives from a peer that cannot be reached (any more): it was sent just before it died,
+    /// or the network carries messages one way only.
+    Overhear(WordId),
+    /// The connection to this peer is lost.
+    Lose(NodeId),
+    /// The disk finishes what it writes.
+    Written,
+    /// The process dies, with what the disk has not finished, and starts again.
+    Crash,
+    /// The process dies, and starts again on an empty disk. The new id is lower than all others, or
+    /// higher.
+    Wipe { low: bool },
+    /// The time is over after which a majority may found.
+    Late,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) id: NodeId,
+    pub(super) promise: Promise,
+    /// The cluster, and what it was founded from if this node did.
+    pub(super) cluster: Option<(u64, Option<Genesis>)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Process {
+    Blank(Box<Formation>),
+    /// The disk is writing this.
+    Ending(Outcome),
+    Member,
+}
+
+/// One address of the list.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    index: usize,
+    of: usize,
+    majority: bool,
+    pub(super) disk: Disk,
+    pub(super) process: Process,
+    /// All words that came from here, by former disks too.
+    pub(super) told: BTreeSet<WordId>,
+    /// What the process that is there tells.
+    pub(super) tells: WordId,
+    /// The clusters that any disk of this address was given as a founder.
+    pub(super) founded: BTreeSet<u64>,
+    pub(super) crashes: u64,
+    pub(super) wipes: u64,
+    late: bool,
+    /// A rule that was broken here.
+    pub(super) broken: Option<String>,
+}
+
+pub(super) fn address(index: usize) -> String {
+    format!("{}:1", char::from(b'a' + index as u8))
+}
+
+impl Place {
+    /// One of so many, with an empty disk.
+    pub(super) fn new(index: usize, of: usize, majority: bool, words: &mut Words) -> Place {
+        let disk = Disk { id: 200 + index as NodeId, promise: Promise::default(), cluster: None };
+        let mut place = Place {
+            index,
+            of,
+            majority,
+            process: Process::Member,
+            disk,
+            told: BTreeSet::new(),
+            tells: 0,
+            founded: BTreeSet::new(),
+            crashes: 0,
+            wipes: 0,
+            late: false,
+            broken: None,
+        };
+        place.start(words);
+        place
+    }
+
+    fn member(&self) -> Member {
+        Member::new(self.disk.id, address(self.index))
+    }
+
+    fn list(&self) -> Vec<String> {
+        (0..self.of).map(address).collect()
+    }
+
+    fn now(&self) -> Duration {
+        if self.late { MAJORITY_AFTER } else { Duration::ZERO }
+    }
+
+    fn start(&mut self, words: &mut Words) {
+        let seed = self.index as u64 + 100 * (self.crashes + 10 * self.wipes);
+        let mut formation = Formation::new(
+            self.member(),
+            &self.list(),
+            0,
+            self.majority.then_some(MAJORITY_AFTER),
+            self.disk.promise.clone(),
+            seed,
+            Duration::ZERO,
+        );
+        formation.connected(LISTENER);
+        self.process = Process::Blank(Box::new(formation));
+        self.step(words);
+    }
+
+    fn step(&mut self, words: &mut Words) {
+        let now = self.now();
+        let Process::Blank(formation) = &mut self.process else {
+            return;
+        };
+        let todo = formation.step(now);
+        // States that differ by a count alone are one.
+        formation.writes = u64::from(formation.writing.is_some());
+        if let Some((number, _)) = &mut formation.writing {
+            *number = 1;
+        }
+        for (_, word) in &todo.tell {
+            self.tells = words.id(word);
+            self.told.insert(self.tells);
+        }
+        if let Some(outcome) = todo.outcome {
+            if let Outcome::Found(genesis) = &outcome {
+                let told = formation.heard().map(|word| word.cluster);
+                let told: BTreeSet<u64> = told.filter(|cluster| *cluster != 0).collect();
+                if !told.is_empty() && !told.contains(&genesis.cluster) {
+                    self.broken = Some(format!("founds {:x} despite {told:x?}", genesis.cluster));
+                }
+                let blank = formation.heard().filter(|word| word.cluster == 0);
+                let blank: BTreeSet<&str> =
+                    blank.map(|word| word.member.address.as_str()).collect();
+                let mut known = formation.vetoes.values().chain(&told);
+                // Nobody who has it says so.
+                let other = !formation.vetoes.is_empty()
+                    && known.all(|cluster| *cluster != genesis.cluster);
+                if other && blank.len() + 1 < self.of {
+                    let vetoes = &formation.vetoes;
+                    self.broken =
+                        Some(format!("founds {:x} and knows of {vetoes:x?}", genesis.cluster));
+                }
+            }
+            self.process = Process::Ending(outcome);
+        }
+    }
+
+    /// What follows from the event here, or `None` if it cannot happen.
+    pub(super) fn after(&self, event: Event, words: &mut Words) -> Option<Place> {
+        let mut place = self.clone();
+        match (event, &mut place.process) {
+            (Event::Hear(id), Process::Blank(formation)) => {
+                let word = Arc::clone(words.of(id));
+                formation.connected(word.member.node);
+                formation.take_shared(word.member.node, &word);
+            }
+            (Event::Overhear(id), Process::Blank(formation)) => {
+                let word = words.of(id);
+                let from = word.member.node;
+                // The loss of a connection is an event of its own.
+                let connected = formation.peers.get(&from).is_some_and(|peer| peer.connected);
+                (!connected).then(|| formation.take_shared(from, word))?;
+            }
+            (Event::Lose(node), Process::Blank(formation)) => {
+                formation.peers.contains_key(&node).then(|| formation.lost(node))?;
+            }
+            (Event::Written, Process::Blank(formation)) => {
+                let (number, promise) = formation.writing.clone()?;
+                place.disk.promise = promise;
+                formation.written(number);
+            }
+            (Event::Written, Process::Ending(outcome)) => {
+                place.disk.cluster = Some(match outcome {
+                    Outcome::Found(genesis) => {
+                        place.founded.insert(genesis.cluster);
+                        (genesis.cluster, Some(genesis.clone()))
+                    }
+                    Outcome::Join { cluster } => (*cluster, None),
+                });
+                place.process = Process::Member;
+                let (cluster, promise) = (place.cluster(), place.disk.promise.clone());
+                let (member, list) = (place.member(), place.list());
+                place.tells = words.id(&Word { member, list, cluster, promise });
+                place.told.insert(place.tells);
+            }
+            (Event::Crash, Process::Blank(_) | Process::Ending(_)) => {
+                place.crashes += 1;
+                place.start(words);
+            }
+            (Event::Wipe { low }, _) => {
+                place.wipes += 1;
+                let base = if low { 100 } else { 300 };
+                let id = base + place.index as u64 + 10 * place.wipes;
+                place.disk = Disk { id, promise: Promise::default(), cluster: None };
+                place.start(words);
+            }
+            (Event::Late, Process::Blank(_)) if self.majority && !self.late => place.late = true,
+            _ => return None,
+        }
+        place.step(words);
+        Some(place)
+    }
+
+    /// What hinders it, if it has no cluster.
+    pub(super) fn problem(&self) -> Option<String> {
+        match &self.process {
+            Process::Blank(formation) => formation.problem(),
+            Process::Ending(_) | Process::Member => None,
+        }
+    }
+
+    /// The cluster on its disk, or 0.
+    pub(super) fn cluster(&self) -> u64 {
+        self.disk.cluster.as_ref().map_or(0, |(cluster, _)| *cluster)
+    }
+
+    /// Whether it has no cluster, and has not come to an outcome either.
+    pub(super) fn is_blank(&self) -> bool {
+        matches!(self.process, Process::Blank(_))
+    }
+
+    /// The round that it has promised, or is about to.
+    pub(super) fn round(&self) -> u64 {
+        let writing = match &self.process {
+            Process::Blank(formation) => formation.writing.as_ref(),
+            _ => None,
+        };
+        writing.map_or(&self.disk.promise, |(_, promise)| promise).ballot.round
+    }
+
+    /// What it was founded from, if it was.
+    pub(super) fn genesis(&self) -> Option<&Genesis> {
+        self.disk.cluster.as_ref()?.1.as_ref()
+    }
+
+    /// The peers that it has a connection to.
+    pub(super) fn connections(&self) -> Vec<NodeId> {
+        match &self.process {
+            Process::Blank(formation) => {
+                let connected = formation.peers.iter().filter(|(_, peer)| peer.connected);
+                connected.map(|(node, _)| *node).filter(|node| *node != LISTENER).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What must hold in every state.
+pub(super) fn check(places: &[&Place]) -> Result<(), String> {
+    if let Some(broken) = places.iter().find_map(|place| place.broken.as_ref()) {
+        return Err(broken.clone());
+    }
+    let wipes: u64 = places.iter().map(|place| place.wipes).sum();
+    let majority = places.iter().any(|place| place.majority);
+    let founded: BTreeSet<u64> = places.iter().flat_map(|place| place.founded.clone()).collect();
+    if wipes == 0 && founded.len() > 1 {
+        return Err(format!("clusters {founded:x?} were founded, and no disk was wiped"));
+    }
+    let geneses: BTreeMap<u64, &Genesis> = places
+        .iter()
+        .filter_map(|place| place.genesis())
+        .map(|genesis| (genesis.cluster, genesis))
+        .collect();
+    if !majority && geneses.len() > 1 {
+        return Err(format!("disks hold founded clusters {:x?}", geneses.keys()));
+    }
+    let acting = geneses.values().filter(|genesis| {
+        let has = |place: &&&Place| place.genesis() == Some(genesis);
+        places.iter().filter(has).count() > genesis.members.len() / 2
+    });
+    // With a majority of five or more, a wiped disk can break this: that option's risk.
+    if (wipes == 0 || !majority || places.len() <= 3) && acting.count() > 1 {
+        return Err(format!("clusters {:x?} can act", geneses.keys()));
+    }
+    for place in places {
+        if let Some(genesis) = place.genesis() {
+            if geneses[&genesis.cluster] != genesis {
+                return Err(format!("cluster {:x} has two geneses", genesis.cluster));
+            }
+            let ids = genesis.members.iter().map(|member| member.node);
+            if !ids.into_iter().any(|node| node == place.disk.id) {
+                return Err(format!("{} founds a cluster of others", place.disk.id));
+            }
+            let most = if majority { place.of / 2 + 1 } else { place.of };
+            if genesis.members.len() < most {
+                return Err(format!("a cluster of {} is founded", genesis.members.len()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The events of a time in which all is well: what is written gets done, connections to what is gone
+/// are noticed, and each node hears what each other one says now. `None` once nothing changes.
+pub(super) fn fair(places: &[&Place], words: &Words) -> Vec<(usize, Event)> {
+    let mut events = Vec::new();
+    let ids: BTreeSet<NodeId> = places.iter().map(|place| place.disk.id).collect();
+    for (index, place) in places.iter().enumerate() {
+        for gone in place.connections().into_iter().filter(|node| !ids.contains(node)) {
+            events.push((index, Event::Lose(gone)));
+        }
+        events.push((index, Event::Written));
+        for (other, peer) in places.iter().enumerate() {
+            let current = words.of(peer.tells).member.node == peer.disk.id;
+            assert!(current, "what is told now is told by who is there now");
+            if other != index {
+                events.push((index, Event::Hear(peer.tells)));
+            }
+        }
+    }
+    events
+}
+
+/// How it must end after such a time.
+pub(super) fn check_end(places: &[&Place]) -> Result<(), String> {
+    let clusters: BTreeSet<u64> = places.iter().map(|place| place.cluster()).collect();
+    let Some(genesis) = places.iter().find_map(|place| place.genesis()) else {
+        return Err(format!("nobody founds; they have {clusters:x?}"));
+    };
+    if clusters.len() > 1 {
+        return Err(format!("they have {clusters:x?}"));
+    }
+    let founders = places.iter().filter(|place| place.genesis() == Some(genesis)).count();
+    if founders <= genesis.members.len() / 2 {
+        return Err(format!("{founders} of {} founders", genesis.members.len()));
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! What a node without a cluster waits for, in words for people.
+
+use std::collections::BTreeSet;
+
+use crate::node::bootstrap::Formation;
+use crate::node::bootstrap::message::normal;
+
+impl Formation {
+    /// Why there is no cluster yet; `None` once there is. What a person must change comes before
+    /// what time may bring.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if self.over {
+            return None;
+        }
+        let why = self.in_the_way().unwrap_or_else(|| self.waits_for());
+        Some(format!("no cluster yet: {why}"))
+    }
+
+    fn in_the_way(&self) -> Option<String> {
+        if let Some(hindrance) = &self.hindrance {
+            return Some(hindrance.reason.clone());
+        }
+        let clusters = self.clusters();
+        if clusters.len() > 1 {
+            let told = |cluster: &u64| {
+                let mut words = self.heard().filter(|word| word.cluster == *cluster);
+                let by = words.next().map_or("", |word| word.member.address.as_str());
+                format!("{by} belongs to {cluster:016x}")
+            };
+            let told: Vec<String> = clusters.iter().map(told).collect();
+            return Some(format!("peers are of different clusters: {}", told.join(", ")));
+        }
+        if let Some(word) = self.other_list() {
+            return Some(format!(
+                "{} was given the peers {}, and this instance, {}, was given {}: give all \
+                 instances the same list",
+                word.member.address,
+                word.list.join(", "),
+                self.me.address,
+                self.list.join(", "),
+            ));
+        }
+        if let Some(address) = self.crowded() {
+            let nodes = self.nodes_at(address).into_iter();
+            let ids: Vec<String> = nodes.map(|member| format!("{:016x}", member.node)).collect();
+            let ids = ids.join(", ");
+            return Some(format!(
+                "several instances say that they are {address} ({ids}): if that lasts, stop all \
+                 but one"
+            ));
+        }
+        // One that is reached is joined, so this is about one that is not.
+        let (address, cluster) = self.remembered().filter(|_| clusters.is_empty())?;
+        Some(format!(
+            "{address} belonged to the cluster {cluster:016x} when it was last heard of, and is not \
+             reached: this instance joins that cluster when it reaches one of it; if that cluster is \
+             gone for good, give the peers that were of it empty directories and restart this instance"
+        ))
+    }
+
+    fn waits_for(&self) -> String {
+        let heard: BTreeSet<String> =
+            self.heard().map(|word| normal(&word.member.address)).collect();
+        let own = normal(&self.me.address);
+        let reached = |address: &String| *address == own || heard.contains(address);
+        let missing: Vec<&str> =
+            self.list.iter().filter(|address| !reached(address)).map(String::as_str).collect();
+        let missing = missing.join(", ");
+        let Some(present) = self.present() else {
+            return format!(
+                "this instance, {}, is not one of the peers that it was given, so it founds none \
+                 but waits for theirs; not reached: {missing}",
+                self.me.address
+            );
+        };
+        if present.nodes.len() < present.needed {
+            return format!(
+                "it takes {} of the peers {}; not reached: {missing}",
+                present.needed,
+                self.list.join(", ")
+            );
+        }
+        // The one that everybody waits for, and nobody goes on without.
+        let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
+        if let Some(pledge) = pledges.max_by_key(|pledge| pledge.ballot)
+            && !present.outlives(&pledge.genesis)
+        {
+            let gone = |node| !present.nodes.contains_key(node);
+            let members = pledge.genesis.members.iter();
+            let gone: Vec<&str> = members
+                .filter(|member| gone(&member.node))
+                .map(|member| member.address.as_str())
+                .collect();
+            if !gone.is_empty() {
+                let gone = gone.join(", ");
+                return format!(
+                    "a cluster was agreed upon with {gone}, which may have founded it: it must \
+                     come back, or all of the peers {} must be there",
+                    self.list.join(", ")
+                );
+            }
+        }
+        let behind = |ballot| ballot < self.kept.ballot;
+        let nodes = present.nodes.values();
+        let behind: Vec<&str> = nodes
+            .filter(|(_, promise)| behind(promise.ballot))
+            .map(|(member, _)| member.address.as_str())
+            .collect();
+        match behind.as_slice() {
+            [] => "the peers are agreeing on one".to_owned(),
+            _ => format!("the peers are agreeing on one; not answered yet: {}", behind.join(", ")),
+        }
+    }
+}

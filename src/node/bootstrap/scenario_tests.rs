@@ -1,0 +1,217 @@
+//! What has gone wrong in other systems, event by event.
+
+use crate::node::bootstrap::model_tests::{Event, Place, Words, check, check_end, fair};
+
+/// Places, of which some can be reached by each other.
+struct World {
+    words: Words,
+    places: Vec<Place>,
+    reached: Vec<usize>,
+}
+
+impl World {
+    fn new(of: usize, majority: bool) -> World {
+        let mut words = Words::default();
+        let places = (0..of).map(|index| Place::new(index, of, majority, &mut words)).collect();
+        World { words, places, reached: Vec::new() }
+    }
+
+    fn happens(&mut self, at: usize, event: Event) {
+        if let Some(after) = self.places[at].after(event, &mut self.words) {
+            self.places[at] = after;
+        }
+    }
+
+    /// Who can reach each other does, until there is no more to say.
+    fn settle(&mut self) -> &mut World {
+        for _ in 0..60 {
+            let reached: Vec<&Place> = self.reached.iter().map(|at| &self.places[*at]).collect();
+            for (index, event) in fair(&reached, &self.words) {
+                self.happens(self.reached[index], event);
+            }
+            check(&self.places.iter().collect::<Vec<_>>()).unwrap();
+        }
+        self
+    }
+
+    fn reach(&mut self, places: &[usize]) -> &mut World {
+        self.reached = places.to_vec();
+        self.settle()
+    }
+
+    fn clusters(&self) -> Vec<u64> {
+        self.places.iter().map(Place::cluster).collect()
+    }
+
+    fn end(&mut self) {
+        self.reach(&(0..self.places.len()).collect::<Vec<_>>());
+        check_end(&self.places.iter().collect::<Vec<_>>()).unwrap();
+    }
+}
+
+/// Scenario 1: each resolver answers with some of the addresses first, in every order.
+#[test]
+fn partial_answers_of_a_resolver_found_nothing() {
+    for first in [0, 1, 2] {
+        for second in [0, 1, 2] {
+            let mut world = World::new(3, false);
+            world.reach(&[first]);
+            let mut some = vec![first, second];
+            some.dedup();
+            world.reach(&some);
+            assert_eq!(world.clusters(), [0, 0, 0]);
+            world.end();
+        }
+    }
+}
+
+/// Scenario 2: one is wiped, and another is down. A third one that is blank must not found with it.
+#[test]
+fn a_wiped_one_and_one_that_is_down_found_nothing_new() {
+    for low in [false, true] {
+        let mut world = World::new(3, false);
+        world.end();
+        let cluster = world.clusters()[2];
+        world.happens(0, Event::Wipe { low });
+        world.happens(1, Event::Wipe { low });
+        world.reach(&[0, 1]);
+        assert_eq!(world.clusters(), [0, 0, cluster]);
+        world.reach(&[0, 1, 2]);
+        assert_eq!(world.clusters(), [cluster; 3], "they join what there is");
+        assert!(world.places[0].genesis().is_none());
+    }
+}
+
+/// Scenario 2, with the option: one of the two that founded is wiped, and meets the third, who
+/// knows of no cluster, while it reaches the other.
+#[test]
+fn a_majority_that_reaches_one_with_a_cluster_joins_it() {
+    let mut world = World::new(3, true);
+    world.happens(0, Event::Late);
+    world.happens(2, Event::Late);
+    world.reach(&[0, 2]);
+    let [cluster, 0, same] = world.clusters()[..] else { panic!("{:?}", world.clusters()) };
+    assert_eq!(cluster, same);
+    world.happens(0, Event::Wipe { low: true });
+    world.happens(0, Event::Late);
+    world.happens(1, Event::Late);
+    // The one that still has it vetoes.
+    world.reach(&[0, 1, 2]);
+    assert_eq!(world.clusters(), [cluster; 3]);
+}
+
+/// Scenario 3: two are blank and one is old, with and without the option.
+#[test]
+fn two_blank_ones_join_an_old_one() {
+    for majority in [false, true] {
+        let mut world = World::new(3, majority);
+        world.end();
+        let cluster = world.clusters()[0];
+        for at in [1, 2] {
+            world.happens(at, Event::Wipe { low: true });
+            world.happens(at, Event::Late);
+        }
+        world.reach(&[0, 1, 2]);
+        assert_eq!(world.clusters(), [cluster; 3]);
+        assert!(world.places[1].genesis().is_none());
+    }
+}
+
+/// A blank one hears of a cluster by a peer's last word before that is killed. Then all disks are
+/// lost, and what was heard is of nobody who could come back.
+#[test]
+fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
+    let mut world = World::new(3, false);
+    world.end();
+    let cluster = world.clusters()[0];
+    let last = world.places[0].tells;
+    world.happens(2, Event::Wipe { low: true });
+    world.happens(2, Event::Overhear(last));
+    // None of the list can found without it: it may come back.
+    world.happens(1, Event::Wipe { low: true });
+    world.reach(&[1, 2]);
+    assert_eq!(world.clusters(), [cluster, 0, 0]);
+    world.happens(0, Event::Wipe { low: true });
+    world.end();
+    assert_ne!(world.clusters()[0], cluster);
+}
+
+/// The same, with the option: who has heard of a cluster takes part in none of a part of the list.
+#[test]
+fn a_majority_founds_nothing_while_it_knows_of_a_cluster() {
+    let mut world = World::new(3, true);
+    for at in 0..2 {
+        world.happens(at, Event::Late);
+    }
+    world.reach(&[0, 1]);
+    let cluster = world.clusters()[0];
+    let last = world.places[0].tells;
+    world.happens(2, Event::Late);
+    world.happens(2, Event::Overhear(last));
+    world.happens(1, Event::Wipe { low: true });
+    world.happens(1, Event::Late);
+    world.reach(&[1, 2]);
+    assert_eq!(world.clusters(), [cluster, 0, 0]);
+    let problem = world.places[2].problem().unwrap();
+    assert!(problem.contains("a:1 belonged to the cluster"), "{problem}");
+    // Whether its connection breaks in one way or in several changes nothing.
+    world.happens(2, Event::Lose(world.places[0].disk.id));
+    world.reach(&[1, 2]);
+    assert_eq!(world.clusters(), [cluster, 0, 0]);
+    // It comes back, and is joined.
+    world.reach(&[0, 1, 2]);
+    assert_eq!(world.clusters(), [cluster; 3]);
+}
+
+/// The same, and its disk is lost as well: with the whole list there, nothing is left to wait for.
+#[test]
+fn a_majority_founds_again_once_the_whole_list_is_blank() {
+    let mut world = World::new(3, true);
+    for at in 0..2 {
+        world.happens(at, Event::Late);
+    }
+    world.reach(&[0, 1]);
+    let cluster = world.clusters()[0];
+    world.happens(2, Event::Overhear(world.places[0].tells));
+    for at in 0..2 {
+        world.happens(at, Event::Wipe { low: true });
+        world.happens(at, Event::Late);
+    }
+    world.happens(2, Event::Late);
+    world.reach(&[0, 1]);
+    // Those two know nothing, and found one: the risk of that option. The third one joins it.
+    let [new, other, 0] = world.clusters()[..] else { panic!("{:?}", world.clusters()) };
+    assert_eq!(new, other);
+    assert_ne!(new, cluster);
+    world.reach(&[0, 1, 2]);
+    assert_eq!(world.clusters(), [new; 3]);
+}
+
+/// Scenario 8: all are stopped in the midst of founding, and start in every order.
+#[test]
+fn all_stop_at_once_and_start_in_every_order() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        for stop_after in 0..24 {
+            let mut world = World::new(3, false);
+            let mut left = stop_after;
+            'founding: loop {
+                let all: Vec<&Place> = world.places.iter().collect();
+                let events = fair(&all, &world.words);
+                for (at, event) in events {
+                    if left == 0 {
+                        break 'founding;
+                    }
+                    left -= 1;
+                    world.happens(at, event);
+                }
+            }
+            for at in 0..3 {
+                world.happens(at, Event::Crash);
+            }
+            world.reach(&order[..1]);
+            world.reach(&order[..2]);
+            world.end();
+        }
+    }
+}

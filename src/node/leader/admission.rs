@@ -1,0 +1,244 @@
+//! The leader's door: which requests of sessions are proposed, each once and in order.
+//!
+//! The machine alone decides what a request does, and it does nothing for one
+//! that comes twice or too early. This filter only keeps those out of the log,
+//! where they would cost a write each: requests are resent in bulk whenever a
+//! leader or a connection changes. What is turned away here is sent again by
+//! its node until that node has seen its outcome in the log.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::machine::Machine;
+use crate::machine::command::{Batch, Command, Op, Request};
+use crate::planted::{Bug, planted};
+use crate::types::znode::SessionId;
+
+/// The most requests, and about the most bytes, of one entry.
+const BATCH_REQUESTS_MAX: usize = 1024;
+const BATCH_BYTES_MAX: usize = 48 << 10;
+/// About the most bytes that may wait here while Raft takes no more.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    /// Of each session with a request proposed in this term: its holder and the last one's number.
+    proposed: BTreeMap<SessionId, (u64, u64)>,
+    queue: VecDeque<Request>,
+    /// About the bytes in it, expiries aside.
+    bytes: usize,
+    /// The version that the cluster has once the entries of this term are applied, if one of them
+    /// raises it.
+    raised_to: u16,
+}
+
+impl Admission {
+    /// The log has an entry of this term that raises the cluster's version.
+    pub(crate) fn raise(&mut self, version: u16) {
+        self.raised_to = version;
+    }
+
+    pub(crate) fn raised_to(&self) -> u16 {
+        self.raised_to
+    }
+
+    /// The session is closed.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.proposed.remove(&session);
+    }
+
+    /// A request of this holder has failed. If it does not hold the session, its requests are not
+    /// what those of the one who does come after.
+    pub(crate) fn refused(&mut self, session: SessionId, holder: u64, machine: &Machine) {
+        let holds = machine.session(session).is_some_and(|record| record.holder == holder);
+        let proposed = self.proposed.get(&session).is_some_and(|(last, _)| *last == holder);
+        if proposed && !holds {
+            self.proposed.remove(&session);
+        }
+    }
+
+    /// Takes a request in, unless it is in the log already or an earlier one is missing.
+    pub(crate) fn admit(&mut self, request: Request, machine: &Machine) {
+        if let Command::Expire { .. } | Command::Reap { .. } = request.command {
+            self.queue.push_back(request);
+            return;
+        }
+        // Not all members could read it. A node does not ask before its replica has seen the
+        // version, so the log has that; should this leader not know yet, it is sent again.
+        if request.command.version() > self.raised_to.max(machine.version())
+            && !planted(Bug::CommandAboveVersion)
+        {
+            return;
+        }
+        // These are the machine's to make, which the door mostly keeps from being asked twice.
+        if planted(Bug::RunAgain) || planted(Bug::OrderIgnored) || planted(Bug::EndedSessionReopens)
+        {
+            self.queue.push_back(request);
+            return;
+        }
+        // Sent again in a while.
+        let size = size(&request.command);
+        if self.bytes > 0 && self.bytes + size > QUEUE_BYTES_MAX {
+            return;
+        }
+        let last = self.proposed.get(&request.session).copied().or_else(|| {
+            let record = machine.session(request.session)?;
+            Some((record.holder, record.last_seq))
+        });
+        let held = last.filter(|(holder, _)| *holder == request.holder);
+        let next = match held {
+            Some((_, seq)) => seq + 1,
+            // A session not known yet, or with another holder, begins with its open or resume. If
+            // it is gone instead, its node sees that in the log; a former holder has seen that it
+            // is one.
+            None => 0,
+        };
+        let late =
+            || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
+        if request.seq == next && !late() {
+            self.proposed.insert(request.session, (request.holder, request.seq));
+            self.bytes += size;
+            self.queue.push_back(request);
+        }
+    }
+
+    /// The next batch to propose, stamped with `time`.
+    pub(crate) fn next_batch(&mut self, time: u64) -> Option<Batch> {
+        let mut bytes = 0;
+        let mut count = 0;
+        for request in self.queue.iter().take(BATCH_REQUESTS_MAX) {
+            bytes += size(&request.command);
+            if count > 0 && bytes > BATCH_BYTES_MAX {
+                bytes -= size(&request.command);
+                break;
+            }
+            count += 1;
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+        (count > 0).then(|| Batch { time, requests: self.queue.drain(..count).collect() })
+    }
+
+    /// Raft did not take the batch: it is the next again.
+    pub(crate) fn put_back(&mut self, batch: Batch) {
+        for request in batch.requests.into_iter().rev() {
+            self.bytes += size(&request.command);
+            self.queue.push_front(request);
+        }
+    }
+}
+
+/// About the bytes that a request of this command takes in the log.
+pub(crate) fn size(command: &Command) -> usize {
+    const OVERHEAD: usize = 40;
+    let of = |op: &Op| op.path().len() + op.content_bytes() + 16;
+    OVERHEAD
+        + match command {
+            Command::Op(op) => of(op),
+            Command::Multi(ops) => ops.iter().map(of).sum(),
+            Command::Open { .. }
+            | Command::Resume { .. }
+            | Command::Close
+            | Command::RaiseVersion { .. }
+            | Command::Expire { .. } => 32,
+            Command::Reap { path } => path.len(),
+            Command::Configure { seats, .. } => seats
+                .iter()
+                .map(|seat| 40 + seat.member.address.len() + seat.member.zone.len())
+                .sum(),
+            Command::Authenticate { ids } => {
+                ids.iter().map(|id| id.scheme.len() + id.id.len() + 2).sum()
+            }
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: SessionId = SessionId(9);
+    const SECRET: [u8; 16] = [7; 16];
+
+    fn request(holder: u64, seq: u64, command: Command) -> Request {
+        Request { session: SESSION, holder, seq, acked: seq, command }
+    }
+
+    fn resume(holder: u64, secret: [u8; 16]) -> Request {
+        request(holder, 0, Command::Resume { secret, timeout_ms: 4000, owner: 1 })
+    }
+
+    fn write(holder: u64, seq: u64) -> Request {
+        let op = Op::Set { path: "/".to_owned(), data: "".into(), version: None };
+        request(holder, seq, Command::Op(op))
+    }
+
+    struct Door {
+        admission: Admission,
+        machine: Machine,
+        /// Proposed, and not applied yet.
+        log: VecDeque<Request>,
+    }
+
+    impl Door {
+        fn new() -> Door {
+            let admission = Admission::default();
+            let mut door = Door { admission, machine: Machine::new(), log: VecDeque::new() };
+            let open = Command::Open { secret: SECRET, timeout_ms: 4000, owner: 1, base: 0 };
+            assert!(door.admits(request(1, 0, open)));
+            door.apply();
+            door
+        }
+
+        fn admits(&mut self, request: Request) -> bool {
+            self.admission.admit(request, &self.machine);
+            let batch = self.admission.next_batch(1);
+            let admitted = batch.is_some();
+            self.log.extend(batch.into_iter().flat_map(|batch| batch.requests));
+            admitted
+        }
+
+        /// The leader applies the oldest entry, and notes what was refused.
+        fn apply(&mut self) {
+            let request = self.log.pop_front().unwrap();
+            let (session, holder) = (request.session, request.holder);
+            let applied = self.machine.apply(1, &Batch { time: 1, requests: vec![request] });
+            if applied.outcomes[0].result.is_err() {
+                self.admission.refused(session, holder, &self.machine);
+            }
+        }
+    }
+
+    /// A refused resumption made the leader forget the one that came behind it: it took the former
+    /// holder's last request in, and none of the new holder's from then on.
+    #[test]
+    fn a_refused_resumption_leaves_the_one_behind_it_alone() {
+        let mut door = Door::new();
+        assert!(door.admits(resume(2, [8; 16])));
+        assert!(door.admits(resume(3, SECRET)));
+        assert!(door.admits(write(3, 1)));
+        door.apply();
+        assert!(!door.admits(write(1, 1)), "its session is being taken over");
+        assert!(door.admits(write(3, 2)));
+    }
+
+    #[test]
+    fn a_former_holder_s_late_request_does_not_stand_in_the_way_of_the_new_one_s() {
+        let mut door = Door::new();
+        assert!(door.admits(write(1, 1)));
+        assert!(door.admits(resume(3, SECRET)));
+        door.apply();
+        door.apply();
+        // As from the log of a former term.
+        door.admission.proposed.insert(SESSION, (1, 2));
+        door.log.push_back(write(1, 2));
+        door.apply();
+        assert!(door.admits(write(3, 1)));
+    }
+
+    #[test]
+    fn only_what_comes_next_is_taken_in() {
+        let mut door = Door::new();
+        assert!(!door.admits(write(1, 2)), "one before it is missing");
+        assert!(door.admits(write(1, 1)));
+        assert!(!door.admits(write(1, 1)), "it is in the log already");
+        assert!(door.admits(write(1, 2)));
+    }
+}

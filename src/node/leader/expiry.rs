@@ -1,0 +1,110 @@
+//! Which sessions the leader believes alive, and when each runs out.
+//!
+//! Only the leader keeps this table. A session not touched for its timeout
+//! becomes an `Expire` command, so that expiry is a log entry like any other
+//! and every replica drops the session's ephemerals at the same place. What
+//! closing a session does to the tree is the machine's.
+//!
+//! Invariants: a touch never moves a deadline back; a new leader, and one that
+//! was paused, grants every session its full timeout; deadlines are rounded up
+//! to the next bucket, so a session is never expired early.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::node::io::Time;
+use crate::types::znode::SessionId;
+
+#[derive(Debug)]
+pub(crate) struct ExpiryTable {
+    bucket: Duration,
+    deadline_of: BTreeMap<SessionId, Time>,
+    by_deadline: BTreeMap<Time, BTreeSet<SessionId>>,
+}
+
+impl ExpiryTable {
+    /// `bucket` must not be zero.
+    pub(crate) fn new(bucket: Duration) -> ExpiryTable {
+        ExpiryTable { bucket, deadline_of: BTreeMap::new(), by_deadline: BTreeMap::new() }
+    }
+
+    /// The session was heard of at `now`.
+    pub(crate) fn touch(&mut self, session: SessionId, timeout: Duration, now: Time) {
+        let bucket = self.bucket.as_nanos().max(1);
+        let rounded = (now + timeout).as_nanos().div_ceil(bucket) * bucket;
+        let deadline = Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX));
+        match self.deadline_of.get(&session) {
+            Some(current) if *current >= deadline => return,
+            Some(_) => self.forget(session),
+            None => {}
+        }
+        self.deadline_of.insert(session, deadline);
+        self.by_deadline.entry(deadline).or_default().insert(session);
+    }
+
+    /// The session is closed.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        let Some(deadline) = self.deadline_of.remove(&session) else {
+            return;
+        };
+        if let Some(sessions) = self.by_deadline.get_mut(&deadline) {
+            sessions.remove(&session);
+            if sessions.is_empty() {
+                self.by_deadline.remove(&deadline);
+            }
+        }
+    }
+
+    /// Takes out the sessions whose time is up, in a fixed order.
+    pub(crate) fn take_expired(&mut self, now: Time) -> Vec<SessionId> {
+        let mut expired = Vec::new();
+        while let Some(entry) = self.by_deadline.first_entry() {
+            if *entry.key() > now {
+                break;
+            }
+            expired.extend(entry.remove());
+        }
+        for session in &expired {
+            self.deadline_of.remove(session);
+        }
+        expired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn expires_in_buckets_and_never_early() {
+        let mut table = ExpiryTable::new(100 * MS);
+        let (a, b) = (SessionId(1), SessionId(2));
+        table.touch(a, 1000 * MS, 30 * MS);
+        table.touch(b, 1000 * MS, 99 * MS);
+        assert_eq!(table.take_expired(1099 * MS), []);
+        assert_eq!(table.take_expired(1100 * MS), [a, b]);
+        assert_eq!(table.take_expired(9999 * MS), []);
+    }
+
+    #[test]
+    fn touch_moves_a_deadline_forward_only() {
+        let mut table = ExpiryTable::new(100 * MS);
+        let a = SessionId(1);
+        table.touch(a, 1000 * MS, 500 * MS);
+        table.touch(a, 1000 * MS, 100 * MS);
+        assert_eq!(table.take_expired(1499 * MS), []);
+        table.touch(a, 1000 * MS, 900 * MS);
+        assert_eq!(table.take_expired(1899 * MS), []);
+        assert_eq!(table.take_expired(1900 * MS), [a]);
+    }
+
+    #[test]
+    fn a_closed_session_does_not_expire() {
+        let mut table = ExpiryTable::new(100 * MS);
+        table.touch(SessionId(1), 1000 * MS, Duration::ZERO);
+        table.forget(SessionId(1));
+        assert_eq!(table.take_expired(9999 * MS), []);
+    }
+}

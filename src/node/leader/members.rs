@@ -1,0 +1,236 @@
+//! What a leader does about the members: it watches who is there and how far each has the log, and
+//! makes one change at a time towards what they should be ([`planner`](super::planner) says which).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::machine::command::{Batch, Command, Request};
+use crate::node::Node;
+use crate::node::io::Time;
+use crate::node::leader::Leading;
+use crate::node::leader::planner::{Action, Sight, View, plan};
+use crate::node::membership::WISH_TIME;
+use crate::node::message::PeerMessage;
+use crate::planted::{Bug, planted};
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
+use crate::types::version::MEMBERS_SINCE;
+use crate::types::znode::SessionId;
+
+/// How often the leader tells how the members are.
+const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+/// A learner that lags by no more entries is level with the log.
+const LEVEL_ENTRIES: u64 = 64;
+
+/// What a leader has seen of the members since it leads.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Observed {
+    /// Since when it would have been noticed if nothing came from a member. Nobody is taken for dead
+    /// for what this node did not listen for.
+    listening: BTreeMap<NodeId, Time>,
+    /// Since when a learner is level with the log.
+    level_since: BTreeMap<NodeId, Time>,
+    /// Up to which entry a member that has not stored all has done so, and since when. One whose disk
+    /// hangs is heard of, and stores nothing.
+    stored: BTreeMap<NodeId, (u64, Time)>,
+    /// Who asks to be a member, or has told something new of itself, until when that holds.
+    wishes: BTreeMap<NodeId, (Member, Time)>,
+    /// Who asks to leave.
+    leavers: BTreeMap<NodeId, Time>,
+    /// The entry of a change that is not applied yet.
+    changing: Option<u64>,
+    health_at: Time,
+    /// The learners that have their place, as was last reported.
+    placed: BTreeSet<NodeId>,
+}
+
+impl Observed {
+    /// Somebody who is no member yet asks to be one, as far as there is room for more.
+    pub(in crate::node) fn wants_to_join(&mut self, member: Member, now: Time) {
+        let wishes = &mut self.wishes;
+        if wishes.contains_key(&member.node) || wishes.len() < MEMBERS_MAX {
+            wishes.insert(member.node, (member, now + WISH_TIME));
+        }
+    }
+
+    /// A member tells who it is.
+    pub(in crate::node) fn presents_itself(&mut self, member: Member, now: Time) {
+        self.wishes.insert(member.node, (member, now + WISH_TIME));
+    }
+
+    pub(in crate::node) fn wants_to_leave(&mut self, node: NodeId, now: Time) {
+        self.leavers.insert(node, now + WISH_TIME);
+    }
+
+    /// What one asked for who is gone now would have it taken in again under its old id.
+    pub(in crate::node) fn forget(&mut self, gone: NodeId) {
+        self.wishes.remove(&gone);
+        self.leavers.remove(&gone);
+    }
+
+    /// Notes who is there and who is level with the log, which ends with the entry `last`. `matched`
+    /// has the other members, and up to where each has the log.
+    fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time) {
+        self.wishes.retain(|_, (_, until)| now < *until);
+        self.leavers.retain(|_, until| now < *until);
+        self.listening.retain(|node, _| matched.contains_key(node));
+        self.level_since.retain(|node, _| matched.contains_key(node));
+        self.stored.retain(|node, _| matched.contains_key(node));
+        for (node, matched) in matched {
+            self.listening.entry(*node).or_insert(now);
+            if *matched >= last {
+                self.stored.remove(node);
+            } else {
+                let stored = self.stored.entry(*node).or_insert((*matched, now));
+                if stored.0 != *matched {
+                    *stored = (*matched, now);
+                }
+            }
+            // What was proposed in the last moment nobody can have yet.
+            if *matched > 0 && matched + LEVEL_ENTRIES >= last {
+                self.level_since.entry(*node).or_insert(now);
+            } else {
+                self.level_since.remove(node);
+            }
+        }
+    }
+
+    /// Whether a change may be proposed as far as the state machine goes: none of this term is still to
+    /// be applied.
+    fn may_change(&mut self, applied: u64) -> bool {
+        self.changing = self.changing.filter(|index| *index > applied);
+        self.changing.is_none()
+    }
+}
+
+impl Node {
+    /// What the leader does about the members once a heartbeat.
+    pub(in crate::node) fn keep_members(&mut self) {
+        if !self.knows_members() {
+            return;
+        }
+        let patience = self.patience();
+        let Some(leading) = &mut self.leading else { return };
+        let Some(serves_since) = leading.serves_since else { return };
+        let (raft, now) = (&self.raw.raft, self.now.mono);
+        let others = raft.prs().iter().filter(|(node, _)| **node != self.id);
+        let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
+        leading.members.look(&matched, raft.raft_log.last_index(), now);
+        self.membership.forget_strangers(|node| matched.contains_key(node));
+
+        let voting = self.raw.store().conf_state();
+        let busy = !leading.members.may_change(self.raw.store().applied().index)
+            || !voting.voters_outgoing.is_empty()
+            || raft.has_pending_conf()
+            || raft.lead_transferee.is_some();
+        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
+        if now < serves_since + patience + self.config.heartbeat * 2 || busy {
+            return self.report_health(BTreeSet::new());
+        }
+        let Some(view) = self.view() else { return };
+        let action = plan(&view, &self.membership.keeping);
+        self.report_health(view.placed(action.as_ref()));
+        if let Some(action) = action {
+            tracing::info!(?action, "a change of the members");
+            self.change_members(action);
+        }
+    }
+
+    fn change_members(&mut self, action: Action) {
+        let Some(leading) = &mut self.leading else { return };
+        let proposed = match action {
+            Action::Configure(seats) => {
+                let (_, version) = self.machine.roster();
+                let command = Command::Configure { version, seats };
+                let request =
+                    Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+                let batch = Batch { time: leading.log_time(), requests: vec![request] };
+                self.raw.propose(Vec::new(), batch.encode())
+            }
+            // raft-rs may put an empty entry in its place; then by the next look.
+            Action::Vote(change) => self.raw.propose_conf_change(change.encode(), change.to_raft()),
+            Action::HandOver => return self.resign(),
+        };
+        if proposed.is_ok() {
+            leading.members.changing = Some(self.raw.raft.raft_log.last_index());
+        }
+    }
+
+    /// Whether a member has stored nothing for longer than an election takes, though there is something.
+    fn stores_nothing(&self, leading: &Leading, node: NodeId) -> bool {
+        let stored = leading.members.stored.get(&node);
+        stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
+    }
+
+    fn sight(&self, leading: &Leading, node: NodeId) -> Sight {
+        let now = self.now.mono;
+        let since = |at: &Time| now.saturating_sub(*at);
+        let (heard, seen) = (self.membership.heard(node), &leading.members);
+        let silent = heard.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
+        let silent = if silent > self.patience() { silent } else { Duration::ZERO };
+        let heard = heard.is_some_and(|heard| since(&heard) <= self.patience())
+            || planted(Bug::PresumedAlive);
+        let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
+        // A vote that is given to the dead may be the one that decides.
+        let caught_up = level >= self.patience() && self.answers(node);
+        Sight { silent, heard, caught_up }
+    }
+
+    fn view(&self) -> Option<View> {
+        let leading = self.leading.as_ref()?;
+        let voting = self.raw.store().conf_state();
+        let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
+        let (roster, _) = self.machine.roster();
+        let wishes = leading.members.wishes.iter();
+        Some(View {
+            own: self.id,
+            voters: voting.voters.iter().copied().collect(),
+            learners: voting.learners.iter().copied().collect(),
+            sights: others().map(|id| (*id, self.sight(leading, *id))).collect(),
+            roster,
+            wishes: wishes.map(|(id, (member, _))| (*id, member.clone())).collect(),
+            leaving: leading.members.leavers.keys().copied().collect(),
+        })
+    }
+
+    /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more
+    /// voters or fewer are silent, or another learner has its place.
+    fn report_health(&mut self, placed: BTreeSet<NodeId>) {
+        let now = self.now.mono;
+        let Some(leading) = &self.leading else { return };
+        if leading.serves_since.is_none_or(|since| now < since + self.patience()) {
+            // It does not know yet.
+            return;
+        }
+        let voting = self.raw.store().conf_state();
+        let is_silent = |voter: &NodeId| {
+            !self.sight(leading, *voter).silent.is_zero() || self.stores_nothing(leading, *voter)
+        };
+        let silent: BTreeSet<NodeId> = voting
+            .voters
+            .iter()
+            .chain(&voting.voters_outgoing)
+            .copied()
+            .filter(|voter| *voter != self.id)
+            .filter(is_silent)
+            .collect();
+        let is_news =
+            self.membership.silent() != Some(&silent) || !placed.is_subset(&leading.members.placed);
+        if !is_news && now < leading.members.health_at {
+            return;
+        }
+        let message = PeerMessage::Health {
+            silent: silent.iter().copied().collect(),
+            placed: placed.iter().copied().collect(),
+        };
+        self.membership.note_silent(silent, self.raw.raft.term);
+        if let Some(leading) = &mut self.leading {
+            leading.members.health_at = now + HEALTH_PERIOD;
+            leading.members.placed = placed;
+        }
+        for peer in self.others().collect::<Vec<_>>() {
+            if self.versions.of(peer).is_some_and(|version| version >= MEMBERS_SINCE) {
+                self.effects.messages.push((peer, message.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! What a node does as the leader: it lets requests into the log, expires sessions, deletes znodes
+//! whose time is over, keeps the members as they should be, and confirms that it still leads.
+//!
+//! All that belongs to one term of leadership is in one value, [`Leading`]. It is made when the node
+//! becomes the leader and dropped when it is not any more, or leads in another term: nothing of a
+//! former term is left to be reset.
+//!
+//! A leader *serves* once it has applied an entry of its own term, and with it all earlier ones. Until
+//! then its state may lack writes that were acknowledged, so what comes waits.
+
+pub(crate) mod admission;
+pub(crate) mod expiry;
+pub(crate) mod log_clock;
+pub(crate) mod members;
+pub(crate) mod planner;
+pub(crate) mod proposed;
+pub(crate) mod read_index;
+pub(crate) mod reaper;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use raft::StateRole;
+
+use crate::machine::Machine;
+use crate::machine::command::{Batch, Command, Request};
+use crate::node::Node;
+use crate::node::io::{Now, Time};
+use crate::node::leader::admission::Admission;
+use crate::node::leader::expiry::ExpiryTable;
+use crate::node::leader::log_clock::LogClock;
+use crate::node::leader::members::Observed;
+use crate::node::leader::proposed::Proposed;
+use crate::node::leader::read_index::{Asked, Confirmations};
+use crate::node::leader::reaper::Reaper;
+use crate::node::message::PeerMessage;
+use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::planted::{Bug, planted};
+use crate::types::membership::NodeId;
+use crate::types::znode::SessionId;
+
+/// How long an heir may take to lead before another one is chosen, in heartbeats.
+const HEIR_TICKS: u32 = 4;
+/// Forwarded requests that a new leader holds until it serves.
+const EARLY_MAX: usize = 65_536;
+const EARLY_BYTES_MAX: usize = 64 << 20;
+/// The same for rounds.
+const EARLY_ROUNDS_MAX: usize = 1024;
+
+/// One term of leadership.
+#[derive(Debug)]
+pub(in crate::node) struct Leading {
+    term: u64,
+    /// Since when it serves.
+    pub(in crate::node) serves_since: Option<Time>,
+    clock: LogClock,
+    pub(in crate::node) admission: Admission,
+    pub(in crate::node) proposed: Proposed,
+    confirmations: Confirmations,
+    expiry: ExpiryTable,
+    /// Sessions whose expiry is proposed: no longer renewed.
+    expiring: BTreeSet<SessionId>,
+    reaper: Reaper,
+    pub(in crate::node) members: Observed,
+    /// Since when leadership is being handed to the present heir.
+    heir_since: Time,
+    pub(in crate::node) outgoing: Outgoing,
+    /// What came before it served.
+    early: Early,
+}
+
+#[derive(Debug, Default)]
+struct Early {
+    requests: VecDeque<(NodeId, Request)>,
+    bytes: usize,
+    rounds: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
+}
+
+impl Leading {
+    pub(in crate::node) fn new(
+        term: u64,
+        now: Now,
+        heartbeat: Duration,
+        container_period: Duration,
+    ) -> Leading {
+        Leading {
+            term,
+            serves_since: None,
+            clock: LogClock::begin(now, 0),
+            admission: Admission::default(),
+            proposed: Proposed::default(),
+            confirmations: Confirmations::new(term),
+            expiry: ExpiryTable::new(heartbeat),
+            expiring: BTreeSet::new(),
+            reaper: Reaper::new(container_period),
+            members: Observed::default(),
+            heir_since: Time::ZERO,
+            outgoing: Outgoing::new(term),
+            early: Early::default(),
+        }
+    }
+
+    pub(in crate::node) fn serves(&self) -> bool {
+        self.serves_since.is_some()
+    }
+
+    /// It has applied an entry of its own term. What has come before that has its turn now.
+    pub(in crate::node) fn serve(&mut self, now: Now, machine: &Machine) {
+        self.serves_since = Some(now.mono);
+        self.clock = LogClock::begin(now, machine.time());
+        self.reaper.lead(now.mono);
+        self.renew_all(machine, now.mono);
+        let early = std::mem::take(&mut self.early);
+        for (from, request) in early.requests {
+            self.take_forwarded(from, request, machine);
+        }
+        for (from, boot, round, sessions) in early.rounds {
+            self.take_round(from, None, boot, round, &sessions, machine, now.mono);
+        }
+    }
+
+    pub(in crate::node) fn take_forwarded(
+        &mut self,
+        from: NodeId,
+        request: Request,
+        machine: &Machine,
+    ) {
+        // Only a leader decides that a session has expired, and a node opens sessions for itself.
+        let forged = match request.command {
+            Command::Expire { .. }
+            | Command::Reap { .. }
+            | Command::RaiseVersion { .. }
+            | Command::Configure { .. } => true,
+            Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
+            _ => false,
+        };
+        if forged {
+            tracing::warn!(from, "refused a request that its sender may not make");
+        } else if self.serves() {
+            self.admission.admit(request, machine);
+        } else {
+            let size = admission::size(&request.command);
+            let early = &mut self.early;
+            if early.requests.len() < EARLY_MAX && early.bytes + size <= EARLY_BYTES_MAX {
+                early.bytes += size;
+                early.requests.push_back((from, request));
+            }
+        }
+    }
+
+    /// A node asks whether this one still leads, and renews its sessions.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one message")]
+    pub(in crate::node) fn take_round(
+        &mut self,
+        from: NodeId,
+        guest: Option<NodeId>,
+        boot: u64,
+        round: u64,
+        sessions: &[SessionId],
+        machine: &Machine,
+        now: Time,
+    ) {
+        if !self.serves() {
+            // A client's is asked anew before long.
+            if guest.is_none() && self.early.rounds.len() < EARLY_ROUNDS_MAX {
+                self.early.rounds.push((from, boot, round, sessions.to_vec()));
+            }
+            return;
+        }
+        let owner = guest.unwrap_or(from);
+        let mut refused = Vec::new();
+        for session in sessions {
+            match machine.session(*session) {
+                Some(record) if record.owner == owner && !self.expiring.contains(session) => {
+                    let mut timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                    if planted(Bug::ExpiryEarly) {
+                        timeout /= 2;
+                    }
+                    self.expiry.touch(*session, timeout, now);
+                }
+                _ => refused.push(*session),
+            }
+        }
+        self.confirmations.ask(Asked { from, guest, boot, round, refused });
+    }
+
+    /// Time passes.
+    pub(in crate::node) fn advance(&mut self, now: Now) {
+        self.clock.advance(now);
+    }
+
+    /// The time that this leader stamps.
+    pub(in crate::node) fn log_time(&self) -> u64 {
+        self.clock.time_ms()
+    }
+
+    pub(in crate::node) fn expire_sessions(&mut self, machine: &Machine, now: Time) {
+        for session in self.expiry.take_expired(now) {
+            self.expire(session, machine, now);
+        }
+    }
+
+    pub(in crate::node) fn expire(&mut self, session: SessionId, machine: &Machine, now: Time) {
+        let Some(record) = machine.session(session) else {
+            return;
+        };
+        let holder = record.holder;
+        // In case it comes to nothing (it was resumed in the same moment).
+        let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+        self.expiry.touch(session, timeout, now);
+        self.expiring.insert(session);
+        let command = Command::Expire { term: self.term };
+        let request = Request { session, holder, seq: 0, acked: 0, command };
+        self.admission.admit(request, machine);
+    }
+
+    /// Gives every session its full timeout again.
+    pub(in crate::node) fn renew_all(&mut self, machine: &Machine, now: Time) {
+        if self.serves() && !planted(Bug::NewLeaderForgetsSessions) {
+            for (session, record) in machine.sessions() {
+                let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                self.expiry.touch(session, timeout, now);
+            }
+        }
+    }
+
+    /// A session was opened or resumed.
+    pub(in crate::node) fn session_held(
+        &mut self,
+        session: SessionId,
+        timeout: Duration,
+        now: Time,
+    ) {
+        if self.serves() {
+            self.expiry.touch(session, timeout, now);
+        }
+        self.expiring.remove(&session);
+    }
+
+    pub(in crate::node) fn session_gone(&mut self, session: SessionId) {
+        self.expiry.forget(session);
+        self.expiring.remove(&session);
+        self.admission.forget(session);
+    }
+
+    /// The log has refused to expire the session.
+    pub(in crate::node) fn expiry_refused(&mut self, session: SessionId) {
+        self.expiring.remove(&session);
+    }
+
+    /// Asks for the end of the znodes that are due, see [`reaper`]. The entry `applied` is the last
+    /// that is applied, and `last` the last of the log.
+    pub(in crate::node) fn reap(&mut self, applied: u64, last: u64, machine: &Machine, now: Time) {
+        if !self.reaper.is_time(now, applied) {
+            return;
+        }
+        let time = self.log_time();
+        for path in self.reaper.take_due(now, last, &machine.tree(), time) {
+            let command = Command::Reap { path };
+            let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+            self.admission.admit(request, machine);
+        }
+    }
+}
+
+impl Node {
+    /// A node or a client asks whether this node still leads, and renews its sessions.
+    pub(in crate::node) fn take_round(
+        &mut self,
+        from: NodeId,
+        guest: Option<NodeId>,
+        boot: u64,
+        round: u64,
+        sessions: &[SessionId],
+    ) {
+        if let Some(leading) = &mut self.leading {
+            let (machine, now) = (&self.machine, self.now.mono);
+            leading.take_round(from, guest, boot, round, sessions, machine, now);
+        }
+    }
+
+    /// Whether this node serves as the leader.
+    pub(in crate::node) fn serves(&self) -> bool {
+        self.leading.as_ref().is_some_and(Leading::serves)
+    }
+
+    /// The time that this node stamps, if it serves as the leader.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn stamps(&self) -> Option<u64> {
+        let leading = self.leading.as_ref().filter(|leading| leading.serves());
+        leading.filter(|_| self.stopped.is_none()).map(Leading::log_time)
+    }
+
+    /// Raises the cluster's version to what all members can do, by an entry of its own: who can do
+    /// less can read that at least.
+    pub(super) fn raise_version(&mut self) {
+        let common = self.versions.common(self.others());
+        let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) else {
+            return;
+        };
+        let present = self.machine.version().max(leading.admission.raised_to());
+        let Some(version) = common.filter(|all| *all > present) else {
+            return;
+        };
+        let command = Command::RaiseVersion { version };
+        let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
+        let batch = Batch { time: leading.log_time(), requests: vec![request] };
+        // Refused while leadership is handed over: then by the next step, or the next leader.
+        if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
+            tracing::info!(from = present, to = version, "raising the cluster's version");
+            leading.admission.raise(version);
+        }
+    }
+
+    pub(super) fn propose(&mut self) {
+        let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) else {
+            return;
+        };
+        while let Some(batch) = leading.admission.next_batch(leading.log_time()) {
+            // Refused while too much is uncommitted, or while leadership is handed over.
+            if self.raw.propose(Vec::new(), batch.encode()).is_err() {
+                return leading.admission.put_back(batch);
+            }
+            let raft = &self.raw.raft;
+            leading.proposed.push(raft.raft_log.last_index(), raft.term, batch);
+        }
+    }
+
+    pub(super) fn read_index(&mut self) {
+        let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) else {
+            return;
+        };
+        let patience = self.config.heartbeat * 2;
+        if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
+            let mut context = self.rounds.boot().to_be_bytes().to_vec();
+            context.extend(read.to_be_bytes());
+            if planted(Bug::ReadWithoutQuorum) {
+                let committed = self.raw.raft.raft_log.committed;
+                return self.reads_confirmed(&context, committed);
+            }
+            self.raw.read_index(context);
+        }
+    }
+
+    pub(super) fn reads_confirmed(&mut self, context: &[u8], index: u64) {
+        let parts = context.split_first_chunk::<8>();
+        let Some((boot, rest)) = parts else { return };
+        let Ok(read) = <[u8; 8]>::try_from(rest).map(u64::from_be_bytes) else {
+            return;
+        };
+        let Some(leading) = &mut self.leading else { return };
+        if u64::from_be_bytes(*boot) != self.rounds.boot() {
+            return;
+        }
+        for asked in leading.confirmations.confirmed(read) {
+            let Asked { from, guest, boot, round, refused } = asked;
+            if from == self.id {
+                match guest {
+                    Some(guest) => self.guest_confirmed(guest, boot, round, index, refused),
+                    None => self.round_confirmed(boot, round, index, &refused),
+                }
+                continue;
+            }
+            let message = match guest {
+                Some(guest) => PeerMessage::GuestConfirmed { guest, boot, round, index, refused },
+                None => PeerMessage::RoundConfirmed { boot, round, index, refused },
+            };
+            self.effects.messages.push((from, message));
+        }
+    }
+
+    /// Hands leadership over, to one heir, until somebody else leads. May be asked for again and again.
+    ///
+    /// raft-rs takes no proposals meanwhile, brings the heir level with the log and tells it once to
+    /// stand for election. An heir that does not lead after [`HEIR_TICKS`] has died or has not received
+    /// that: then another voter is chosen, if there is one.
+    pub(super) fn resign(&mut self) {
+        if self.raw.raft.state != StateRole::Leader {
+            return;
+        }
+        let now = self.now.mono;
+        let since = self.leading.as_ref().map_or(Time::ZERO, |leading| leading.heir_since);
+        let mut last = None;
+        if let Some(heir) = self.raw.raft.lead_transferee {
+            if now < since + self.config.heartbeat * HEIR_TICKS {
+                return;
+            }
+            self.raw.raft.abort_leader_transfer();
+            last = Some(heir);
+        }
+        let Some(heir) = self.heir(last) else { return };
+        if let Some(leading) = &mut self.leading {
+            leading.heir_since = now;
+        }
+        self.raw.transfer_leader(heir);
+    }
+
+    /// The voter that can lead soonest: one that answers, and has most of the log.
+    fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
+        let voters = &self.raw.store().conf_state().voters;
+        let progress = self.raw.raft.prs().iter();
+        let candidates = progress.filter(|(id, progress)| {
+            **id != self.id && progress.recent_active && voters.contains(id)
+        });
+        let best = candidates.max_by_key(|(id, progress)| {
+            (Some(**id) != last, self.answers(**id), progress.matched, **id)
+        });
+        best.map(|(id, _)| *id)
+    }
+}

@@ -1,0 +1,681 @@
+//! Who should be a member, and who of them should vote: what a leader makes of it.
+//!
+//! The leader looks at the members as they are and does one thing at a time towards what they should
+//! be: [`plan`] says which. It is a pure function, so that what it may never do can be tested for all
+//! that it may meet. In this order:
+//!
+//! 1. Who asks to be a member is put down in the roster, then made a learner.
+//! 2. A member whose address or uid a newer one has (its disk was wiped or begun anew) gives its
+//!    place to that one, by one joint change, once the new one has caught up.
+//! 3. Who wants to leave goes: first its vote, to a learner that has caught up if there is one, and
+//!    then the rest of it.
+//! 4. Too many voters: one less.
+//! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
+//! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
+//! 7. Voters that are spread badly over the zones: a vote goes from a zone to one that has fewer by
+//!    two or more.
+//! 8. A learner that was silent for ten times as long is not a member any more.
+//!
+//! What is never done: a change after which the voters that are alive are not a majority of those
+//! that would vote (then nothing could be decided, and the change could not be taken back); a change
+//! while another one is under way; to take the vote of the leader itself, which hands over first; to
+//! take the place of a member that is alive.
+//!
+//! Source: Raft thesis, sections 4.1 to 4.3; Consul's autopilot for what is done by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::node::raft::configuration::{Part, VotingChange};
+use crate::planted::{Bug, planted};
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
+
+/// How the leader keeps the members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    /// 1, 3, 5 or 7.
+    pub(crate) max_voters: usize,
+    /// How long a voter may be silent before a learner votes in its place.
+    pub(crate) replace_after: Duration,
+}
+
+impl Default for Keeping {
+    fn default() -> Keeping {
+        Keeping { max_voters: 5, replace_after: Duration::from_secs(60) }
+    }
+}
+
+/// A learner that was silent for so many times [`Keeping::replace_after`] is forgotten.
+pub(crate) const FORGET_FACTOR: u32 = 10;
+
+/// What a leader sees of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sight {
+    /// For how long it is known that nothing was heard of it; zero: it is not known to be dead.
+    pub(crate) silent: Duration,
+    /// It was heard of just now, so that it is known to be alive.
+    pub(crate) heard: bool,
+    /// It has been level with the log for a while, and has answered within the last few heartbeats.
+    pub(crate) caught_up: bool,
+}
+
+/// All that a plan rests on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) own: NodeId,
+    pub(crate) voters: BTreeSet<NodeId>,
+    pub(crate) learners: BTreeSet<NodeId>,
+    /// Of all voters and learners but this node.
+    pub(crate) sights: BTreeMap<NodeId, Sight>,
+    pub(crate) roster: Roster,
+    /// Who has asked to be a member, or has told something new of itself.
+    pub(crate) wishes: BTreeMap<NodeId, Member>,
+    pub(crate) leaving: BTreeSet<NodeId>,
+}
+
+/// The next thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// These are the members from now on.
+    Configure(Vec<Seat>),
+    Vote(VotingChange),
+    /// Somebody else is to lead, since this node is to go.
+    HandOver,
+}
+
+impl View {
+    fn is_member(&self, node: NodeId) -> bool {
+        self.voters.contains(&node) || self.learners.contains(&node)
+    }
+
+    fn is_alive(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
+    }
+
+    /// What a new leader has not heard of may be alive, and may as well be dead for long.
+    fn is_heard(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
+    }
+
+    /// The learners that have their place: they are level with the log, every voter answers, and `plan`
+    /// has nothing left to do.
+    ///
+    /// A learner that is level was watched for as long as it takes to notice that a voter is gone. So
+    /// a voter that had stopped before the learner started is known to be gone by then.
+    pub(crate) fn placed(&self, plan: Option<&Action>) -> BTreeSet<NodeId> {
+        if plan.is_some() || !self.voters.iter().all(|voter| self.is_heard(*voter)) {
+            return BTreeSet::new();
+        }
+        let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.caught_up);
+        self.learners.iter().filter(level).copied().collect()
+    }
+
+    fn silent_for(&self, node: NodeId, time: Duration) -> bool {
+        node != self.own && self.sights.get(&node).is_some_and(|sight| sight.silent >= time)
+    }
+
+    fn zone(&self, node: NodeId) -> &str {
+        if planted(Bug::ZonesIgnored) {
+            return "";
+        }
+        self.roster.get(node).map_or("", |seat| &seat.member.zone)
+    }
+
+    /// How many of these voters are in the node's zone; who names none is alone there.
+    fn crowd(&self, voters: &BTreeSet<NodeId>, node: NodeId) -> usize {
+        let zone = self.zone(node);
+        if zone.is_empty() {
+            return usize::from(voters.contains(&node));
+        }
+        voters.iter().filter(|voter| self.zone(**voter) == zone).count()
+    }
+
+    /// Learners that could vote, the best first: in a zone that has the fewest voters, and then by
+    /// their ids.
+    fn candidates(&self, without: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        let voters: BTreeSet<NodeId> = self.voters.difference(without).copied().collect();
+        let could = |node: &NodeId| {
+            let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
+            (caught_up || planted(Bug::LearnerPromotedBehind))
+                && self.is_alive(*node)
+                && !self.leaving.contains(node)
+        };
+        let mut candidates: Vec<NodeId> = self.learners.iter().copied().filter(could).collect();
+        candidates.sort_by_key(|node| (self.crowd(&voters, *node), *node));
+        candidates
+    }
+
+    /// The voter that can be spared best, besides this node.
+    fn worst(&self) -> Option<NodeId> {
+        let others = self.voters.iter().copied().filter(|voter| *voter != self.own);
+        others.max_by_key(|node| (!self.is_alive(*node), self.crowd(&self.voters, *node), *node))
+    }
+
+    /// Whether what is alive can still decide after this change, and while it is made.
+    fn is_safe(&self, change: &VotingChange) -> bool {
+        if planted(Bug::VoterRemovedBelowQuorum) {
+            return true;
+        }
+        let mut after = self.voters.clone();
+        for (node, part) in &change.steps {
+            match part {
+                Part::Voter => after.insert(*node),
+                Part::Learner | Part::Gone => after.remove(node),
+            };
+        }
+        let decides = |voters: &BTreeSet<NodeId>| {
+            let alive = voters.iter().filter(|node| self.is_heard(**node)).count();
+            2 * alive > voters.len()
+        };
+        !after.is_empty() && decides(&after) && decides(&self.voters)
+    }
+
+    /// A change, if it is safe.
+    fn vote(&self, steps: impl IntoIterator<Item = (NodeId, Part)>) -> Option<Action> {
+        let change = VotingChange::of(steps);
+        (!change.steps.is_empty() && self.is_safe(&change)).then_some(Action::Vote(change))
+    }
+
+    /// Whether another one, which was a member elsewhere, tells that it is at this member's address.
+    fn was_moved_to(&self, member: &Member) -> bool {
+        let moved = |(node, told): (&NodeId, &Member)| {
+            let before = self.roster.get(*node).filter(|_| self.is_member(*node));
+            *node != member.node
+                && told.address == member.address
+                && before.is_some_and(|before| before.member.address != told.address)
+        };
+        self.wishes.iter().any(moved)
+    }
+
+    /// The member whose place this one takes: of the same address or uid.
+    fn replaces(&self, new: &Member) -> Option<NodeId> {
+        let same =
+            |old: &&Member| old.node != new.node && (old.is_at(&new.address) || old.uid == new.uid);
+        self.roster.members().find(same).map(|old| old.node)
+    }
+}
+
+/// The next thing that a leader does about the members, if there is any.
+pub(crate) fn plan(view: &View, keeping: &Keeping) -> Option<Action> {
+    configure(view)
+        .or_else(|| admit(view))
+        .or_else(|| replace(view))
+        .or_else(|| let_go(view))
+        .or_else(|| demote(view, keeping))
+        .or_else(|| relieve(view, keeping))
+        .or_else(|| promote(view, keeping))
+        .or_else(|| spread(view))
+        .or_else(|| forget(view, keeping))
+}
+
+/// The roster follows the members, and what they tell of themselves.
+fn configure(view: &View) -> Option<Action> {
+    let mut seats: Vec<Seat> = Vec::new();
+    for seat in &view.roster.seats {
+        let node = seat.member.node;
+        // Who is put down before it is a member stays only as long as it wants to be one.
+        if view.is_member(node) || view.wishes.contains_key(&node) {
+            let mut member = view.wishes.get(&node).unwrap_or(&seat.member).clone();
+            // Where another member has moved to, this one is not any more. Where it is it will tell.
+            if !view.wishes.contains_key(&node) && view.was_moved_to(&member) {
+                member.address.clear();
+            }
+            seats.push(Seat { member, votes: view.voters.contains(&node) });
+        }
+    }
+    for (node, member) in &view.wishes {
+        if view.roster.get(*node).is_none() && seats.len() < MEMBERS_MAX {
+            let old = view.replaces(member);
+            // Two of one address or uid: the older one is alive, so that one of them is a copy.
+            let alive = |old: NodeId| view.is_alive(old) && !planted(Bug::LivingReplaced);
+            if old.is_some_and(|old| view.is_member(old) && alive(old)) {
+                continue;
+            }
+            seats.push(Seat { member: member.clone(), votes: view.voters.contains(node) });
+        }
+    }
+    seats.sort_unstable_by_key(|seat| seat.member.node);
+    (seats != view.roster.seats).then_some(Action::Configure(seats))
+}
+
+/// Who is put down and wants to be a member becomes a learner.
+fn admit(view: &View) -> Option<Action> {
+    let wanted = view.wishes.keys().find(|node| {
+        view.roster.get(**node).is_some() && !view.is_member(**node) && !view.leaving.contains(node)
+    })?;
+    let part = if planted(Bug::JoinsAsVoter) { Part::Voter } else { Part::Learner };
+    view.vote([(*wanted, part)])
+}
+
+/// A newer member takes the place of the one that it was.
+fn replace(view: &View) -> Option<Action> {
+    for old in view.voters.iter().chain(&view.learners).copied() {
+        let Some(seat) = view.roster.get(old) else { continue };
+        if view.is_alive(old) && !planted(Bug::LivingReplaced) {
+            continue;
+        }
+        let took = |new: &&Member| {
+            new.node != old
+                && view.is_member(new.node)
+                && view.is_alive(new.node)
+                && (seat.member.is_at(&new.address) || new.uid == seat.member.uid)
+        };
+        let Some(new) = view.roster.members().find(took).map(|member| member.node) else {
+            continue;
+        };
+        let action = if !view.voters.contains(&old) {
+            view.vote([(old, Part::Gone)])
+        } else if view.voters.contains(&new) {
+            view.vote([(old, Part::Learner)])
+        } else if view.candidates(&BTreeSet::new()).contains(&new) {
+            // Not gone at once: see `let_go`.
+            view.vote([(old, Part::Learner), (new, Part::Voter)])
+        } else {
+            None
+        };
+        if action.is_some() {
+            return action;
+        }
+    }
+    None
+}
+
+fn let_go(view: &View) -> Option<Action> {
+    let leaver = view.leaving.iter().copied().find(|node| view.is_member(*node))?;
+    if view.learners.contains(&leaver) {
+        return view.vote([(leaver, Part::Gone)]);
+    }
+    if leaver == view.own {
+        let another = view.voters.iter().any(|voter| *voter != leaver && view.is_alive(*voter));
+        if another {
+            return Some(Action::HandOver);
+        }
+        // A learner must vote before this node can go.
+        let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
+        return view.vote([(heir, Part::Voter)]);
+    }
+    // A member acts by those changes that it knows to be committed, and after a crash it may not know
+    // of the last. So that the leaver's vote is not needed any more when it has gone, it loses that
+    // by a change of its own, which is known to be committed wherever the next one is on disk.
+    if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
+        return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
+    }
+    (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
+}
+
+fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
+    if view.voters.len() <= keeping.max_voters {
+        return None;
+    }
+    view.vote([(view.worst()?, Part::Learner)])
+}
+
+/// A voter that has been silent for long hands its vote to a learner.
+fn relieve(view: &View, keeping: &Keeping) -> Option<Action> {
+    let silent = |voter: &&NodeId| view.silent_for(**voter, keeping.replace_after);
+    let dead = *view.voters.iter().find(silent)?;
+    let heir = view.candidates(&BTreeSet::from([dead])).into_iter().next()?;
+    view.vote([(dead, Part::Learner), (heir, Part::Voter)])
+}
+
+/// As many voters as there may be, in an odd number.
+///
+/// Not while one of them is silent: it would stay one of them for ever if nobody were left to vote in
+/// its place.
+fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
+    if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
+        return None;
+    }
+    let candidates = view.candidates(&BTreeSet::new());
+    let voters = view.voters.len();
+    let most = (voters + candidates.len()).min(keeping.max_voters);
+    let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
+    let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
+    // One zone after the other: each promotion changes which one is the best next.
+    let mut view = view.clone();
+    let mut steps = Vec::new();
+    let whole = view.clone();
+    for _ in 0..more {
+        let next = view.candidates(&BTreeSet::new()).into_iter().next()?;
+        view.learners.remove(&next);
+        view.voters.insert(next);
+        steps.push((next, Part::Voter));
+    }
+    whole.vote(steps)
+}
+
+/// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of the
+/// two come nearer to each other each time, so that this ends.
+fn spread(view: &View) -> Option<Action> {
+    if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
+        return None;
+    }
+    let heir = view.candidates(&BTreeSet::new()).into_iter().next()?;
+    let worst = view.worst()?;
+    let (few, many) = (view.crowd(&view.voters, heir), view.crowd(&view.voters, worst));
+    (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()
+}
+
+/// A learner that was silent for very long is not a member any more. One of which nothing is put down
+/// (it has left since a time when members were not) has no place that a newer one could take, and goes
+/// sooner.
+fn forget(view: &View, keeping: &Keeping) -> Option<Action> {
+    let patience = |learner: NodeId| match view.roster.get(learner) {
+        Some(_) => keeping.replace_after.saturating_mul(FORGET_FACTOR),
+        None => keeping.replace_after,
+    };
+    let is_lost = |learner: &&NodeId| view.silent_for(**learner, patience(**learner));
+    let lost = view.learners.iter().find(is_lost)?;
+    view.vote([(*lost, Part::Gone)])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::planted::plant;
+
+    const KEEPING: Keeping = Keeping { max_voters: 5, replace_after: Duration::from_secs(60) };
+    const ALIVE: Sight = Sight { silent: Duration::ZERO, heard: true, caught_up: true };
+
+    fn dead_for(seconds: u64) -> Sight {
+        Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
+    }
+
+    /// Node 1 leads.
+    fn view(voters: &[NodeId], learners: &[NodeId]) -> View {
+        let all = || voters.iter().chain(learners);
+        let seats = all().map(|node| Seat {
+            member: Member::new(*node, format!("node-{node}:1")),
+            votes: voters.contains(node),
+        });
+        View {
+            own: 1,
+            voters: voters.iter().copied().collect(),
+            learners: learners.iter().copied().collect(),
+            sights: all().filter(|node| **node != 1).map(|node| (*node, ALIVE)).collect(),
+            roster: Roster::new(seats.collect()),
+            ..View::default()
+        }
+    }
+
+    fn vote(steps: &[(NodeId, Part)]) -> Option<Action> {
+        Some(Action::Vote(VotingChange::of(steps.iter().copied())))
+    }
+
+    #[test]
+    fn voters_are_as_many_as_they_may_be_and_odd() {
+        let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &KEEPING);
+        assert_eq!(plan(&[1], &[]), None);
+        assert_eq!(plan(&[1], &[2]), None);
+        assert_eq!(plan(&[1], &[2, 3]), vote(&[(2, Part::Voter), (3, Part::Voter)]));
+        assert_eq!(plan(&[1, 2], &[3]), vote(&[(3, Part::Voter)]));
+        assert_eq!(plan(&[1, 2, 3], &[4]), None);
+        assert_eq!(plan(&[1, 2, 3, 4], &[5]), vote(&[(5, Part::Voter)]));
+        assert_eq!(plan(&[1, 2, 3, 4, 5], &[6, 7, 8]), None);
+        assert_eq!(plan(&[1, 2, 3, 4, 5, 6], &[]), vote(&[(6, Part::Learner)]));
+    }
+
+    #[test]
+    fn voters_are_spread_over_zones() {
+        let mut view = view(&[1, 2, 3], &[4, 5, 6]);
+        for seat in &mut view.roster.seats {
+            let node = seat.member.node;
+            seat.member.zone =
+                if [1, 2, 4, 5].contains(&node) { "east" } else { "west" }.to_owned();
+        }
+        // The second one counts with the first.
+        assert_eq!(plan(&view, &KEEPING), vote(&[(6, Part::Voter), (4, Part::Voter)]));
+    }
+
+    #[test]
+    fn votes_move_to_a_zone_that_has_fewer_by_two() {
+        let mut view = view(&[1, 2, 3], &[4, 5]);
+        let zones = ["east", "east", "east", "west", ""];
+        for (seat, zone) in view.roster.seats.iter_mut().zip(zones) {
+            seat.member.zone = zone.to_owned();
+        }
+        let keeping = Keeping { max_voters: 3, ..KEEPING };
+        // Who names no zone is in one of its own.
+        assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (4, Part::Voter)]));
+        view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
+        assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (5, Part::Voter)]));
+        view.sights.insert(2, dead_for(2));
+        assert_eq!(plan(&view, &keeping), None);
+        view.sights.insert(2, ALIVE);
+        view.voters = BTreeSet::from([1, 2, 5]);
+        view.learners = BTreeSet::from([3, 4]);
+        view.sights.insert(4, ALIVE);
+        view.roster.seats.iter_mut().for_each(|seat| {
+            seat.votes = [1, 2, 5].contains(&seat.member.node);
+        });
+        assert_eq!(plan(&view, &keeping), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+    }
+
+    #[test]
+    fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
+        let mut view = view(&[1, 2, 3], &[4]);
+        view.sights.insert(2, dead_for(59));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, dead_for(60));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
+        assert_eq!(plan(&view, &KEEPING), None);
+    }
+
+    #[test]
+    fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
+        let mut view = view(&[1, 2, 3], &[4]);
+        view.sights.insert(4, dead_for(599));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(4, dead_for(600));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+        view.roster.seats.retain(|seat| seat.member.node != 4);
+        view.sights.insert(4, dead_for(59));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(4, dead_for(60));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+    }
+
+    /// With all learners promoted, a dead voter would stay: its vote is the first that they take.
+    #[test]
+    fn learners_take_the_votes_of_the_dead_before_they_are_more() {
+        let mut view = view(&[1, 2, 3], &[4, 5]);
+        view.sights.insert(2, dead_for(2));
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, dead_for(60));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+    }
+
+    #[test]
+    fn a_change_that_could_stop_everything_is_not_made() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, dead_for(1));
+        view.leaving.insert(3);
+        // Two would be left, of which one is dead.
+        assert_eq!(plan(&view, &KEEPING), None);
+        plant(Some(Bug::VoterRemovedBelowQuorum));
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+        plant(None);
+    }
+
+    /// A new leader takes nobody for dead for what it did not listen for, and nobody for alive.
+    #[test]
+    fn who_was_not_heard_of_yet_is_not_counted_on() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, Sight { heard: false, ..ALIVE });
+        view.leaving.insert(3);
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, ALIVE);
+        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+    }
+
+    #[test]
+    fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.leaving.insert(1);
+        assert_eq!(plan(&view, &KEEPING), Some(Action::HandOver));
+        let mut view = super::tests::view(&[1], &[2]);
+        view.leaving.insert(1);
+        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Voter)]));
+    }
+
+    /// Two instances that change their addresses with each other, one after the other: the one that is
+    /// back takes the other's place on the network, and not in the cluster.
+    #[test]
+    fn who_moves_to_a_silent_member_s_address_does_not_take_its_place() {
+        let mut view = view(&[1, 2, 3], &[]);
+        view.sights.insert(2, dead_for(2));
+        view.wishes.insert(3, Member::new(3, "node-2:1"));
+        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+            panic!("its new address is put down");
+        };
+        view.roster = Roster { seats };
+        let address = |view: &View, node| view.roster.get(node).unwrap().member.address.clone();
+        assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
+        view.wishes.clear();
+        assert_eq!(plan(&view, &KEEPING), None);
+        view.sights.insert(2, ALIVE);
+        view.wishes.insert(2, Member::new(2, "node-3:1"));
+        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+            panic!("its new address is put down");
+        };
+        view.roster = Roster { seats };
+        assert_eq!((address(&view, 2), address(&view, 3)), ("node-3:1".into(), "node-2:1".into()));
+    }
+
+    fn views() -> impl Strategy<Value = View> {
+        let seconds = prop_oneof![3 => Just(0u64), 1 => 1..1000u64];
+        let sights = vec((seconds, any::<bool>()), 10);
+        let wishes = vec((1..14u64, 1..14u64), 0..4);
+        let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
+        let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
+        (parts, sights, (wishes, zones), btree_set(1..12u64, 0..3)).prop_map(
+            |((mut voters, learners), sights, (wishes, zones), leaving)| {
+                voters.insert(1);
+                let voters: Vec<NodeId> = voters.into_iter().collect();
+                let learners: Vec<NodeId> =
+                    learners.into_iter().filter(|node| !voters.contains(node)).collect();
+                let mut view = view(&voters, &learners);
+                for (node, sight) in &mut view.sights {
+                    let (seconds, caught_up) = sights[*node as usize];
+                    let silent = Duration::from_secs(seconds);
+                    let heard = seconds == 0;
+                    *sight = Sight { silent, heard, caught_up: caught_up && heard };
+                }
+                for seat in &mut view.roster.seats {
+                    seat.member.zone = zones[seat.member.node as usize].to_owned();
+                }
+                let wish = |(node, at)| {
+                    let zone = zones[node as usize].to_owned();
+                    (node, Member { zone, ..Member::new(node, format!("node-{at}:1")) })
+                };
+                view.wishes = wishes.into_iter().map(wish).collect();
+                view.leaving = leaving;
+                view
+            },
+        )
+    }
+
+    /// Unless something else comes first: that not all are there.
+    fn is_spread(view: &View) -> bool {
+        let mut voters: BTreeMap<&str, usize> = BTreeMap::new();
+        for seat in view.roster.seats.iter().filter(|seat| view.voters.contains(&seat.member.node))
+        {
+            *voters.entry(&seat.member.zone).or_default() += 1;
+        }
+        let most = voters.iter().filter(|(zone, _)| !zone.is_empty()).map(|(_, count)| *count);
+        let most = most.max().unwrap_or(0);
+        let could = |seat: &&Seat| {
+            let node = seat.member.node;
+            view.learners.contains(&node)
+                && view.sights.get(&node).is_some_and(|sight| sight.caught_up)
+                && !view.leaving.contains(&node)
+        };
+        let fewest = view.roster.seats.iter().filter(could).map(|seat| match &*seat.member.zone {
+            "" => 0,
+            zone => voters.get(zone).copied().unwrap_or(0),
+        });
+        let all = view.voters.iter().all(|voter| view.is_alive(*voter));
+        !all || fewest.min().is_none_or(|fewest| most < fewest + 2)
+    }
+
+    fn decides(view: &View, voters: &BTreeSet<NodeId>) -> bool {
+        let alive = voters.iter().filter(|node| view.is_alive(**node)).count();
+        alive > voters.len() / 2
+    }
+
+    proptest! {
+        #[test]
+        fn no_plan_does_what_may_never_be_done(view in views()) {
+            let action = plan(&view, &KEEPING);
+            if let Some(Action::Vote(change)) = &action {
+                let mut after = view.voters.clone();
+                for (node, part) in &change.steps {
+                    let was = view.voters.contains(node);
+                    match part {
+                        Part::Voter => {
+                            let level = view.sights.get(node).is_some_and(|sight| sight.caught_up);
+                            prop_assert!(was || level, "{node} votes before it has the log");
+                            after.insert(*node);
+                        }
+                        Part::Learner | Part::Gone => {
+                            prop_assert!(*node != view.own, "the leader itself");
+                            after.remove(node);
+                        }
+                    }
+                    prop_assert!(view.is_member(*node) || view.roster.get(*node).is_some());
+                    if *part == Part::Gone && !view.leaving.contains(node) {
+                        prop_assert!(!view.is_alive(*node), "{node} is alive and stays");
+                    }
+                }
+                prop_assert!(decides(&view, &view.voters), "nobody could decide on it");
+                prop_assert!(decides(&view, &after), "nobody could decide after it");
+                prop_assert!(change.steps.len() <= KEEPING.max_voters);
+            }
+        }
+
+        /// Whatever it starts from, it comes to an end, in which there is nothing left to do.
+        #[test]
+        fn plans_come_to_an_end(mut view in views()) {
+            for _ in 0..100 {
+                match plan(&view, &KEEPING) {
+                    None => {
+                        prop_assert!(is_spread(&view), "{view:?}");
+                        return Ok(());
+                    }
+                    Some(Action::HandOver) => {
+                        let voters = view.voters.clone();
+                        let next = voters.into_iter().find(|node| {
+                            *node != view.own && view.is_alive(*node)
+                        });
+                        let next = next.expect("it is handed over to somebody");
+                        view.sights.remove(&next);
+                        view.sights.insert(view.own, ALIVE);
+                        view.own = next;
+                    }
+                    Some(Action::Configure(seats)) => view.roster = Roster { seats },
+                    Some(Action::Vote(change)) => {
+                        for (node, part) in change.steps {
+                            view.voters.remove(&node);
+                            view.learners.remove(&node);
+                            match part {
+                                Part::Voter => drop(view.voters.insert(node)),
+                                Part::Learner => drop(view.learners.insert(node)),
+                                Part::Gone => {
+                                    view.wishes.remove(&node);
+                                }
+                            }
+                            if part != Part::Gone && node != view.own {
+                                view.sights.entry(node).or_insert(ALIVE);
+                            }
+                        }
+                    }
+                }
+            }
+            prop_assert!(false, "there is always something left to do");
+        }
+    }
+}

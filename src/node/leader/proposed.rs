@@ -1,0 +1,64 @@
+//! The batches that this node has proposed as the leader, until it applies them: it need not decode
+//! what it has encoded.
+//!
+//! Every other replica applies what it decodes, so both must be the same. In tests and in the
+//! simulator each batch is decoded all the same, and compared.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::Entry;
+
+use crate::machine::command::Batch;
+
+#[derive(Debug, Default)]
+pub(in crate::node) struct Proposed {
+    /// By index and term, in the order of the log.
+    batches: VecDeque<(u64, u64, Batch)>,
+}
+
+impl Proposed {
+    pub(in crate::node) fn push(&mut self, index: u64, term: u64, batch: Batch) {
+        self.batches.push_back((index, term, batch));
+    }
+
+    /// The batch in this entry, if this node has proposed it in the present term.
+    pub(in crate::node) fn take(&mut self, entry: &Entry) -> Option<Batch> {
+        while self.batches.front().is_some_and(|(index, _, _)| *index < entry.index) {
+            self.batches.pop_front();
+        }
+        let (index, term, _) = self.batches.front()?;
+        if (*index, *term) != (entry.index, entry.term) {
+            return None;
+        }
+        let (_, _, batch) = self.batches.pop_front()?;
+        #[cfg(any(test, feature = "simulator"))]
+        assert_eq!(Batch::decode(&entry.data).as_ref(), Ok(&batch), "decoded, it is another batch");
+        Some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(time: u64) -> Batch {
+        Batch { time, requests: Vec::new() }
+    }
+
+    fn entry(index: u64, term: u64, batch: &Batch) -> Entry {
+        Entry { index, term, data: batch.encode().into(), ..Entry::default() }
+    }
+
+    #[test]
+    fn a_batch_belongs_to_one_index_of_one_term() {
+        let mut proposed = Proposed::default();
+        for index in [4, 5, 7, 8] {
+            proposed.push(index, 2, batch(index));
+        }
+        assert_eq!(proposed.take(&entry(3, 2, &batch(3))), None);
+        assert_eq!(proposed.take(&entry(5, 2, &batch(5))), Some(batch(5)));
+        assert_eq!(proposed.take(&entry(5, 2, &batch(5))), None);
+        assert_eq!(proposed.take(&entry(7, 3, &batch(70))), None, "another leader's");
+        assert_eq!(proposed.take(&entry(8, 2, &batch(8))), Some(batch(8)));
+    }
+}

@@ -1,0 +1,98 @@
+//! Changes of who votes, as entries of the log.
+
+use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
+use serde::{Deserialize, Serialize};
+
+use crate::types::membership::{MEMBERS_MAX, NodeId};
+
+/// What becomes of a node in a change of who votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Part {
+    Voter,
+    Learner,
+    /// Not a member any more.
+    Gone,
+}
+
+/// A change of who votes, as one entry of the log. Of more than one step, it is made by joint
+/// consensus (Raft thesis, section 4.3), which is left by the change without any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VotingChange {
+    pub(crate) steps: Vec<(NodeId, Part)>,
+}
+
+impl VotingChange {
+    pub(crate) fn of(steps: impl IntoIterator<Item = (NodeId, Part)>) -> VotingChange {
+        VotingChange { steps: steps.into_iter().collect() }
+    }
+
+    /// An entry's data. That of the change without any step is empty, as raft-rs makes it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        if self.steps.is_empty() {
+            return Vec::new();
+        }
+        postcard::to_extend(self, Vec::new())
+            .expect("encoding to a Vec fails only for types that have no length, and none is used")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<VotingChange, String> {
+        if bytes.is_empty() {
+            return Ok(VotingChange::default());
+        }
+        let change: VotingChange = match postcard::take_from_bytes(bytes) {
+            Ok((change, [])) => change,
+            Ok((_, rest)) => return Err(format!("{} bytes too many", rest.len())),
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut nodes: Vec<NodeId> = change.steps.iter().map(|(node, _)| *node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if nodes.is_empty() || nodes.len() != change.steps.len() || nodes.first() == Some(&0) {
+            return Err("a change of nobody, of node 0, or twice of the same".to_owned());
+        }
+        if nodes.len() > MEMBERS_MAX {
+            return Err("a change of too many".to_owned());
+        }
+        Ok(change)
+    }
+
+    pub(crate) fn to_raft(&self) -> eraftpb::ConfChangeV2 {
+        let mut change = eraftpb::ConfChangeV2::default();
+        let steps = self.steps.iter().map(|(node, part)| {
+            let mut step = ConfChangeSingle { node_id: *node, ..ConfChangeSingle::default() };
+            step.set_change_type(match part {
+                Part::Voter => ConfChangeType::AddNode,
+                Part::Learner => ConfChangeType::AddLearnerNode,
+                Part::Gone => ConfChangeType::RemoveNode,
+            });
+            step
+        });
+        change.set_changes(steps.collect::<Vec<_>>().into());
+        change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_decoded_as_it_was_encoded_and_nothing_else_is() {
+        let change = VotingChange::of([(7, Part::Voter), (8, Part::Gone), (9, Part::Learner)]);
+        assert_eq!(VotingChange::decode(&change.encode()), Ok(change.clone()));
+        assert!(VotingChange::default().encode().is_empty());
+        assert_eq!(VotingChange::decode(&[]), Ok(VotingChange::default()));
+        for bad in [
+            VotingChange::of([(7, Part::Voter), (7, Part::Gone)]),
+            VotingChange::of([(0, Part::Voter)]),
+            VotingChange::of((1..100).map(|node| (node, Part::Voter))),
+        ] {
+            assert!(VotingChange::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+        let mut long = change.encode();
+        long.push(0);
+        assert!(VotingChange::decode(&long).is_err());
+        assert!(VotingChange::decode(&[0]).is_err());
+        assert_eq!(change.to_raft().get_changes().len(), 3);
+    }
+}

@@ -1,0 +1,96 @@
+//! Comparing the state hashes of the replicas.
+//!
+//! All replicas that applied the same entries have the same state, and so the
+//! same hash. Each node tells the others its hash at the same few indexes. A
+//! node that finds itself alone against a majority has diverged, by a broken
+//! disk, memory or build, and stops before it hands on what it has.
+
+use std::collections::BTreeMap;
+
+use crate::types::membership::NodeId;
+
+/// Hashes are exchanged at the multiples of this index.
+pub(crate) const EVERY: u64 = 1024;
+
+/// What is further ahead is not remembered: nobody's hash of it is needed by then.
+pub(crate) const AHEAD_MAX: u64 = EVERY * KEPT as u64;
+
+/// How many indexes are remembered, the newest ones.
+const KEPT: usize = 8;
+
+#[derive(Debug, Default)]
+pub(crate) struct Hashes {
+    at: BTreeMap<u64, BTreeMap<NodeId, u64>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Agree,
+    /// Somebody disagrees, and it is not settled who is wrong.
+    Disagree,
+    /// A majority of the voters agree with each other and not with this node.
+    Diverged,
+}
+
+impl Hashes {
+    /// Notes a hash and compares all that are known at this index.
+    pub(crate) fn note(
+        &mut self,
+        index: u64,
+        of: NodeId,
+        hash: u64,
+        own: NodeId,
+        voters: &[NodeId],
+    ) -> Verdict {
+        if !index.is_multiple_of(EVERY) {
+            return Verdict::Agree;
+        }
+        self.at.entry(index).or_default().insert(of, hash);
+        while self.at.len() > KEPT {
+            self.at.pop_first();
+        }
+        let Some(known) = self.at.get(&index) else {
+            return Verdict::Agree;
+        };
+        let Some(ours) = known.get(&own) else {
+            return Verdict::Agree;
+        };
+        if known.values().all(|hash| hash == ours) {
+            return Verdict::Agree;
+        }
+        let votes = |hash: u64| {
+            known.iter().filter(|(id, other)| voters.contains(id) && **other == hash).count()
+        };
+        let others = known.values().filter(|hash| *hash != ours);
+        if others.map(|hash| votes(*hash)).any(|count| count * 2 > voters.len()) {
+            Verdict::Diverged
+        } else {
+            Verdict::Disagree
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_against_a_majority_has_diverged() {
+        let mut hashes = Hashes::default();
+        let voters = [1, 2, 3];
+        let mut note = |of, hash| hashes.note(1024, of, hash, 1, &voters);
+        assert_eq!(note(2, 7), Verdict::Agree);
+        assert_eq!(note(1, 8), Verdict::Disagree);
+        assert_eq!(note(4, 7), Verdict::Disagree);
+        assert_eq!(note(3, 7), Verdict::Diverged);
+    }
+
+    #[test]
+    fn the_majority_does_not_stop() {
+        let mut hashes = Hashes::default();
+        for (of, hash) in [(1, 7), (2, 7), (3, 8)] {
+            assert_ne!(hashes.note(2048, of, hash, 1, &[1, 2, 3]), Verdict::Diverged);
+        }
+        assert_eq!(hashes.note(5, 2, 1, 1, &[1, 2, 3]), Verdict::Agree);
+    }
+}

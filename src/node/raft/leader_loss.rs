@@ -1,0 +1,132 @@
+//! What a follower does when its connection to the leader has ended.
+//!
+//! A killed process closes its sockets at once, long before an election timeout
+//! would notice its silence. So a follower whose connection to the leader has
+//! ended forgets the leader and holds a pre-vote. That is safe, whatever the
+//! reason was: followers that still hear from the leader refuse a pre-vote
+//! (Raft thesis, 9.6), and a leader that is alive is followed again as soon as
+//! it sends something.
+//!
+//! The followers take turns, one a tick, so that they do not split the votes:
+//! the first at once, and each again when the others have not heard of the loss
+//! yet. After a few turns the usual election timeouts go on alone.
+
+use crate::node::Node;
+use crate::types::membership::NodeId;
+
+/// How many turns each follower has.
+const TURNS: usize = 3;
+
+/// A leader whose connection has ended.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::node) struct LeaderLoss {
+    leader: NodeId,
+    ticks: usize,
+}
+
+impl Node {
+    /// The connection to a peer has ended, or could not be made.
+    pub(in crate::node) fn connection_lost(&mut self, peer: NodeId) -> Result<(), String> {
+        let raft = &mut self.raw.raft;
+        if peer != raft.leader_id || peer == self.id {
+            return Ok(());
+        }
+        raft.leader_id = 0;
+        self.leader_loss = Some(LeaderLoss { leader: peer, ticks: 0 });
+        self.hasten_election()
+    }
+
+    /// Campaigns if it is this node's turn. Called when the leader is lost, and at each tick.
+    pub(in crate::node) fn hasten_election(&mut self) -> Result<(), String> {
+        let Some(LeaderLoss { leader, ticks }) = self.leader_loss.take() else {
+            return Ok(());
+        };
+        let raft = &self.raw.raft;
+        let mut voters: Vec<NodeId> = self.raw.store().conf_state().voters.clone();
+        voters.retain(|voter| *voter != leader);
+        voters.sort_unstable();
+        let place = voters.iter().position(|voter| *voter == self.id);
+        let (Some(place), 0, false) = (place, raft.leader_id, crate::node::raft_leads(&self.raw))
+        else {
+            return Ok(());
+        };
+        if ticks % voters.len() == place && self.may_campaign() {
+            self.raw.campaign().map_err(|error| format!("Raft does not campaign: {error}"))?;
+        }
+        if ticks + 1 < TURNS * voters.len() {
+            self.leader_loss = Some(LeaderLoss { leader, ticks: ticks + 1 });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::node::ELECTION_TICKS;
+    use crate::node::io::{Input, Problem};
+    use crate::node::tests::harness::{Cluster, HEARTBEAT};
+    use crate::types::membership::NodeId;
+
+    fn lose(cluster: &mut Cluster, leader: NodeId, at: &[NodeId]) {
+        for follower in at {
+            let problem = Problem { reason: "reset".to_owned(), refused: false };
+            cluster.input(*follower, Input::Unreachable { peer: leader, problem });
+            cluster.settle();
+        }
+    }
+
+    fn followers(leader: NodeId) -> Vec<NodeId> {
+        (1..=3).filter(|id| *id != leader).collect()
+    }
+
+    #[test]
+    fn the_followers_of_a_killed_leader_do_not_wait_for_an_election_timeout() {
+        for first in [0, 1] {
+            let mut cluster = Cluster::new(3);
+            let leader = cluster.elect();
+            let mut followers = followers(leader);
+            followers.rotate_left(first);
+            cluster.kill(leader);
+            lose(&mut cluster, leader, &followers);
+            let mut ticks = 0;
+            while cluster.leader().is_none() {
+                cluster.advance(HEARTBEAT);
+                ticks += 1;
+                assert!(ticks < ELECTION_TICKS / 2, "no leader after {ticks} ticks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_follower_that_alone_loses_its_connection_disturbs_nobody() {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        let term = cluster.node(leader).status().term;
+        for follower in followers(leader) {
+            lose(&mut cluster, leader, &[follower]);
+            cluster.advance(HEARTBEAT * 3 * ELECTION_TICKS as u32);
+            assert_eq!(cluster.leader(), Some(leader));
+            let status = cluster.node(follower).status();
+            assert_eq!((status.term, status.leader), (term, Some(leader)));
+        }
+    }
+
+    /// The first to notice asks while the others still follow the dead leader, and refuse.
+    #[test]
+    fn followers_that_hear_of_the_loss_later_are_asked_again() {
+        let mut cluster = Cluster::new(5);
+        let leader = cluster.elect();
+        cluster.kill(leader);
+        let others: Vec<NodeId> = (1..=5).filter(|id| *id != leader).collect();
+        lose(&mut cluster, leader, &others[..1]);
+        cluster.advance(HEARTBEAT * 3);
+        assert_eq!(cluster.leader(), None, "the others still follow the one that was killed");
+        lose(&mut cluster, leader, &others[1..]);
+        let mut ticks = 0;
+        while cluster.leader().is_none() {
+            cluster.advance(HEARTBEAT);
+            ticks += 1;
+            assert!(ticks < ELECTION_TICKS, "no leader after {ticks} ticks");
+        }
+    }
+}

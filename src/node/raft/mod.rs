@@ -1,0 +1,17 @@
+//! Raft, as this node runs it: the log in memory, what raft-rs wants done after each step, and what
+//! stands between raft-rs and the network.
+
+pub(crate) mod configuration;
+pub(crate) mod divergence;
+pub(crate) mod guard;
+pub(crate) mod leader_loss;
+pub(crate) mod log;
+pub(crate) mod logger;
+pub(crate) mod quorum_loss;
+pub(crate) mod ready;
+pub(crate) mod snapshot_transfer;
+
+/// Where the numbers of a term begin: no two terms of a node have one in common.
+pub(crate) fn numbers_of(term: u64) -> u64 {
+    term << 24
+}

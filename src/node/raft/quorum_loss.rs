@@ -1,0 +1,132 @@
+//! What is missing where there is no leader, in words for people.
+//!
+//! A member knows which voters it does not reach. An instance that wants to join knows nothing, so
+//! each member that it asks answers with that ([`PeerMessage::NoLeader`]) while there is no leader
+//! that could take it in. Whoever asks to join has no data: one that stands at the address of a voter
+//! says that the voter's data is lost, damaged or put aside.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::node::Node;
+use crate::node::io::Time;
+use crate::node::membership::WISH_TIME;
+use crate::node::message::PeerMessage;
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
+
+/// What is known of a cluster without a leader. Everything in it is forgotten when it is not repeated.
+#[derive(Debug, Default)]
+pub(in crate::node) struct QuorumLoss {
+    /// The addresses of instances that asked to join, by their ids.
+    blank: BTreeMap<NodeId, (String, Time)>,
+    /// How many voters there are and which of them are missing, as members have answered.
+    told: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
+}
+
+impl Node {
+    /// One that wants to join came to a node that is not the leader.
+    pub(in crate::node) fn note_blank(&mut self, from: NodeId, member: &Member) {
+        if self.raw.raft.leader_id != 0 {
+            return;
+        }
+        let until = self.now.mono + WISH_TIME;
+        let blank = &mut self.quorum_loss.blank;
+        blank.retain(|_, (_, until)| self.now.mono < *until);
+        if from == member.node && blank.len() < MEMBERS_MAX {
+            blank.insert(member.node, (member.address.clone(), until));
+        }
+        if self.is_member(self.id) {
+            let (voters, missing) = self.voters_missing();
+            let voters = u32::try_from(voters).unwrap_or(u32::MAX);
+            self.effects.messages.push((from, PeerMessage::NoLeader { voters, missing }));
+        }
+    }
+
+    pub(in crate::node) fn take_no_leader(
+        &mut self,
+        from: NodeId,
+        voters: u32,
+        missing: Vec<String>,
+    ) {
+        let until = self.now.mono + WISH_TIME;
+        let told = &mut self.quorum_loss.told;
+        told.retain(|_, (_, _, until)| self.now.mono < *until);
+        if told.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
+            let voters = usize::try_from(voters).unwrap_or(usize::MAX);
+            told.insert(from, (voters, missing, until));
+        }
+    }
+
+    /// How many voters there are, and where those are that this member does not reach.
+    fn voters_missing(&self) -> (usize, Vec<String>) {
+        let conf = self.raw.store().conf_state();
+        let voters: BTreeSet<NodeId> =
+            conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
+        let (roster, _) = self.machine.roster();
+        let missing = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
+        let missing = missing.filter(|(node, _)| voters.contains(node)).map(|(node, _)| {
+            let address = roster.get(*node).map(|seat| seat.member.address.clone());
+            address.filter(|known| !known.is_empty()).unwrap_or_else(|| format!("{node:016x}"))
+        });
+        let missing = missing.collect();
+        (voters.len(), missing)
+    }
+
+    /// The addresses of those that asked to join while there is no leader.
+    pub(in crate::node) fn blank(&self) -> Vec<String> {
+        if self.raw.raft.leader_id != 0 {
+            return Vec::new();
+        }
+        let blank = self.quorum_loss.blank.values().filter(|(_, until)| self.now.mono < *until);
+        let blank: BTreeSet<&String> = blank.map(|(address, _)| address).collect();
+        blank.into_iter().cloned().collect()
+    }
+
+    /// What keeps the cluster from having a leader, as far as this node knows; `None` if there is one,
+    /// or if enough voters are there to elect one.
+    pub(in crate::node) fn quorum_loss(&self) -> Option<String> {
+        if self.raw.raft.leader_id != 0 || self.formation.is_some() {
+            return None;
+        }
+        let now = self.now.mono;
+        let blank = self.blank();
+        let told = self.quorum_loss.told.values().filter(|(_, _, until)| now < *until);
+        let joins = !self.is_member(self.id);
+        let (voters, missing) = if joins {
+            // The one that reaches most of them.
+            match told.min_by_key(|(_, missing, _)| missing.len()) {
+                Some((voters, missing, _)) => (*voters, missing.clone()),
+                None => (0, Vec::new()),
+            }
+        } else {
+            self.voters_missing()
+        };
+        let lost = 2 * (voters - missing.len().min(voters)) <= voters;
+        if !joins && !lost {
+            return None;
+        }
+        let mut parts = Vec::new();
+        if joins {
+            parts.push("this instance has no data and waits for a leader to take it in".to_owned());
+        }
+        if voters > 0 && !missing.is_empty() {
+            let (count, missing) = (missing.len(), missing.join(", "));
+            parts
+                .push(format!("{count} of {voters} voters of the cluster are missing ({missing})"));
+        } else if joins {
+            parts.push("no member of the cluster is reached that still has its data".to_owned());
+        }
+        if !blank.is_empty() {
+            let other = if joins { "other " } else { "" };
+            parts.push(format!(
+                "{other}instances without data are at {}: the data of voters that were there is lost, \
+                 damaged or put aside",
+                blank.join(", ")
+            ));
+        }
+        let mut text = parts.join("; ");
+        if lost && (joins || !blank.is_empty()) {
+            text.push_str("; see docs/recovery.md");
+        }
+        Some(text)
+    }
+}

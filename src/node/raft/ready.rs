@@ -1,0 +1,335 @@
+//! What Raft wants done: messages sent, entries stored and then applied,
+//! snapshots sent and taken.
+//!
+//! raft-rs's contract for a ready round is the documentation of `RawNode`; the
+//! asynchronous form is used, in which the disk comes after.
+
+use raft::SnapshotStatus;
+use raft::eraftpb::{self, MessageType};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::machine::Machine;
+use crate::machine::command::Batch;
+use crate::node::io::DiskOp;
+use crate::node::membership::REMOVED;
+use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::raft::configuration::{Part, VotingChange};
+use crate::node::raft::divergence;
+use crate::node::raft::divergence::Verdict;
+use crate::node::raft::log::{MemLog, Position, changes_voting};
+use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::node::replica::watches::Fired;
+use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
+use crate::node::{Node, Undurable, hard_state, own_hard_state, raft_leads};
+use crate::planted::{Bug, planted, strikes};
+use crate::types::acl::AccessList;
+use crate::types::membership::NodeId;
+use crate::types::version;
+
+impl Node {
+    /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
+    pub(in crate::node) fn ready(&mut self) -> Result<(), String> {
+        let mut ready = self.raw.ready();
+        self.post(ready.take_messages());
+        for read in ready.take_read_states() {
+            self.reads_confirmed(&read.request_ctx, read.index);
+        }
+        let mut disk = None;
+        let mut snapshot = None;
+        if *ready.snapshot() != eraftpb::Snapshot::default() {
+            disk = Some(self.install(&ready)?);
+            snapshot = Some(ready.snapshot().get_metadata().index);
+            self.installing = snapshot;
+        }
+        let store = self.raw.mut_store();
+        store.append(ready.entries());
+        if let Some(hard_state) = ready.hs() {
+            store.set_hard_state(hard_state.clone());
+        }
+        let only_installed = disk.is_some() && ready.entries().is_empty();
+        if ready.must_sync() && !only_installed {
+            let write = LogWrite {
+                hard_state: Some(hard_state(&self.raw)),
+                entries: ready.entries().iter().map(LogEntry::from).collect(),
+            };
+            self.disk_number += 1;
+            disk = Some(self.disk_number);
+            self.effects.disk.push(DiskOp::Write { number: self.disk_number, write });
+        }
+        let messages = ready.take_persisted_messages();
+        let committed = ready.take_committed_entries();
+        self.undurable.push_back(Undurable { ready: ready.number(), disk, snapshot, messages });
+        self.raw.advance_append_async(ready);
+        for peer in std::mem::take(&mut self.failed_transfers) {
+            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+        }
+        self.apply(committed)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Sends what waited for the disk, as far as the disk has got.
+    pub(in crate::node) fn settle(&mut self) {
+        while let Some(first) = self.undurable.front() {
+            let durable = first.disk.is_none_or(|number| number <= self.written);
+            if !durable && !planted(Bug::AckBeforeDurable) {
+                return;
+            }
+            let Some(durable) = self.undurable.pop_front() else {
+                return;
+            };
+            self.post(durable.messages);
+            self.raw.on_persist_ready(durable.ready);
+            if let Some(index) = durable.snapshot {
+                self.raw.advance_apply_to(index);
+                self.installing = self.installing.filter(|newest| *newest != index);
+            }
+        }
+    }
+
+    pub(in crate::node) fn post(&mut self, messages: Vec<eraftpb::Message>) {
+        for message in messages {
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.post_snapshot(&message);
+            } else if let Some(body) = RaftBody::from_raft(&message) {
+                let term = message.term;
+                self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
+            }
+        }
+    }
+
+    /// Raft wants a peer to have a snapshot: the state goes out in chunks.
+    pub(in crate::node) fn post_snapshot(&mut self, message: &eraftpb::Message) {
+        let applied = self.raw.store().applied();
+        let current =
+            raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == applied.index;
+        let is_voter = self.is_voter(message.to);
+        let outgoing = self.leading.as_mut().map(|leading| &mut leading.outgoing);
+        let fits = |outgoing: &&mut Outgoing| is_voter || outgoing.takes_learner(message.to);
+        let Some(outgoing) = outgoing.filter(fits).filter(|_| current) else {
+            // Raft asks for it again when the peer answers the next heartbeat.
+            self.failed_transfers.push(message.to);
+            return;
+        };
+        let mut meta = meta(&self.machine, self.raw.store(), applied);
+        meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
+        let (term, state) = (message.term, self.machine.state());
+        tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
+        self.metrics.snapshots_sent += 1;
+        let messages = outgoing.begin(message.to, term, meta, state, self.now.mono);
+        self.effects.messages.extend(messages.into_iter().map(|part| (message.to, part)));
+    }
+
+    /// Raft has taken the snapshot that was staged: it replaces everything.
+    pub(in crate::node) fn install(&mut self, ready: &raft::Ready) -> Result<u64, String> {
+        let raft_meta = ready.snapshot().get_metadata();
+        let staged = self
+            .staged
+            .take()
+            .filter(|(meta, _)| meta.index == raft_meta.index && meta.term == raft_meta.term);
+        let Some((meta, machine)) = staged else {
+            return Err("Raft restored a snapshot that was not received".to_owned());
+        };
+        tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
+        self.metrics.snapshots_installed += 1;
+        let position = Position { index: meta.index, term: meta.term };
+        let old = self.machine.tree();
+        self.machine = machine;
+        #[cfg(any(test, feature = "simulator"))]
+        if planted(Bug::ResultsLostAtSnapshot) {
+            self.machine.forget_results();
+        }
+        // The disk gets the whole state; deltas count from here.
+        let _ = self.machine.take_dirty();
+        self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
+        self.checkpoint = position;
+        self.checkpoint_at = self.now.mono;
+        self.checkpointing = None;
+        // They have it all from another member, or from this one once they begin anew.
+        self.let_all_go("the member was brought up to date by a snapshot");
+        let mut fired = Fired::default();
+        self.local.identify(&self.machine);
+        let local = &self.local;
+        let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
+        self.watches.fire_net(&old, &self.machine.tree(), may_read, &mut fired);
+        self.tell(fired);
+        self.history.begin_after(self.machine.zxid());
+        self.reconcile_sessions();
+        self.members_changed();
+        self.local.applied();
+        self.disk_number += 1;
+        let number = self.disk_number;
+        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
+        hard_state.commit = hard_state.commit.max(position.index);
+        let state = self.machine.state();
+        self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
+        Ok(number)
+    }
+
+    /// Applies what raft-rs hands out, which is on this member's own disk, and then whatever else
+    /// is committed.
+    pub(in crate::node) fn apply(&mut self, handed_out: Vec<eraftpb::Entry>) -> Result<(), String> {
+        let last = handed_out.last().map(|entry| entry.index);
+        for entry in handed_out {
+            if entry.index > self.raw.store().applied().index {
+                self.apply_entry(&entry)?;
+            }
+        }
+        if let Some(last) = last {
+            self.raw.advance_apply_to(last);
+        }
+        if self.installing.is_none() {
+            for entry in self.raw.store().to_apply(self.raw.raft.raft_log.committed) {
+                self.apply_entry(&entry)?;
+            }
+        }
+        self.local.applied();
+        Ok(())
+    }
+
+    fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
+        let of_voters = changes_voting(entry);
+        if of_voters {
+            self.apply_voting(entry)?;
+        }
+        // A new leader's first entry is empty.
+        else if !entry.data.is_empty() {
+            let proposed = self.leading.as_mut().and_then(|leading| leading.proposed.take(entry));
+            let batch = match proposed {
+                Some(batch) => batch,
+                None => Batch::decode(&entry.data).map_err(|reason| {
+                    format!("entry {} is not readable by this version: {reason}", entry.index)
+                })?,
+            };
+            if batch.version() > self.config.version {
+                return Err(version::too_old(batch.version(), self.config.version));
+            }
+            if !strikes(Bug::EntrySkipped, 97) {
+                self.apply_batch(entry.term, batch);
+            }
+        }
+        let position = Position { index: entry.index, term: entry.term };
+        self.raw.mut_store().set_applied(position);
+        if of_voters && !self.joins && !self.is_member(self.id) {
+            return Err(REMOVED.to_owned());
+        }
+        if entry.index.is_multiple_of(divergence::EVERY) {
+            self.share_hash(entry.index)?;
+        }
+        Ok(())
+    }
+
+    /// From this entry on, others vote.
+    fn apply_voting(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
+        let change = VotingChange::decode(&entry.context)
+            .map_err(|reason| format!("entry {} changes who votes: {reason}", entry.index))?;
+        match self.raw.apply_conf_change(&change.to_raft()) {
+            Ok(voting) => {
+                tracing::info!(index = entry.index, ?change, "who votes has changed");
+                self.raw.mut_store().set_conf_state(voting);
+                self.members_changed();
+                for (node, part) in &change.steps {
+                    if *part == Part::Gone
+                        && let Some(leading) = &mut self.leading
+                    {
+                        leading.members.forget(*node);
+                    }
+                }
+            }
+            // By the members as they are, so that it is the same for all.
+            Err(error) => tracing::warn!(index = entry.index, %error, "a change that cannot be"),
+        }
+        let votes = &self.raw.raft.prs().conf().voters();
+        if raft_leads(&self.raw) && !votes.contains(self.id) {
+            // Only the leader before this one may have meant that. raft-rs would go on leading, and
+            // panic.
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, 0);
+        }
+        Ok(())
+    }
+
+    pub(in crate::node) fn share_hash(&mut self, index: u64) -> Result<(), String> {
+        let hash = self.machine.hash();
+        for (peer, _) in &self.unreachable {
+            self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
+        }
+        self.compare_hash(index, self.id, hash)
+    }
+
+    pub(in crate::node) fn compare_hash(
+        &mut self,
+        index: u64,
+        of: NodeId,
+        hash: u64,
+    ) -> Result<(), String> {
+        let voters = &self.raw.store().conf_state().voters;
+        let near = self.raw.store().applied().index + divergence::AHEAD_MAX;
+        if (of != self.id && !voters.contains(&of)) || index > near {
+            return Ok(());
+        }
+        match self.hashes.note(index, of, hash, self.id, voters) {
+            Verdict::Agree => Ok(()),
+            Verdict::Disagree => {
+                tracing::error!(index, peer = of, "replicas disagree on the state at this index");
+                Ok(())
+            }
+            Verdict::Diverged => Err(format!(
+                "this replica's state at entry {index} is not the majority's: it has diverged"
+            )),
+        }
+    }
+
+    pub(in crate::node) fn maybe_checkpoint(&mut self, applied: Position) {
+        let limits = self.config.log;
+        let entries = applied.index - self.checkpoint.index;
+        let share = checkpoint_share(self.id, self.checkpoint.index);
+        let of = |limit: u64| limit.saturating_mul(share) / SHARE;
+        let age = limits.checkpoint_age * share as u32 / SHARE as u32;
+        let old = self.now.mono >= self.checkpoint_at + age;
+        let due = entries >= of(limits.checkpoint_entries)
+            || (entries > 0 && old)
+            || (entries >= of(limits.retained_entries as u64 / 10)
+                && self.raw.store().bytes() as u64 > of(limits.checkpoint_bytes as u64));
+        if !due || self.checkpointing.is_some() {
+            return;
+        }
+        let (count, bytes) = (limits.retained_entries, limits.retained_bytes);
+        let mut keep_from = self.raw.store().keep_from(applied.index, count, bytes);
+        if planted(Bug::CompactedTooFar) {
+            keep_from = applied.index + 2;
+        }
+        self.metrics.checkpoints += 1;
+        self.checkpoint = applied;
+        self.checkpoint_at = self.now.mono;
+        self.checkpointing = Some(applied.index);
+        self.effects.disk.push(DiskOp::Checkpoint {
+            meta: meta(&self.machine, self.raw.store(), applied),
+            state: self.machine.state(),
+            dirty: self.machine.take_dirty(),
+            keep_from,
+        });
+    }
+}
+
+/// What a snapshot or a checkpoint of the state as it is now stands for.
+pub(in crate::node) fn meta(machine: &Machine, log: &MemLog, at: Position) -> SnapshotMeta {
+    SnapshotMeta {
+        index: at.index,
+        term: at.term,
+        zxid: machine.zxid(),
+        hash: machine.hash(),
+        voting: Voting::from(log.conf_state()),
+    }
+}
+
+/// What a share of a limit is counted in.
+const SHARE: u64 = 1024;
+
+/// How much of the limits a member waits for before its next checkpoint: from three quarters to five
+/// quarters, another share for each member and each time, so that they are not all busy with their
+/// disks at once.
+fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
+    let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
+    SHARE * 3 / 4 + drawn % (SHARE / 2)
+}

@@ -1,0 +1,235 @@
+//! Bringing a lagging peer up to date: the state itself, in chunks.
+//!
+//! Raft says when a peer needs a snapshot; it travels as
+//! [`PeerMessage::SnapshotChunk`]s, a few at a time, and ends with Raft's own
+//! snapshot message, which the receiver steps only once the state has been
+//! put together and its hash found right. Neither side holds more than a few
+//! encoded chunks, and writes go on meanwhile: the state is immutable.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::machine::{Machine, State};
+use crate::node::io::Time;
+use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::raft::numbers_of;
+use crate::node::stored::SnapshotMeta;
+use crate::types::membership::NodeId;
+
+/// How many chunks may be under way to one peer.
+const WINDOW: u32 = 8;
+
+/// To a learner a state is sent only while it goes to fewer peers than this. Each transfer keeps the
+/// state as it was when that began, so that this bounds how much of what was written over stays in
+/// memory, and what all learners together take of the network. The others have their turn when one of
+/// those is done; a voter waits for nobody.
+pub(crate) const LEARNER_TRANSFERS_MAX: usize = 8;
+
+/// The leader's side.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    last_transfer: u64,
+    to: BTreeMap<NodeId, Sending>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    transfer: u64,
+    term: u64,
+    meta: SnapshotMeta,
+    chunks: ChunkWriter,
+    sent: u32,
+    acked: u32,
+    finished: bool,
+    heard: Time,
+}
+
+impl Outgoing {
+    /// Those of a term. Their numbers begin with it, so that none is used twice.
+    pub(crate) fn new(term: u64) -> Outgoing {
+        Outgoing { last_transfer: numbers_of(term), to: BTreeMap::new() }
+    }
+
+    /// Begins to send; whatever was being sent to this peer is given up.
+    pub(crate) fn begin(
+        &mut self,
+        to: NodeId,
+        term: u64,
+        meta: SnapshotMeta,
+        state: State,
+        now: Time,
+    ) -> Vec<PeerMessage> {
+        self.last_transfer += 1;
+        let mut sending = Sending {
+            transfer: self.last_transfer,
+            term,
+            meta,
+            chunks: ChunkWriter::full(state),
+            sent: 0,
+            acked: 0,
+            finished: false,
+            heard: now,
+        };
+        let messages = sending.fill();
+        self.to.insert(to, sending);
+        messages
+    }
+
+    /// Whether a learner may be sent a state now.
+    pub(crate) fn takes_learner(&self, to: NodeId) -> bool {
+        self.to.contains_key(&to) || self.to.len() < LEARNER_TRANSFERS_MAX
+    }
+
+    /// To how many a state is being sent.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.to.len()
+    }
+
+    /// The peer has taken the chunks below `next`. The second value says that it has them all.
+    pub(crate) fn acked(
+        &mut self,
+        from: NodeId,
+        transfer: u64,
+        next: u32,
+        now: Time,
+    ) -> (Vec<PeerMessage>, bool) {
+        let Some(sending) = self.to.get_mut(&from) else {
+            return (Vec::new(), false);
+        };
+        if sending.transfer != transfer || next > sending.sent {
+            return (Vec::new(), false);
+        }
+        sending.acked = sending.acked.max(next);
+        sending.heard = now;
+        if sending.finished && sending.acked == sending.sent {
+            self.to.remove(&from);
+            return (Vec::new(), true);
+        }
+        (sending.fill(), false)
+    }
+
+    /// Gives up what the peer wants no more; whether there was anything.
+    pub(crate) fn abort(&mut self, to: NodeId, transfer: Option<u64>) -> bool {
+        let ours = |sending: &Sending| transfer.is_none_or(|transfer| transfer == sending.transfer);
+        if self.to.get(&to).is_some_and(ours) {
+            return self.to.remove(&to).is_some();
+        }
+        false
+    }
+
+    /// Gives up on the peers not heard of since `since`.
+    pub(crate) fn take_stalled(&mut self, since: Time) -> Vec<NodeId> {
+        let stalled = self.to.iter().filter(|(_, sending)| sending.heard < since);
+        let stalled: Vec<NodeId> = stalled.map(|(to, _)| *to).collect();
+        self.to.retain(|to, _| !stalled.contains(to));
+        stalled
+    }
+}
+
+impl Sending {
+    fn fill(&mut self) -> Vec<PeerMessage> {
+        let mut messages = Vec::new();
+        while !self.finished && self.sent < self.acked + WINDOW {
+            match self.chunks.next() {
+                Some(bytes) => {
+                    messages.push(PeerMessage::SnapshotChunk {
+                        transfer: self.transfer,
+                        number: self.sent,
+                        bytes: Bytes::from(bytes),
+                    });
+                    self.sent += 1;
+                }
+                None => {
+                    self.finished = true;
+                    let (transfer, chunks) = (self.transfer, self.sent);
+                    let body = RaftBody::Snapshot { transfer, chunks, meta: self.meta.clone() };
+                    messages.push(PeerMessage::Raft { term: self.term, body });
+                }
+            }
+        }
+        messages
+    }
+}
+
+/// The follower's side: at most one snapshot at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    receiving: Option<Receiving>,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    from: NodeId,
+    transfer: u64,
+    next: u32,
+    reader: ChunkReader,
+}
+
+impl Incoming {
+    /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node can
+    /// do `newest` at most and that is more.
+    pub(crate) fn chunk(
+        &mut self,
+        from: NodeId,
+        transfer: u64,
+        number: u32,
+        bytes: &[u8],
+        newest: u16,
+    ) -> Result<PeerMessage, u16> {
+        if number == 0 {
+            let reader = ChunkReader::new();
+            self.receiving = Some(Receiving { from, transfer, next: 0, reader });
+        }
+        let expected = self.receiving.as_mut().filter(|receiving| {
+            receiving.from == from && receiving.transfer == transfer && receiving.next == number
+        });
+        let Some(receiving) = expected else {
+            return Ok(PeerMessage::SnapshotAbort { transfer });
+        };
+        let taken = receiving.reader.push(bytes);
+        let version = receiving.reader.version();
+        match taken {
+            _ if version > newest => {
+                self.receiving = None;
+                Err(version)
+            }
+            Ok(()) => {
+                receiving.next += 1;
+                Ok(PeerMessage::SnapshotAck { transfer, next: receiving.next })
+            }
+            Err(reason) => {
+                tracing::warn!(from, number, reason, "a snapshot chunk does not decode");
+                self.receiving = None;
+                Ok(PeerMessage::SnapshotAbort { transfer })
+            }
+        }
+    }
+
+    /// All chunks are said to have been sent: the state that they make, if they do.
+    pub(crate) fn finish(
+        &mut self,
+        from: NodeId,
+        transfer: u64,
+        chunks: u32,
+        meta: &SnapshotMeta,
+    ) -> Option<Machine> {
+        let ours = self.receiving.take_if(|receiving| {
+            receiving.from == from && receiving.transfer == transfer && receiving.next == chunks
+        })?;
+        match ours.reader.finish(meta.zxid, meta.hash) {
+            Ok(machine) => Some(machine),
+            Err(reason) => {
+                tracing::warn!(from, index = meta.index, reason, "a snapshot does not add up");
+                None
+            }
+        }
+    }
+
+    pub(crate) fn abort(&mut self, from: NodeId, transfer: u64) {
+        self.receiving
+            .take_if(|receiving| receiving.from == from && receiving.transfer == transfer);
+    }
+}

@@ -1,0 +1,139 @@
+//! The latest changes of the tree, for watches that begin in the past.
+//!
+//! Every replica keeps what it has applied: since its start, from the checkpoint and the log
+//! behind it; or since a snapshot took the tree's place, of which only the result is known. Bounded
+//! by the number of changes and by their bytes.
+//!
+//! Invariant: every change after `oldest` is here, in order, and nothing is said of those before.
+
+use std::collections::VecDeque;
+
+use crate::machine::command::Change;
+use crate::planted::{Bug, planted, strikes};
+use crate::types::znode::Zxid;
+
+#[derive(Debug)]
+pub(crate) struct History {
+    changes: VecDeque<Change>,
+    bytes: usize,
+    oldest: Zxid,
+    changes_max: usize,
+    bytes_max: usize,
+}
+
+fn size(change: &Change) -> usize {
+    let lists = [&change.acl, &change.parent_acl].into_iter().flatten();
+    // They may be those of no znode any more.
+    let lists: usize = lists.map(|list| list.bytes()).sum();
+    size_of::<Change>() + change.path.capacity() + lists
+}
+
+impl History {
+    /// A history that begins after this zxid.
+    pub(crate) fn new(oldest: Zxid, changes_max: usize, bytes_max: usize) -> History {
+        History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max }
+    }
+
+    /// Takes in what has been applied.
+    pub(crate) fn note(&mut self, changes: Vec<Change>) {
+        if !changes.is_empty() && strikes(Bug::HistoryMissesBatch, 7) {
+            return;
+        }
+        for change in changes {
+            self.bytes += size(&change);
+            self.changes.push_back(change);
+            // One at a time: it never holds much more than it may, whatever one write has changed.
+            while self.changes.len() > self.changes_max || self.bytes > self.bytes_max {
+                let Some(first) = self.changes.pop_front() else { break };
+                self.bytes -= size(&first);
+                self.oldest = first.zxid;
+            }
+        }
+    }
+
+    /// What led to this zxid is not known: the history begins after it.
+    pub(crate) fn begin_after(&mut self, zxid: Zxid) {
+        if planted(Bug::HistoryKeptAtSnapshot) {
+            return;
+        }
+        self.changes.clear();
+        (self.bytes, self.oldest) = (0, zxid);
+    }
+
+    /// All changes after a zxid, oldest first; or if they are not all known any more, the oldest
+    /// zxid after which they are.
+    pub(crate) fn after(&self, zxid: Zxid) -> Result<impl ExactSizeIterator<Item = &Change>, Zxid> {
+        if zxid < self.oldest {
+            return Err(self.oldest);
+        }
+        let zxid = if planted(Bug::SeamTwice) { zxid.saturating_sub(1) } else { zxid };
+        let first = self.changes.partition_point(|change| change.zxid <= zxid);
+        Ok(self.changes.range(first..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::command::ChangeKind;
+
+    fn change(zxid: Zxid) -> Change {
+        let (kind, path) = (ChangeKind::Created, format!("/{zxid}"));
+        Change { zxid, kind, path, position: 0, acl: None, parent_acl: None }
+    }
+
+    fn after(history: &History, zxid: Zxid) -> Result<Vec<Zxid>, Zxid> {
+        Ok(history.after(zxid)?.map(|change| change.zxid).collect())
+    }
+
+    #[test]
+    fn it_gives_all_after_a_zxid_or_says_from_which_on_it_can() {
+        let mut history = History::new(10, 4, 1 << 20);
+        assert_eq!(after(&history, 10), Ok(vec![]));
+        assert_eq!(after(&history, 9), Err(10));
+        // 12 was a session's: it changed no znode.
+        history.note(vec![change(11), change(13)]);
+        assert_eq!(after(&history, 10), Ok(vec![11, 13]));
+        assert_eq!(after(&history, 12), Ok(vec![13]));
+        assert_eq!(after(&history, 13), Ok(vec![]));
+        history.note(vec![change(14), change(15), change(16)]);
+        assert_eq!(after(&history, 10), Err(11));
+        assert_eq!(after(&history, 11), Ok(vec![13, 14, 15, 16]));
+    }
+
+    /// Half of a multi is not given out.
+    #[test]
+    fn a_write_is_known_as_a_whole_or_not_at_all() {
+        let mut history = History::new(0, 3, 1 << 20);
+        history.note(vec![change(1), change(2), change(2), change(2)]);
+        assert_eq!(after(&history, 1), Ok(vec![2, 2, 2]));
+        history.note(vec![change(3)]);
+        assert_eq!(after(&history, 1), Err(2));
+        assert_eq!(after(&history, 2), Ok(vec![3]));
+    }
+
+    #[test]
+    fn it_is_bounded_by_bytes_too() {
+        let one = size(&change(1));
+        let mut history = History::new(0, 1000, 10 * one);
+        history.note((1..=1_000).map(|_| change(1)).collect());
+        assert_eq!(history.changes.len(), 10);
+        assert!(history.changes.capacity() < 100, "{}", history.changes.capacity());
+        assert_eq!((history.bytes, history.oldest), (10 * one, 1));
+        let long = Change { path: "x".repeat(11 * one), ..change(2) };
+        history.note(vec![long]);
+        assert_eq!((history.changes.len(), history.bytes), (0, 0));
+        assert_eq!(after(&history, 1), Err(2));
+        assert_eq!(after(&history, 2), Ok(vec![]));
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_a_snapshot_stands_for() {
+        let mut history = History::new(0, 100, 1 << 20);
+        history.note(vec![change(1), change(2)]);
+        history.begin_after(9);
+        assert_eq!(after(&history, 1), Err(9));
+        history.note(vec![change(10)]);
+        assert_eq!(after(&history, 9), Ok(vec![10]));
+    }
+}

@@ -1,0 +1,615 @@
+//! What a member does for its guests.
+
+use std::sync::Arc;
+
+use crate::machine::command::{Reply, Request, SessionChange};
+use crate::node::client_message::{Ask, Call, Claim, EventOf, HeldWatch, News, Told};
+use crate::node::io::WatchId;
+use crate::node::leader::admission;
+use crate::node::message::PeerMessage;
+use crate::node::replica::server::{
+    BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, PAST_BYTES_MAX, PAST_CHANGES_MAX, TELL_BYTES,
+    Waiting, keeps_place, may_write, silence,
+};
+use crate::node::replica::watches::{Fired, Missed, WatchKind};
+use crate::node::sessions::NewWatch;
+use crate::node::sessions::queue::{Viewer, answer_read, set_watch};
+use crate::node::{FORWARD_BYTES_MAX, Node, client_message};
+use crate::planted::{Bug, planted};
+use crate::types::acl::{AccessList, Permissions};
+use crate::types::error::Error;
+use crate::types::membership::NodeId;
+use crate::types::version::MEMBERS_SINCE;
+use crate::types::znode::SessionId;
+use crate::types::{acl, path};
+
+/// What one guest was told of the past when it began.
+#[derive(Default)]
+struct Past {
+    bytes: usize,
+    changes: usize,
+}
+
+impl Past {
+    /// Whether so many changes are looked at for one more watch. After too much of it the others are
+    /// told as if nothing were known: of what is different by now, or of a gap.
+    fn looks_at(&mut self, changes: usize) -> bool {
+        self.changes += changes;
+        self.bytes <= PAST_BYTES_MAX && self.changes <= PAST_CHANGES_MAX
+    }
+}
+
+impl Node {
+    pub(in crate::node) fn take_asks(
+        &mut self,
+        from: NodeId,
+        attachment: u64,
+        number: u64,
+        heard: u64,
+        asks: Vec<Ask>,
+    ) {
+        let now = self.now.mono;
+        let mut asks = asks.into_iter();
+        if number == 0 {
+            let Some(Ask::Begin { seen }) = asks.next() else {
+                return self.let_go(from, attachment, "it did not begin");
+            };
+            let served = self.guests.guests.get(&from);
+            if served.is_some_and(|guest| guest.attachment >= attachment) {
+                // Late, or come twice: what was told since would not be told again.
+                return;
+            }
+            self.drop_guest(from);
+            if self.machine.version() < MEMBERS_SINCE {
+                return self.let_go(from, attachment, "the cluster's version has no clients yet");
+            }
+            if self.cluster() == 0 {
+                return self.let_go(from, attachment, "this member has no cluster yet");
+            }
+            if self.is_member(from) {
+                return self.let_go(from, attachment, "it is a member");
+            }
+            if self.guests.guests.len() >= GUESTS_MAX {
+                return self.let_go(from, attachment, "it serves too many already");
+            }
+            self.guests.guests.insert(from, Guest::new(attachment, seen, now));
+        } else {
+            let guest = self.guests.guests.get_mut(&from);
+            let Some(guest) =
+                guest.filter(|guest| guest.attachment == attachment && guest.next == number)
+            else {
+                if self.guests.guests.get(&from).is_none_or(|of| of.attachment <= attachment) {
+                    self.let_go(from, attachment, "a message was lost");
+                }
+                return;
+            };
+            guest.next += 1;
+            guest.heard_at = now;
+            // A long beginning shows that it is heard.
+            guest.greeted |= guest.beginning.is_some();
+            while let Some((said, bytes)) = guest.unheard.front().copied()
+                && said < heard
+            {
+                guest.unheard.pop_front();
+                guest.unheard_bytes -= bytes;
+            }
+        }
+        let mut writes = Vec::new();
+        for ask in asks {
+            if let Err(reason) = self.take_ask(from, ask, &mut writes) {
+                tracing::warn!(guest = from, reason, "refused what a client asks for");
+                return self.let_go(from, attachment, reason);
+            }
+        }
+        self.pass_on(from, writes);
+        self.begin_guest(from);
+        self.answer_guests();
+    }
+
+    fn take_ask(
+        &mut self,
+        from: NodeId,
+        ask: Ask,
+        writes: &mut Vec<Request>,
+    ) -> Result<(), &'static str> {
+        let own = self.cluster();
+        let guest = self.guests.guests.get_mut(&from).ok_or("it is not served")?;
+        if let Some(beginning) = &mut guest.beginning
+            && !beginning.complete
+        {
+            match ask {
+                Ask::Claim(_) | Ask::Watch(_) => {
+                    beginning.bytes += ask.size();
+                    beginning.claims.push(ask);
+                    let claimed = beginning.bytes;
+                    if self.guests.claims_too_much(claimed) {
+                        return Err("it holds too much");
+                    }
+                }
+                Ask::Of { cluster } if cluster == own => {}
+                Ask::Of { .. } => return Err("it is a client of another cluster"),
+                Ask::Begun => beginning.complete = true,
+                _ => return Err("it has not begun yet"),
+            }
+            return Ok(());
+        }
+        if guest.holds_too_much() {
+            return Err("it holds too much");
+        }
+        let size = ask.size();
+        match ask {
+            Ask::Begin { .. } | Ask::Of { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
+                return Err("it has begun already");
+            }
+            Ask::Write(mut request) => {
+                if planted(Bug::GuestWriteAnew)
+                    && let Some(record) = self.machine.session(request.session)
+                    && (1..=record.last_seq).contains(&request.seq)
+                {
+                    request.seq = record.last_seq + 1;
+                }
+                if !may_write(from, &request.command) {
+                    return Err("a request that a client may not make");
+                }
+                if request.seq == 0 {
+                    self.guests.hold(from, request.session, request.holder);
+                }
+                writes.push(request);
+            }
+            Ask::Read { call, .. }
+            | Ask::SetWatch { call, .. }
+            | Ask::RemoveWatches { call, .. }
+            | Ask::Sync { call, .. } => {
+                let path = match &ask {
+                    Ask::Read { read, .. } => read.path(),
+                    Ask::SetWatch { path, .. } | Ask::RemoveWatches { path, .. } => Some(&**path),
+                    _ => None,
+                };
+                if path.is_some_and(|path| path::validate(path).is_err()) {
+                    return Err("an invalid path");
+                }
+                guest.queued_bytes += size;
+                let queued = guest.queued_bytes;
+                if self.guests.asks_too_much(queued) {
+                    return Err("it asks for too much at a time");
+                }
+                let held = self.guests.hold(from, call.session, call.holder);
+                held.waits.push_back(Waiting { call, ask, size, index: None });
+                self.guests.waiting.insert((call.session, call.holder));
+            }
+            Ask::Unwatch { watch } => {
+                // What it has told of and is not there yet is not to come either.
+                guest.disclaim(|claim| matches!(claim, Ask::Watch(held) if held.watch == watch));
+                if let Some((id, _)) = guest.watches.get(&watch).copied() {
+                    self.watches.remove(id);
+                    self.guests.end_watch(id);
+                }
+            }
+            Ask::Leave { session, holder } => {
+                guest.disclaim(|claim| match claim {
+                    Ask::Claim(of) => (of.session, of.holder) == (session, holder),
+                    Ask::Watch(of) => (of.session, of.holder) == (session, holder),
+                    _ => false,
+                });
+                let held = self.guests.sessions.get(&(session, holder));
+                if held.is_some_and(|held| held.guest == from) {
+                    self.end_guest_watches(session, holder);
+                    self.guests.forget(session, holder);
+                }
+            }
+            Ask::Round { boot, round, sessions } => {
+                guest.greeted = true;
+                let leader = self.leadership.leader;
+                if leader == self.id {
+                    self.take_round(self.id, Some(from), boot, round, &sessions);
+                } else if leader != 0 {
+                    let message = PeerMessage::GuestRound { guest: from, boot, round, sessions };
+                    self.effects.messages.push((leader, message));
+                }
+            }
+            Ask::End => self.drop_guest(from),
+        }
+        Ok(())
+    }
+
+    /// Writes go to the leader. If there is none, they are asked for again when there is.
+    fn pass_on(&mut self, guest: NodeId, writes: Vec<Request>) {
+        let leader = self.leadership.leader;
+        if leader == 0 || writes.is_empty() {
+            return;
+        }
+        if leader == self.id {
+            for request in writes {
+                if let Some(leading) = &mut self.leading {
+                    leading.take_forwarded(guest, request, &self.machine);
+                }
+            }
+            return;
+        }
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for request in writes {
+            let size = admission::size(&request.command);
+            if bytes + size > FORWARD_BYTES_MAX && !part.is_empty() {
+                let requests = std::mem::take(&mut part);
+                self.effects.messages.push((leader, PeerMessage::GuestForward { guest, requests }));
+                bytes = 0;
+            }
+            bytes += size;
+            part.push(request);
+        }
+        self.effects.messages.push((leader, PeerMessage::GuestForward { guest, requests: part }));
+    }
+
+    /// A guest that has begun is attached as soon as this replica has what it has seen.
+    fn begin_guest(&mut self, from: NodeId) {
+        let zxid = self.machine.zxid();
+        let Some(guest) = self.guests.guests.get_mut(&from) else {
+            return;
+        };
+        let ready = |beginning: &mut Beginning| {
+            let caught_up = beginning.seen <= zxid || planted(Bug::GuestSeesOlder);
+            beginning.complete && caught_up
+        };
+        let Some(beginning) = guest.beginning.take_if(ready) else {
+            return;
+        };
+        let cluster = self.cluster();
+        if let Some(guest) = self.guests.guests.get_mut(&from) {
+            guest.tell(News::Cluster { cluster });
+        }
+        let mut past = Past::default();
+        for claim in beginning.claims {
+            match claim {
+                Ask::Claim(claim) => self.take_claim(from, claim),
+                Ask::Watch(held) => self.watch_again(from, held, &mut past),
+                _ => {}
+            }
+        }
+        if let Some(guest) = self.guests.guests.get_mut(&from) {
+            guest.tell(News::Attached);
+        }
+    }
+
+    /// What has become of a session, as `reconcile_sessions` finds it for the node's own.
+    fn take_claim(&mut self, from: NodeId, claim: Claim) {
+        let Claim { session, holder, applied, opened, base } = claim;
+        let ended = base.is_some_and(|base| self.machine.admits(session, base).is_err());
+        let record = self.machine.session(session);
+        let ends = |moved| News::Ended { session, holder, moved, known: false };
+        let mut news = Vec::new();
+        match record {
+            Some(record) if record.holder == holder => {
+                let held = self.guests.hold(from, session, holder);
+                held.opened = true;
+                held.ids = Arc::clone(&record.ids);
+                news.push(News::Held { session, holder, ids: (*record.ids).clone() });
+                let outcome = |seq, result| News::Outcome { session, holder, seq, result };
+                news.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
+                for seq in applied + 1..=record.last_seq {
+                    if let Some(result) = record.result_of(seq) {
+                        news.push(outcome(seq, result.clone()));
+                    }
+                }
+            }
+            Some(record) if opened || record.was_held_by(holder) => news.push(ends(true)),
+            None if opened || ended => news.push(ends(false)),
+            Some(_) | None => {
+                self.guests.hold(from, session, holder);
+                news.push(News::Unseen { session, holder });
+            }
+        }
+        if let Some(guest) = self.guests.guests.get_mut(&from) {
+            news.into_iter().for_each(|news| guest.tell(news));
+        }
+    }
+
+    fn watch_again(&mut self, from: NodeId, held: HeldWatch, past: &mut Past) {
+        let HeldWatch { watch, session, holder, path, kind, existed, from: told, data } = held;
+        let Some(of) = self.guests.sessions.get(&(session, holder)) else {
+            return;
+        };
+        let ids = Arc::clone(&of.ids);
+        let id = self.number_watch(from, watch, path.len());
+        let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
+        let told = if keeps_place() { told } else { self.machine.zxid() };
+        let (tree, known) = (self.machine.tree(), self.history.after(told).ok());
+        let known = known.filter(|changes| past.looks_at(changes.len()));
+        let missed = Missed { tree: &tree, from: told, existed };
+        let mut fired = Fired::default();
+        let new = (id, path.into(), kind);
+        self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
+        past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
+        self.effects.events.append(&mut fired.events);
+        self.effects.ended.append(&mut fired.ended);
+    }
+
+    /// A number for a guest's watch of a path of this length.
+    fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
+        let (id, former) = self.guests.number(from, watch, bytes);
+        if let Some(former) = former {
+            self.watches.remove(former);
+        }
+        id
+    }
+
+    /// A round of a guest was confirmed.
+    pub(in crate::node) fn guest_confirmed(
+        &mut self,
+        from: NodeId,
+        boot: u64,
+        round: u64,
+        index: u64,
+        refused: Vec<SessionId>,
+    ) {
+        let guests = &mut self.guests;
+        let Some(guest) = guests.guests.get_mut(&from) else {
+            return;
+        };
+        for key in &guest.sessions {
+            let waits = guests.sessions.get_mut(key).map(|held| &mut held.waits);
+            for wait in waits.into_iter().flatten() {
+                let (Ask::Sync { round: of, .. } | Ask::SetWatch { round: of, .. }) = wait.ask
+                else {
+                    continue;
+                };
+                if of <= round {
+                    wait.index.get_or_insert(index);
+                }
+            }
+        }
+        guest.tell(News::Confirmed { boot, round, refused });
+        self.answer_guests();
+    }
+
+    /// Answers the guests' requests whose turn has come.
+    pub(in crate::node) fn answer_guests(&mut self) {
+        if self.guests.waiting.is_empty() {
+            return;
+        }
+        let (applied, tree) = (self.raw.store().applied().index, self.machine.tree());
+        let mut fired = Fired::default();
+        let waiting: Vec<_> = self.guests.waiting.iter().copied().collect();
+        let (mut unheard, now) = (self.guests.unheard_bytes(), self.now.mono);
+        for key in waiting {
+            let (session, holder) = key;
+            let record = self.machine.session(session).filter(|record| record.holder == holder);
+            let Some(last_seq) = record.map(|record| record.last_seq) else {
+                continue;
+            };
+            while let Some(held) = self.guests.sessions.get_mut(&key) {
+                let Some(guest) = self.guests.guests.get_mut(&held.guest) else {
+                    break;
+                };
+                let Some(wait) = held.waits.front() else {
+                    self.guests.waiting.remove(&key);
+                    break;
+                };
+                let reached = || wait.index.is_some_and(|index| applied >= index);
+                let due = held.opened
+                    && (last_seq >= wait.call.after || planted(Bug::GuestReadEarly))
+                    && guest.takes_answers()
+                    && guest.has_turn(unheard, now >= self.guests.turn_at)
+                    && match &wait.ask {
+                        Ask::Sync { .. } => reached(),
+                        Ask::SetWatch { from: Some(from), .. } => *from <= tree.zxid() || reached(),
+                        _ => true,
+                    };
+                if !due {
+                    break;
+                }
+                let Some(wait) = held.waits.pop_front() else {
+                    break;
+                };
+                guest.queued_bytes -= wait.size;
+                let (from, ids) = (held.guest, Arc::clone(&held.ids));
+                let viewer = Viewer { session, ids: &ids };
+                let Call { request, .. } = wait.call;
+                let answer = match wait.ask {
+                    Ask::Read { read, watch, .. } => {
+                        let path = read.path().map(Arc::from);
+                        let watch = watch.zip(path).map(|(watch, path): (u64, Arc<str>)| {
+                            (self.number_watch(from, watch, path.len()), path)
+                        });
+                        let id = watch.as_ref().map(|(id, _)| *id);
+                        let read = read.into_read();
+                        let watches = &mut self.watches;
+                        let answer =
+                            answer_read(&read, watch, viewer, &tree, &self.machine, watches);
+                        if let (Err(_), Some(id)) = (&answer, id) {
+                            self.guests.end_watch(id);
+                        }
+                        answer
+                    }
+                    Ask::SetWatch { watch, path, recursive, from: zxid, data, .. } => {
+                        let kind =
+                            if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
+                        let id = self.number_watch(from, watch, path.len());
+                        let new = NewWatch { id, path: path.into(), kind, from: zxid, data };
+                        let (watches, history) = (&mut self.watches, &self.history);
+                        let set = set_watch(new, viewer, tree.zxid(), watches, history, &mut fired);
+                        if set.is_err() {
+                            self.guests.end_watch(id);
+                        }
+                        set.map(|()| crate::node::io::Answer::Watching)
+                    }
+                    Ask::RemoveWatches { path, which, .. } => {
+                        let (watches, zxid) = (&mut self.watches, tree.zxid());
+                        if watches.remove_watches(session, &path, which, true, zxid, &mut fired) {
+                            Ok(crate::node::io::Answer::Watching)
+                        } else {
+                            Err(Error::NoWatch { path })
+                        }
+                    }
+                    _ => Ok(crate::node::io::Answer::Synced(tree.zxid())),
+                };
+                if let Some(guest) = self.guests.guests.get_mut(&from) {
+                    let before = guest.news_bytes;
+                    client_message::answer(request, answer)
+                        .into_iter()
+                        .for_each(|news| guest.tell(news));
+                    let bytes = guest.news_bytes - before;
+                    if unheard >= BUDGET_BYTES / 2 {
+                        self.guests.turn_at = now + self.config.heartbeat;
+                    }
+                    unheard += bytes;
+                }
+            }
+        }
+        // Behind the events of all that was applied by now.
+        self.effects.events.append(&mut fired.events);
+        self.effects.ended.append(&mut fired.ended);
+    }
+
+    pub(in crate::node) fn guest_session_changed(&mut self, change: SessionChange) {
+        let (session, holder, gone) = match change {
+            SessionChange::Held(session) => {
+                let Some(record) = self.machine.session(session) else {
+                    return;
+                };
+                (session, record.holder, false)
+            }
+            SessionChange::Gone(session, holder) => (session, holder, true),
+        };
+        let all = self.guests.sessions.range((session, 0)..=(session, u64::MAX));
+        let over: Vec<_> = all
+            .filter(|((_, of), held)| held.opened && (gone || *of != holder))
+            .map(|((_, of), held)| (*of, held.guest))
+            .collect();
+        for (of, guest) in over {
+            self.end_guest_watches(session, of);
+            self.guests.forget(session, of);
+            if let Some(guest) = self.guests.guests.get_mut(&guest) {
+                let moved = of != holder;
+                guest.tell(News::Ended { session, holder: of, moved, known: true });
+            }
+        }
+    }
+
+    /// The watches of a guest's session are over, and the guest knows that.
+    fn end_guest_watches(&mut self, session: SessionId, holder: u64) {
+        let Some(held) = self.guests.sessions.get(&(session, holder)) else {
+            return;
+        };
+        let guest = held.guest;
+        for id in self.watches.guests_of(session) {
+            if self.guests.watches.get(&id).is_some_and(|(of, _)| *of == guest) {
+                self.watches.remove(id);
+                // Its last events are on their way.
+                self.effects.ended.push(id);
+            }
+        }
+    }
+
+    pub(in crate::node) fn drop_guest(&mut self, from: NodeId) {
+        let Some(guest) = self.guests.guests.remove(&from) else {
+            return;
+        };
+        for (id, _) in guest.watches.into_values() {
+            self.watches.remove(id);
+            self.guests.watches.remove(&id);
+        }
+        for key in guest.sessions {
+            if self.guests.sessions.get(&key).is_some_and(|held| held.guest == from) {
+                self.guests.sessions.remove(&key);
+                self.guests.waiting.remove(&key);
+            }
+        }
+    }
+
+    pub(in crate::node) fn drop_silent_guests(&mut self) {
+        let patience = silence(self.config.tick);
+        let now = self.now.mono;
+        let silent = |guest: &Guest| now >= guest.heard_at + patience;
+        let guests = self.guests.guests.iter();
+        let gone: Vec<_> = guests
+            .filter(|(_, guest)| silent(guest))
+            .map(|(id, of)| (*id, of.attachment))
+            .collect();
+        for (guest, attachment) in gone {
+            self.let_go(guest, attachment, "it was silent");
+        }
+    }
+
+    fn let_go(&mut self, guest: NodeId, attachment: u64, reason: &str) {
+        self.drop_guest(guest);
+        let reason = reason.to_owned();
+        self.effects.messages.push((guest, PeerMessage::LetGo { attachment, reason }));
+    }
+
+    pub(in crate::node) fn let_all_go(&mut self, reason: &str) {
+        let guests = self.guests.guests.iter();
+        let all: Vec<_> = guests.map(|(id, guest)| (*id, guest.attachment)).collect();
+        for (guest, attachment) in all {
+            self.let_go(guest, attachment, reason);
+        }
+    }
+
+    /// The last thing of a step: the guests are told what it has brought.
+    pub(in crate::node) fn tell_guests(&mut self) {
+        if self.guests.guests.is_empty() && self.guests.watches.is_empty() {
+            return;
+        }
+        let behind: Vec<_> = {
+            let guests = self.guests.guests.iter();
+            guests.filter(|(_, guest)| guest.beginning.is_some()).map(|(id, _)| *id).collect()
+        };
+        behind.into_iter().for_each(|guest| self.begin_guest(guest));
+        self.answer_guests();
+        for (id, event) in self.effects.events.extract_if(.., |(id, _)| id.is_guest()) {
+            let of = self.guests.watches.get(&id).copied();
+            if let Some((guest, watch)) = of
+                && let Some(guest) = self.guests.guests.get_mut(&guest)
+            {
+                guest.tell(News::Event { watch, event: EventOf::of(event) });
+            }
+        }
+        for id in self.effects.ended.extract_if(.., |id| id.is_guest()) {
+            if let Some((guest, watch)) = self.guests.end_watch(id)
+                && let Some(guest) = self.guests.guests.get_mut(&guest)
+            {
+                guest.tell(News::Over { watch });
+            }
+        }
+        let availability = self.availability();
+        self.guests.inform(self.membership.members(), availability);
+        let leader = self.leadership.leader;
+        let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
+        let mut slow = Vec::new();
+        let all = self.guests.unheard_bytes();
+        for (id, guest) in &mut self.guests.guests {
+            if guest.news.is_empty() && !guest.greeted {
+                continue;
+            }
+            if guest.is_slow(all) {
+                slow.push((*id, guest.attachment));
+                continue;
+            }
+            guest.greeted = false;
+            guest.news_bytes = 0;
+            let attachment = guest.attachment;
+            let mut send = |news: Vec<News>, bytes: usize, told: Option<Told>| {
+                let number = guest.said;
+                guest.said += 1;
+                let bytes = bytes + 64;
+                guest.unheard.push_back((number, bytes));
+                guest.unheard_bytes += bytes;
+                let message = PeerMessage::Tell { attachment, number, news, told };
+                self.effects.messages.push((*id, message));
+            };
+            let (mut part, mut bytes) = (Vec::new(), 0);
+            for news in guest.news.drain(..) {
+                let size = news.size();
+                if bytes + size > TELL_BYTES && !part.is_empty() {
+                    send(std::mem::take(&mut part), bytes, None);
+                    bytes = 0;
+                }
+                bytes += size;
+                part.push(news);
+            }
+            send(part, bytes, Some(told));
+        }
+        for (guest, attachment) in slow {
+            self.let_go(guest, attachment, "it is too slow for what it watches");
+        }
+    }
+}

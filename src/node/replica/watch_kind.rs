@@ -1,0 +1,54 @@
+//! The kinds of watches, and what each listens to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::watch::{EventKind, WatcherType};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WatchKind {
+    /// Of get and exists.
+    Data,
+    /// Of children.
+    Children,
+    Persistent,
+    Recursive,
+}
+
+impl WatchKind {
+    pub(in crate::node) fn fires_once(self) -> bool {
+        matches!(self, WatchKind::Data | WatchKind::Children)
+    }
+
+    pub(in crate::node) fn is_data(self) -> bool {
+        matches!(self, WatchKind::Data | WatchKind::Persistent)
+    }
+
+    pub(in crate::node) fn is_child(self) -> bool {
+        matches!(self, WatchKind::Children | WatchKind::Persistent)
+    }
+
+    pub(in crate::node) fn is(self, which: WatcherType) -> bool {
+        match which {
+            WatcherType::Any => true,
+            which => self.of_type() == which,
+        }
+    }
+
+    pub(in crate::node) fn of_type(self) -> WatcherType {
+        match self {
+            WatchKind::Data => WatcherType::Data,
+            WatchKind::Children => WatcherType::Children,
+            WatchKind::Persistent => WatcherType::Persistent,
+            WatchKind::Recursive => WatcherType::PersistentRecursive,
+        }
+    }
+
+    /// The last event of one that is removed.
+    pub(in crate::node) fn removed(self) -> EventKind {
+        match self {
+            WatchKind::Data => EventKind::DataWatchRemoved,
+            WatchKind::Children => EventKind::ChildWatchRemoved,
+            WatchKind::Persistent | WatchKind::Recursive => EventKind::PersistentWatchRemoved,
+        }
+    }
+}

@@ -1,0 +1,726 @@
+//! Which watches this node's users have set, and what each is told of a change.
+//!
+//! ZooKeeper's rules (`DataTree`, `WatchManager`). For a change of `/p/c`:
+//! - created: `Created` to the data watches of `/p/c`, then `ChildrenChanged`
+//!   to the child watches of `/p`;
+//! - set: `DataChanged` to the data watches of `/p/c`;
+//! - deleted: `Deleted` to the data watches of `/p/c`, then to its child
+//!   watches, then `ChildrenChanged` to the child watches of `/p`.
+//!
+//! Data watches are those of get and exists, the persistent and the recursive
+//! ones; child watches are those of children and the persistent ones. A
+//! persistent watch hears of a deletion once. A recursive watch matches its
+//! path and all below it and never hears `ChildrenChanged`. Watches of get,
+//! exists and children fire once.
+//!
+//! A session that may not read the znode (of `ChildrenChanged`: the parent) is
+//! not told; a watch that fires once is over all the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::machine::command::{Change, ChangeKind};
+use crate::machine::{Tree, Znode};
+use crate::node::io::WatchId;
+use crate::node::replica::net_changes::{Net, net_event};
+use crate::node::replica::path_filter::PathFilter;
+pub(crate) use crate::node::replica::watch_kind::WatchKind;
+use crate::planted::{Bug, planted};
+use crate::types::acl::AccessList;
+use crate::types::path;
+use crate::types::watch::{
+    EVENT_DATA_MAX, EventKind, EventZnode, WATCH_CAPACITY, WatchEvent, WatchInfo, WatcherType,
+};
+use crate::types::znode::{SessionId, Zxid};
+
+#[derive(Debug)]
+struct Watcher {
+    path: Arc<str>,
+    kind: WatchKind,
+    session: SessionId,
+}
+
+/// The watches of one path: mostly one.
+#[derive(Debug)]
+enum AtPath {
+    One(WatchId, WatchKind),
+    Many(BTreeMap<WatchId, WatchKind>),
+}
+
+impl AtPath {
+    fn insert(&mut self, id: WatchId, kind: WatchKind) {
+        match self {
+            AtPath::One(first, of) => {
+                *self = AtPath::Many(BTreeMap::from([(*first, *of), (id, kind)]));
+            }
+            AtPath::Many(many) => {
+                many.insert(id, kind);
+            }
+        }
+    }
+
+    /// Whether none is left.
+    fn remove(&mut self, id: WatchId) -> bool {
+        match self {
+            AtPath::One(..) => true,
+            AtPath::Many(many) => {
+                many.remove(&id);
+                many.is_empty()
+            }
+        }
+    }
+
+    /// In the order of their ids.
+    fn iter(&self) -> impl Iterator<Item = (WatchId, WatchKind)> {
+        let (one, many) = match self {
+            AtPath::One(id, kind) => (Some((*id, *kind)), None),
+            AtPath::Many(many) => (None, Some(many)),
+        };
+        let many = many.into_iter().flatten().map(|(id, kind)| (*id, *kind));
+        one.into_iter().chain(many)
+    }
+}
+
+/// What a round of changes came to: the events in order, and the watches that are over after them.
+#[derive(Debug, Default)]
+pub(crate) struct Fired {
+    pub(crate) events: Vec<(WatchId, WatchEvent)>,
+    pub(crate) ended: Vec<WatchId>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct WatchTable {
+    watchers: BTreeMap<WatchId, Watcher>,
+    by_path: BTreeMap<Arc<str>, AtPath>,
+    /// The same paths: most writes concern no watch, and cost one look here.
+    paths: PathFilter,
+    by_session: BTreeMap<SessionId, BTreeSet<WatchId>>,
+    /// How many recursive watches there are: without any, no ancestor needs a look.
+    recursive: usize,
+    /// Those whose events bring the znode.
+    bringing: BTreeSet<WatchId>,
+}
+
+/// Something to tell, of which there are as many events as watches that want it.
+#[derive(Clone, Copy)]
+struct News<'a> {
+    kind: EventKind,
+    path: &'a str,
+    zxid: Zxid,
+    position: u32,
+    /// Who may hear of it.
+    acl: Option<&'a AccessList>,
+}
+
+impl News<'_> {
+    fn event(self) -> WatchEvent {
+        let News { kind, zxid, position, .. } = self;
+        let path = self.path.to_owned();
+        WatchEvent { kind, path, zxid, position, net: false, znode: None }
+    }
+}
+
+/// What a watch that fires once has missed, as far as the tree shows it now (as ZooKeeper's
+/// `setWatches` finds it).
+#[derive(Clone, Copy)]
+pub(crate) struct Missed<'a> {
+    pub(crate) tree: &'a Tree,
+    /// It has told of everything up to here.
+    pub(crate) from: Zxid,
+    /// Whether the znode was there when the watch was set.
+    pub(crate) existed: bool,
+}
+
+impl Missed<'_> {
+    fn net(self, kind: WatchKind, path: &str) -> Option<WatchEvent> {
+        let znode = self.tree.get(path).map(Znode::stat);
+        let (kind, zxid) = match (kind, znode) {
+            (_, None) if self.existed => (EventKind::Deleted, self.tree.zxid()),
+            (_, None) => return None,
+            (WatchKind::Children, Some(stat)) if stat.pzxid > self.from => {
+                (EventKind::ChildrenChanged, stat.pzxid)
+            }
+            (WatchKind::Children, Some(_)) => return None,
+            (_, Some(stat)) if stat.mzxid > self.from && self.existed => {
+                (EventKind::DataChanged, stat.mzxid)
+            }
+            (_, Some(stat)) if stat.mzxid > self.from => (EventKind::Created, stat.mzxid),
+            (_, Some(_)) => return None,
+        };
+        Some(net_event(kind, path, zxid))
+    }
+}
+
+fn event_kind(change: ChangeKind) -> EventKind {
+    match change {
+        ChangeKind::Created => EventKind::Created,
+        ChangeKind::DataChanged => EventKind::DataChanged,
+        ChangeKind::Deleted => EventKind::Deleted,
+    }
+}
+
+impl WatchTable {
+    pub(crate) fn len(&self) -> usize {
+        self.watchers.len()
+    }
+
+    pub(crate) fn add(&mut self, id: WatchId, path: Arc<str>, kind: WatchKind, session: SessionId) {
+        match self.by_path.get_mut(&path) {
+            Some(at_path) => at_path.insert(id, kind),
+            None => {
+                self.paths.add(&path, self.by_path.keys().map(|path| &**path));
+                self.by_path.insert(Arc::clone(&path), AtPath::One(id, kind));
+            }
+        }
+        self.by_session.entry(session).or_default().insert(id);
+        self.recursive += usize::from(kind == WatchKind::Recursive);
+        self.watchers.insert(id, Watcher { path, kind, session });
+    }
+
+    /// Adds a persistent or recursive watch, which first tells of the changes of the past, oldest
+    /// first: of so many as its channel holds, and then of a gap.
+    pub(crate) fn add_with_past<'a>(
+        &mut self,
+        (id, path, kind): (WatchId, Arc<str>, WatchKind),
+        session: SessionId,
+        past: impl Iterator<Item = &'a Change>,
+        may_read: impl Fn(Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        let told = past.filter_map(|change| told(kind, &path, change));
+        let mut told = told.filter(|news| may_read(news.acl));
+        let events = told.by_ref().take(WATCH_CAPACITY).map(|news| (id, news.event()));
+        fired.events.extend(events);
+        if let Some(left_out) = told.next() {
+            let gap = News { kind: EventKind::Gap, path: &path, acl: None, ..left_out };
+            fired.events.push((id, gap.event()));
+        }
+        self.add(id, path, kind, session);
+    }
+
+    /// Adds a watch that was set elsewhere and has told of everything up to a zxid: what has happened
+    /// since is told first, as far as it is `known`.
+    pub(crate) fn add_again<'a>(
+        &mut self,
+        (id, path, kind): (WatchId, Arc<str>, WatchKind),
+        session: SessionId,
+        known: Option<impl Iterator<Item = &'a Change>>,
+        (missed, brings): (Missed<'_>, bool),
+        may_read: impl Fn(Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        let watched = Arc::clone(&path);
+        let gap = |(zxid, position)| {
+            let (kind, path) = (EventKind::Gap, &*watched);
+            News { kind, path, zxid, position, acl: None }
+        };
+        match known {
+            Some(mut past) if kind.fires_once() => {
+                let Some(news) = past.find_map(|change| told(kind, &watched, change)) else {
+                    return self.add(id, path, kind, session);
+                };
+                if may_read(news.acl) {
+                    fired.events.push((id, news.event()));
+                }
+                fired.ended.push(id);
+            }
+            Some(mut past) if brings => {
+                // What each of them has left is not known, but for the last.
+                let first = past.find_map(|change| told(kind, &watched, change));
+                if let Some(first) = first {
+                    fired.events.push((id, gap((first.zxid, first.position)).event()));
+                }
+                self.add(id, path, kind, session);
+                self.bring_data(id);
+            }
+            Some(past) => self.add_with_past((id, path, kind), session, past, may_read, fired),
+            None if kind.fires_once() => {
+                let Some(event) = missed.net(kind, &path) else {
+                    return self.add(id, path, kind, session);
+                };
+                let acl = missed.tree.get(&path).and_then(|znode| Some(&**znode.acl()?));
+                if may_read(acl) {
+                    fired.events.push((id, event));
+                }
+                fired.ended.push(id);
+            }
+            None => {
+                // It has told of everything up to there; of what came since, nothing is known.
+                let from = missed.from;
+                let nothing_since = from >= missed.tree.zxid();
+                let first = if nothing_since { (from, u32::MAX) } else { (from + 1, 0) };
+                fired.events.push((id, gap(first).event()));
+                self.add(id, path, kind, session);
+                if brings {
+                    self.bring_data(id);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: WatchId) {
+        let Some(watcher) = self.watchers.remove(&id) else {
+            return;
+        };
+        self.bringing.remove(&id);
+        self.recursive -= usize::from(watcher.kind == WatchKind::Recursive);
+        if self.by_path.get_mut(&watcher.path).is_some_and(|at_path| at_path.remove(id)) {
+            self.by_path.remove(&watcher.path);
+            self.paths.remove(&watcher.path);
+        }
+        if let Some(of_session) = self.by_session.get_mut(&watcher.session) {
+            of_session.remove(&id);
+            if of_session.is_empty() {
+                self.by_session.remove(&watcher.session);
+            }
+        }
+    }
+
+    /// All of them, by their paths.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = WatchInfo> {
+        let all = self.by_path.values().flat_map(AtPath::iter);
+        all.filter_map(|(id, kind)| {
+            let watcher = self.watchers.get(&id)?;
+            let (path, session) = ((*watcher.path).to_owned(), watcher.session);
+            Some(WatchInfo { path, kind: kind.of_type(), session })
+        })
+    }
+
+    /// The events of this watch bring the znode.
+    pub(crate) fn bring_data(&mut self, id: WatchId) {
+        self.bringing.insert(id);
+    }
+
+    /// Whether there is such a watch.
+    pub(crate) fn bring_any_data(&self) -> bool {
+        !self.bringing.is_empty()
+    }
+
+    /// Adds their znodes to the events that bring them, as this tree has them.
+    pub(crate) fn add_data(
+        &self,
+        events: &mut [(WatchId, WatchEvent)],
+        tree: impl FnOnce() -> Tree,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
+    ) {
+        if self.bringing.is_empty() {
+            return;
+        }
+        let tree = tree();
+        for (id, event) in events.iter_mut().filter(|(id, _)| self.bringing.contains(id)) {
+            if event.kind == EventKind::Gap || event.kind.is_removal() {
+                continue;
+            }
+            // Another operation of the same write may have closed it off.
+            let reads = |znode: &&Znode| {
+                let session = self.watchers.get(id).map(|watcher| watcher.session);
+                session.is_some_and(|session| may_read(session, znode.acl().map(|acl| &**acl)))
+            };
+            let znode = tree.get(&event.path).filter(reads);
+            event.znode = znode.map(|znode| {
+                let data = znode.data();
+                let data = (data.len() <= EVENT_DATA_MAX).then(|| Arc::clone(data));
+                Box::new(EventZnode { data, stat: znode.stat() })
+            });
+        }
+    }
+
+    /// Removes the watches of one type that a session has at a path, here or as a client's, and
+    /// tells them so; `false` if there are none. They have been told of all that was applied, up to
+    /// this zxid.
+    pub(crate) fn remove_watches(
+        &mut self,
+        session: SessionId,
+        path: &str,
+        which: WatcherType,
+        guests: bool,
+        zxid: Zxid,
+        fired: &mut Fired,
+    ) -> bool {
+        let ours = |(id, kind): &(WatchId, WatchKind)| {
+            let of = self.watchers.get(id).is_some_and(|of| of.session == session);
+            kind.is(which) && of && id.is_guest() == guests
+        };
+        let at_path = self.by_path.get(path).into_iter().flat_map(AtPath::iter);
+        let removed: Vec<_> = at_path.filter(ours).collect();
+        for (id, kind) in &removed {
+            let news = News { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
+            fired.events.push((*id, news.event()));
+            if !planted(Bug::RemovedWatchStays) {
+                self.remove(*id);
+                fired.ended.push(*id);
+            }
+        }
+        !removed.is_empty()
+    }
+
+    /// Removes the watches of a session that is over here.
+    pub(crate) fn end_session(&mut self, session: SessionId) -> Vec<WatchId> {
+        let all = self.by_session.get(&session).into_iter().flatten().copied();
+        let ids: Vec<WatchId> = all.filter(|id| !id.is_guest()).collect();
+        for id in &ids {
+            self.remove(*id);
+        }
+        ids
+    }
+
+    /// The watches that clients have set for a session.
+    pub(crate) fn guests_of(&self, session: SessionId) -> Vec<WatchId> {
+        let all = self.by_session.get(&session).into_iter().flatten().copied();
+        all.filter(|id| id.is_guest()).collect()
+    }
+
+    /// Tells of a change those who `may_read` it, by the access list that it comes with.
+    pub(crate) fn fire(
+        &mut self,
+        change: &Change,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        if self.watchers.is_empty() {
+            return;
+        }
+        let path = change.path.as_str();
+        let news = of_znode(change);
+        self.fire_at(path, WatchKind::is_data, news, &may_read, fired);
+        let mut above = (self.recursive > 0).then_some(path);
+        while let Some(at) = above {
+            self.fire_at(at, |kind| kind == WatchKind::Recursive, news, &may_read, fired);
+            above = path::parent(at);
+        }
+        match change.kind {
+            ChangeKind::DataChanged => return,
+            ChangeKind::Created => {}
+            ChangeKind::Deleted => {
+                let told = |kind: WatchKind| kind == WatchKind::Children;
+                self.fire_at(path, told, news, &may_read, fired);
+                if planted(Bug::EventLostOnDelete) {
+                    return;
+                }
+            }
+        }
+        if let Some(parent) = path::parent(path) {
+            let news = of_parent(change, parent);
+            self.fire_at(parent, WatchKind::is_child, news, &may_read, fired);
+        }
+    }
+
+    fn fire_at(
+        &mut self,
+        path: &str,
+        matches: impl Fn(WatchKind) -> bool,
+        news: News<'_>,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        if !self.paths.may_hold(path) {
+            return;
+        }
+        let Some(watchers) = self.by_path.get(path) else {
+            return;
+        };
+        let mut over = Vec::new();
+        for (id, kind) in watchers.iter() {
+            if matches(kind) {
+                let hears = |watcher: &Watcher| may_read(watcher.session, news.acl);
+                if self.watchers.get(&id).is_some_and(hears) || planted(Bug::EventsUnfiltered) {
+                    fired.events.push((id, news.event()));
+                }
+                if planted(Bug::EventTwice) {
+                    fired.events.push((id, news.event()));
+                }
+                if kind.fires_once() && !planted(Bug::OneShotStays) {
+                    over.push(id);
+                }
+            }
+        }
+        for id in over {
+            self.remove(id);
+            fired.ended.push(id);
+        }
+    }
+
+    /// After a snapshot took the place of the tree: tells each watch the net change of what it
+    /// watches, oldest first.
+    pub(crate) fn fire_net(
+        &mut self,
+        old: &Tree,
+        new: &Tree,
+        may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
+        fired: &mut Fired,
+    ) {
+        if planted(Bug::EventsLostAtSnapshot) {
+            return;
+        }
+        let mut net = Net::new(old, new);
+        for (path, watchers) in &self.by_path {
+            for (id, kind) in watchers.iter() {
+                match kind {
+                    WatchKind::Data => net.node(id, path, true),
+                    WatchKind::Children => net.children(id, path, true),
+                    WatchKind::Persistent => {
+                        net.node(id, path, false);
+                        net.children(id, path, false);
+                    }
+                    WatchKind::Recursive => net.subtree(id, path),
+                }
+            }
+        }
+        let mut events = net.events;
+        events.sort_by_key(|(_, event)| (event.zxid, event.position));
+        let mut once = BTreeSet::new();
+        for (id, event) in events {
+            let Some(watcher) = self.watchers.get(&id) else {
+                continue;
+            };
+            if watcher.kind.fires_once() && !once.insert(id) {
+                continue;
+            }
+            let znode = new.get(&event.path).or_else(|| old.get(&event.path));
+            if may_read(watcher.session, znode.and_then(|znode| Some(&**znode.acl()?))) {
+                fired.events.push((id, event));
+            }
+        }
+        for id in once {
+            self.remove(id);
+            fired.ended.push(id);
+        }
+    }
+}
+
+/// What a watch is told of a change, if anything: as [`WatchTable::fire`]
+/// does it, for one watch alone.
+fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<News<'a>> {
+    let rest = change.path.strip_prefix(watched)?;
+    let own = of_znode(change);
+    if rest.is_empty() {
+        return (kind != WatchKind::Children || change.kind == ChangeKind::Deleted).then_some(own);
+    }
+    // The root's own path ends in the slash.
+    let below = rest.strip_prefix('/').or((watched == "/").then_some(rest))?;
+    match kind {
+        WatchKind::Recursive => return Some(own),
+        WatchKind::Data => return None,
+        WatchKind::Children | WatchKind::Persistent => {}
+    }
+    let child = !below.contains('/') && change.kind != ChangeKind::DataChanged;
+    child.then_some(of_parent(change, watched))
+}
+
+/// Where the events of a change stand among those of its write: this one, and the one behind it.
+fn position(change: &Change) -> u32 {
+    if planted(Bug::PositionForgotten) {
+        return 0;
+    }
+    change.position.saturating_mul(2)
+}
+
+/// What a change tells of its znode.
+fn of_znode(change: &Change) -> News<'_> {
+    let Change { zxid, ref path, ref acl, .. } = *change;
+    let position = position(change);
+    News { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
+}
+
+/// What a change tells of its znode's parent, which comes behind what it tells of the znode.
+fn of_parent<'a>(change: &'a Change, parent: &'a str) -> News<'a> {
+    let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
+    let position = position(change).saturating_add(1);
+    News { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
+
+    const S: SessionId = SessionId(7);
+
+    fn fire(table: &mut WatchTable, kind: ChangeKind, path: &str) -> Vec<(u64, EventKind, String)> {
+        let mut fired = Fired::default();
+        let (path, acl, parent_acl) = (path.to_owned(), None, None);
+        let change = Change { zxid: 9, kind, path, position: 0, acl, parent_acl };
+        table.fire(&change, |_, _| true, &mut fired);
+        assert!(fired.events.iter().all(|(_, event)| event.zxid == 9 && !event.net));
+        fired.events.into_iter().map(|(id, event)| (id.0, event.kind, event.path)).collect()
+    }
+
+    fn table(watches: &[(u64, &str, WatchKind)]) -> WatchTable {
+        let mut table = WatchTable::default();
+        for (id, path, kind) in watches {
+            table.add(WatchId(*id), (*path).into(), *kind, S);
+        }
+        table
+    }
+
+    #[test]
+    fn one_shot_watches_fire_once() {
+        let mut table = table(&[(1, "/a", WatchKind::Data)]);
+        let changed = fire(&mut table, ChangeKind::DataChanged, "/a");
+        assert_eq!(changed, [(1, DataChanged, "/a".to_owned())]);
+        assert_eq!(fire(&mut table, ChangeKind::DataChanged, "/a"), []);
+        assert!(table.by_path.is_empty() && table.by_session.is_empty());
+    }
+
+    #[test]
+    fn child_watches_hear_of_children_and_of_their_own_end() {
+        let mut watches = table(&[(1, "/a", WatchKind::Children)]);
+        assert_eq!(fire(&mut watches, ChangeKind::DataChanged, "/a"), []);
+        assert_eq!(fire(&mut watches, ChangeKind::Created, "/a/b/c"), []);
+        let created = fire(&mut watches, ChangeKind::Created, "/a/b");
+        assert_eq!(created, [(1, ChildrenChanged, "/a".to_owned())]);
+        let mut watches = table(&[(1, "/a", WatchKind::Children)]);
+        let deleted = fire(&mut watches, ChangeKind::Deleted, "/a");
+        assert_eq!(deleted, [(1, Deleted, "/a".to_owned())]);
+    }
+
+    #[test]
+    fn persistent_watches_stay_and_hear_a_deletion_once() {
+        let mut table = table(&[(1, "/a", WatchKind::Persistent)]);
+        let heard: Vec<_> = [
+            (ChangeKind::Created, "/a"),
+            (ChangeKind::DataChanged, "/a"),
+            (ChangeKind::Created, "/a/b"),
+            (ChangeKind::DataChanged, "/a/b"),
+            (ChangeKind::Deleted, "/a/b"),
+            (ChangeKind::Deleted, "/a"),
+            (ChangeKind::Created, "/a"),
+        ]
+        .into_iter()
+        .flat_map(|(kind, path)| fire(&mut table, kind, path))
+        .map(|(_, kind, path)| (kind, path))
+        .collect();
+        let expected = [Created, DataChanged, ChildrenChanged, ChildrenChanged, Deleted, Created];
+        assert_eq!(heard, expected.map(|kind| (kind, "/a".to_owned())));
+    }
+
+    #[test]
+    fn recursive_watches_hear_all_below_but_no_children_changed() {
+        let mut table = table(&[(1, "/a", WatchKind::Recursive), (2, "/", WatchKind::Recursive)]);
+        let created = fire(&mut table, ChangeKind::Created, "/a/b/c");
+        let path = "/a/b/c".to_owned();
+        assert_eq!(created, [(1, Created, path.clone()), (2, Created, path)]);
+        assert_eq!(fire(&mut table, ChangeKind::DataChanged, "/ab").len(), 1);
+    }
+
+    #[test]
+    fn removal_and_the_end_of_a_session() {
+        let mut table = table(&[(1, "/a", WatchKind::Data), (2, "/a", WatchKind::Recursive)]);
+        table.remove(WatchId(1));
+        assert_eq!(table.end_session(S), [WatchId(2)]);
+        assert_eq!(fire(&mut table, ChangeKind::Created, "/a"), []);
+        assert_eq!(table.recursive, 0);
+    }
+
+    fn changes(of: &[(ChangeKind, &str)]) -> Vec<Change> {
+        let change = |((kind, path), zxid): (&(ChangeKind, &str), Zxid)| Change {
+            zxid,
+            kind: *kind,
+            path: (*path).to_owned(),
+            position: 0,
+            acl: None,
+            parent_acl: None,
+        };
+        of.iter().zip(1..).map(change).collect()
+    }
+
+    /// What was told live and what is told of the past are the same.
+    #[test]
+    fn the_past_is_told_as_it_was_live() {
+        let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/b", "/a/bb"];
+        let kinds = [ChangeKind::Created, ChangeKind::DataChanged, ChangeKind::Deleted];
+        let all: Vec<_> =
+            kinds.iter().flat_map(|kind| paths.iter().map(|path| (*kind, *path))).collect();
+        let changes = changes(&all);
+        for path in paths {
+            for kind in [WatchKind::Persistent, WatchKind::Recursive] {
+                let (mut live, mut past) = (Fired::default(), Fired::default());
+                let mut watches = table(&[(1, path, kind)]);
+                changes.iter().for_each(|change| watches.fire(change, |_, _| true, &mut live));
+                let mut later = WatchTable::default();
+                let watch = (WatchId(1), path.into(), kind);
+                later.add_with_past(watch, S, changes.iter(), |_| true, &mut past);
+                assert_eq!(live.events, past.events, "{kind:?} {path}");
+                assert!(!past.events.is_empty());
+                assert_eq!(later.len(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_past_that_is_too_long_ends_in_a_gap() {
+        let set = (ChangeKind::DataChanged, "/a");
+        for (count, gap) in [(WATCH_CAPACITY, false), (WATCH_CAPACITY + 1, true), (5000, true)] {
+            let mut changes = changes(&vec![set; count]);
+            let (kind, path) = (ChangeKind::Created, "/b".to_owned());
+            let (acl, parent_acl) = (None, None);
+            changes.push(Change { zxid: 9999, kind, path, position: 0, acl, parent_acl });
+            let mut fired = Fired::default();
+            let watch = (WatchId(1), "/a".into(), WatchKind::Persistent);
+            WatchTable::default().add_with_past(watch, S, changes.iter(), |_| true, &mut fired);
+            let (told, after) = fired.events.split_at(WATCH_CAPACITY);
+            assert!(told.iter().zip(1..).all(|((_, event), zxid)| event.zxid == zxid));
+            let after: Vec<_> = after.iter().map(|(_, event)| (event.kind, event.zxid)).collect();
+            let expected = gap.then_some((EventKind::Gap, WATCH_CAPACITY as Zxid + 1));
+            assert_eq!(after, expected.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn watches_are_removed_by_type_path_and_session() {
+        use EventKind::{ChildWatchRemoved, DataWatchRemoved, PersistentWatchRemoved};
+        let of = |which, expected: &[(u64, EventKind)]| {
+            let mut watches = table(&[
+                (1, "/a", WatchKind::Data),
+                (2, "/a", WatchKind::Children),
+                (3, "/a", WatchKind::Persistent),
+                (4, "/a", WatchKind::Recursive),
+                (5, "/a", WatchKind::Data),
+                (6, "/a/b", WatchKind::Data),
+            ]);
+            for (id, kind) in [(7, WatchKind::Data), (8, WatchKind::Recursive)] {
+                watches.add(WatchId(id), "/a".into(), kind, SessionId(99));
+            }
+            let mut fired = Fired::default();
+            assert!(watches.remove_watches(S, "/a", which, false, 50, &mut fired));
+            let told = |(id, event): &(WatchId, WatchEvent)| {
+                assert_eq!((event.path.as_str(), event.zxid), ("/a", 50));
+                (id.0, event.kind)
+            };
+            assert_eq!(fired.events.iter().map(told).collect::<Vec<_>>(), expected);
+            let ended: Vec<_> = expected.iter().map(|(id, _)| WatchId(*id)).collect();
+            assert_eq!(fired.ended, ended);
+            assert_eq!(watches.len(), 8 - expected.len());
+            assert!(!watches.remove_watches(S, "/a", which, false, 50, &mut fired), "{which:?}");
+            let heard = fire(&mut watches, ChangeKind::Deleted, "/a");
+            let gone = |id: &u64| expected.iter().any(|(removed, _)| removed == id);
+            assert!(!heard.iter().any(|(id, ..)| gone(id)));
+            assert!(heard.iter().any(|(id, ..)| *id == 8));
+        };
+        let (data, child, persistent) =
+            (DataWatchRemoved, ChildWatchRemoved, PersistentWatchRemoved);
+        of(WatcherType::Data, &[(1, data), (5, data)]);
+        of(WatcherType::Children, &[(2, child)]);
+        of(WatcherType::Persistent, &[(3, persistent)]);
+        of(WatcherType::PersistentRecursive, &[(4, persistent)]);
+        let any = [(1, data), (2, child), (3, persistent), (4, persistent), (5, data)];
+        of(WatcherType::Any, &any);
+    }
+
+    #[test]
+    fn many_watches_of_one_path_come_and_go() {
+        let mut watches = WatchTable::default();
+        for id in 0..100 {
+            watches.add(WatchId(id), "/a".into(), WatchKind::Persistent, S);
+        }
+        assert_eq!(fire(&mut watches, ChangeKind::DataChanged, "/a").len(), 100);
+        for id in (0..100).filter(|id| id % 3 != 0) {
+            watches.remove(WatchId(id));
+        }
+        let heard = fire(&mut watches, ChangeKind::DataChanged, "/a");
+        let ids: Vec<u64> = heard.into_iter().map(|(id, ..)| id).collect();
+        assert_eq!(ids, (0..100).step_by(3).collect::<Vec<_>>());
+        assert_eq!(watches.end_session(S).len(), 34);
+        assert!(watches.by_path.is_empty() && watches.watchers.is_empty());
+    }
+}

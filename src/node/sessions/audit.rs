@@ -1,0 +1,54 @@
+//! The audit log: who wrote what, and what came of it, as lines of `tracing`.
+//!
+//! A line is written by the node of the session that asked, once its replica has applied the request:
+//! so each request that had an outcome has one line in the whole cluster. Nothing is written, and
+//! nothing is made for it, unless somebody listens to the target.
+//!
+//! Source: ZooKeeper's `audit.enable`, which logs at the server that the client is connected to.
+
+use crate::machine::command::{Command, OpError, Reply};
+use crate::types::acl::Id;
+use crate::types::znode::SessionId;
+
+/// What a subscriber chooses the lines by.
+const TARGET: &str = "quorate::audit";
+
+/// Notes the outcome of a request of a session that is known as these.
+pub(super) fn note(
+    session: SessionId,
+    ids: &[Id],
+    command: &Command,
+    result: &Result<Reply, OpError>,
+) {
+    if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+        return;
+    }
+    // No hash of a password comes into a log.
+    let users: Vec<String> = ids.iter().map(|id| id.redacted().to_string()).collect();
+    let users = users.join(",");
+    let result = match result {
+        Ok(_) => "success".to_owned(),
+        Err(error) => format!("failure: {}", error.clone().into_error(session)),
+    };
+    match command {
+        Command::Op(op) => line(session, &users, op.name(), op.path(), &result),
+        Command::Multi(ops) => {
+            for op in ops {
+                line(session, &users, op.name(), op.path(), &result);
+            }
+        }
+        Command::Open { .. } => line(session, &users, "open", "", &result),
+        Command::Resume { .. } => line(session, &users, "resume", "", &result),
+        Command::Close => line(session, &users, "close", "", &result),
+        Command::Authenticate { .. } => line(session, &users, "add_auth", "", &result),
+        // No session asks for these.
+        Command::Expire { .. }
+        | Command::Reap { .. }
+        | Command::RaiseVersion { .. }
+        | Command::Configure { .. } => {}
+    }
+}
+
+fn line(session: SessionId, users: &str, operation: &str, path: &str, result: &str) {
+    tracing::info!(target: TARGET, %session, users, operation, path, result, "audit");
+}

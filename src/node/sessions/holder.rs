@@ -1,0 +1,237 @@
+//! One session as its node holds it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::machine::command::{Command, OpError, Reply};
+use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
+use crate::node::leader::read_index::Ticket;
+use crate::node::replica::watches::WatchKind;
+use crate::node::sessions::queue::Viewer;
+use crate::types::acl;
+use crate::types::acl::{AccessList, Id, Permissions};
+use crate::types::error::Error;
+use crate::types::session::SessionState;
+use crate::types::watch::WatcherType;
+use crate::types::znode::{SessionId, Zxid};
+
+#[derive(Debug)]
+pub(crate) struct LocalSession {
+    pub(crate) id: SessionId,
+    pub(crate) holder: u64,
+    pub(crate) timeout: Duration,
+    pub(crate) state: SessionState,
+    pub(super) opening: Option<Opening>,
+    /// When the open (or resume) was first sent: its clock cannot have started earlier.
+    pub(super) first_sent: Option<Time>,
+    /// Until when the session is surely alive. Before it is open: not known.
+    pub(super) valid_until: Time,
+    /// When it counts as lost: not before rounds had time to renew it since it was opened.
+    pub(super) lost_at: Time,
+    /// When the last round that was confirmed for it was sent.
+    pub(super) heard: Time,
+    pub(super) issued: u64,
+    /// The last number sent to the present leader; `None`: nothing, not even the open.
+    pub(super) sent: Option<u64>,
+    /// The bytes of what was sent to it and is not answered yet.
+    pub(super) under_way: usize,
+    /// The last number ever sent to anyone.
+    pub(super) ever_sent: u64,
+    pub(super) applied: u64,
+    /// When its requests last moved, and how long to wait before they are sent again.
+    pub(super) moved_at: Time,
+    pub(super) patience: Duration,
+    pub(super) writes: VecDeque<PendingWrite>,
+    pub(super) waits: VecDeque<Wait>,
+    pub(super) closing: bool,
+    /// As whom it is known, until its last watch is over.
+    pub(super) ids: Arc<Vec<Id>>,
+    /// As whom it is to be known as soon as the cluster can tell.
+    pub(super) introduce: Vec<Id>,
+    /// A snapshot stands for entries in which it may have been resumed, used and ended.
+    pub(super) unseen: bool,
+    /// The last number that may be sent for now.
+    pub(super) ceiling: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) request: RequestId,
+    pub(super) command: Command,
+}
+
+#[derive(Debug)]
+pub(super) struct PendingWrite {
+    pub(super) request: RequestId,
+    pub(super) command: Command,
+    pub(super) size: usize,
+    /// What it is refused with, when the cluster's version has no such command: `command`, which
+    /// does nothing, has taken its place in the session's sequence.
+    pub(super) refused: Option<OpError>,
+}
+
+impl PendingWrite {
+    /// Refuses what needs more than this version, if it does.
+    pub(super) fn refuse(&mut self, version: u16) {
+        if let Some(error) = self.command.unsupported(version) {
+            self.command = Command::Multi(Vec::new());
+            self.refused = Some(error);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) after: u64,
+    pub(super) request: RequestId,
+    pub(super) what: WaitFor,
+}
+
+#[derive(Debug)]
+pub(super) enum WaitFor {
+    Read {
+        read: Read,
+        watch: Option<(WatchId, Arc<str>)>,
+    },
+    Watch {
+        new: NewWatch,
+        /// It begins after a zxid that this replica had not reached when it was asked for.
+        round: Option<Confirming>,
+    },
+    RemoveWatches {
+        path: String,
+        which: WatcherType,
+    },
+    Sync(Confirming),
+    /// The end of a session that is being closed already.
+    Close,
+}
+
+/// A persistent or recursive watch that is to be set.
+#[derive(Debug)]
+pub(crate) struct NewWatch {
+    pub(crate) id: WatchId,
+    pub(crate) path: Arc<str>,
+    pub(crate) kind: WatchKind,
+    /// The zxid after which it begins; `None`: now.
+    pub(crate) from: Option<Zxid>,
+    /// Whether its events bring the znode.
+    pub(crate) data: bool,
+}
+
+/// What waits for a round, and then for this replica to reach the index at which it was confirmed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Confirming {
+    pub(super) ticket: Ticket,
+    pub(super) index: Option<u64>,
+}
+
+impl Confirming {
+    pub(super) fn is_reached(&self, applied_index: u64) -> bool {
+        self.index.is_some_and(|index| applied_index >= index)
+    }
+}
+
+impl WaitFor {
+    pub(super) fn round(&mut self) -> Option<&mut Confirming> {
+        match self {
+            WaitFor::Sync(round) | WaitFor::Watch { round: Some(round), .. } => Some(round),
+            _ => None,
+        }
+    }
+}
+
+impl LocalSession {
+    pub(crate) fn is_open(&self) -> bool {
+        self.opening.is_none() && !self.is_over()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.is_final()
+    }
+
+    /// Whether its open (or resume) was answered.
+    pub(crate) fn opened(&self) -> bool {
+        self.opening.is_none()
+    }
+
+    pub(super) fn viewer(&self) -> Viewer<'_> {
+        Viewer { session: self.id, ids: &self.ids }
+    }
+
+    /// Whether it may do any of this with a znode of this access list.
+    pub(crate) fn may(&self, acl: Option<&AccessList>, wanted: Permissions) -> bool {
+        acl::permits(acl, &self.ids, wanted)
+    }
+
+    /// The number of the last write answered.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// The error that calls on a session in a final state get.
+    pub(super) fn over(&self) -> Error {
+        match self.state {
+            SessionState::Moved => Error::SessionMoved { session: self.id },
+            SessionState::Closed => Error::SessionClosed { session: self.id },
+            SessionState::Detached => Error::SessionDetached { session: self.id },
+            _ => Error::SessionExpired { session: self.id },
+        }
+    }
+
+    pub(super) fn set_state(&mut self, state: SessionState, effects: &mut Effects) {
+        if self.state != state && !self.is_over() {
+            self.state = state;
+            effects.sessions.push((self.holding(), state));
+        }
+    }
+
+    pub(super) fn holding(&self) -> Holding {
+        Holding { session: self.id, holder: self.holder }
+    }
+
+    /// Whether its open (or resume) was ever sent to anyone.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.first_sent.is_some()
+    }
+
+    /// The zxid that the open which is under way rests on.
+    pub(crate) fn base(&self) -> Option<Zxid> {
+        match self.opening.as_ref()?.command {
+            Command::Open { base, .. } => Some(base),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.opening.is_none() && self.writes.is_empty() && self.waits.is_empty()
+    }
+
+    /// Answers the writes that were sent, and of which it is not known whether they were done; the
+    /// others surely were not.
+    pub(super) fn answer_unknown(&mut self, reason: &str, effects: &mut Effects) {
+        let sent = self.ever_sent.saturating_sub(self.applied);
+        let sent = usize::try_from(sent).unwrap_or(usize::MAX).min(self.writes.len());
+        let error = Error::OutcomeUnknown { session: self.id, reason: reason.to_owned() };
+        for write in self.writes.drain(..sent) {
+            let answer = match write.command {
+                Command::Close => Ok(Answer::Reply(Reply::Done)),
+                _ => Err(error.clone()),
+            };
+            effects.replies.push((write.request, answer));
+        }
+    }
+
+    /// Nothing of it is known to be on its way to a leader any more.
+    pub(super) fn forget_sent(&mut self) {
+        self.sent = None;
+        self.under_way = 0;
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.is_over()
+            && (self.sent.is_none_or(|sent| sent < self.issued))
+            && (self.opening.is_some() || !self.writes.is_empty())
+    }
+}

@@ -1,0 +1,716 @@
+//! The sessions that this node's users hold: what they have asked for, in order.
+//!
+//! Each session numbers its writes and keeps them until their outcome is seen
+//! in the log, which every replica applies; no answer from the leader is
+//! needed. Whenever the leader or its connection changes, or nothing moves for
+//! a while, all of them are sent again: the machine runs each once. A write of a version that not
+//! all members are known to have is held back, and what comes after it too (`versions`).
+//!
+//! Invariants: `writes` holds contiguous numbers from `applied + 1`; those up
+//! to `sent` have been sent to the present leader; a read waits for the writes
+//! before it (`after`), and waits are answered in order. A session in a final
+//! state sends nothing more, and is forgotten once all is answered.
+
+mod audit;
+pub(crate) mod holder;
+pub(crate) mod queue;
+pub(crate) mod users;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use self::holder::NewWatch;
+use self::holder::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
+use crate::machine::Machine;
+use crate::machine::command::{Command, OpError, Outcome, Reply, Request, TIMEOUT_KEPT};
+use crate::node::io::{Answer, Effects, RequestId, Time, Write};
+use crate::node::leader::admission;
+use crate::node::leader::read_index::Ticket;
+use crate::node::negotiated;
+use crate::node::versions::Gate;
+use crate::planted::{Bug, planted};
+use crate::types::acl::{AccessList, Id, Permissions};
+use crate::types::error::Error;
+use crate::types::session::SessionState;
+use crate::types::version::FIRST;
+use crate::types::znode::{SessionId, Zxid};
+
+/// How many writes of one session may be under way; the others wait here. It bounds the results
+/// that the machine must remember.
+const WINDOW: u64 = 4096;
+/// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// From which version on sessions are known as somebody.
+const IDS_VERSION: u16 = 2;
+
+/// How much of a session's timeout this node trusts: the rest covers clocks that run at
+/// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
+pub(crate) fn trusted(timeout: Duration) -> Duration {
+    if planted(Bug::LeaseTooLong) {
+        return timeout * 2;
+    }
+    timeout / 10 * 9
+}
+
+#[derive(Debug)]
+pub(crate) struct LocalSessions {
+    /// How long requests may stand still before they are sent again, the first time.
+    patience: Duration,
+    sessions: BTreeMap<SessionId, LocalSession>,
+    /// Sessions with something to send.
+    unsent: BTreeSet<SessionId>,
+    /// Sessions with a ceiling.
+    ceilings: BTreeSet<SessionId>,
+    /// Those of them whose next write waits for the cluster's version, as of this gate.
+    held_back: BTreeSet<SessionId>,
+    /// Whether some are to be known as somebody once the cluster can tell.
+    has_unintroduced: bool,
+    gate: Gate,
+    next_ticket: Ticket,
+    /// Sessions whose local deadline has passed and which may owe answers yet.
+    lost: BTreeSet<SessionId>,
+    /// How many waits there are, of all sessions.
+    waits: usize,
+    tickets: BTreeMap<Ticket, SessionId>,
+    /// Sessions whose waits may be answerable now.
+    ready: BTreeSet<SessionId>,
+    /// Sessions whose next wait is a sync or a watch that this replica has to catch up with.
+    catching_up: BTreeSet<SessionId>,
+}
+
+impl LocalSessions {
+    pub(crate) fn new(patience: Duration) -> LocalSessions {
+        LocalSessions {
+            patience,
+            sessions: BTreeMap::new(),
+            unsent: BTreeSet::new(),
+            ceilings: BTreeSet::new(),
+            held_back: BTreeSet::new(),
+            has_unintroduced: false,
+            gate: Gate { version: FIRST, possible: FIRST },
+            next_ticket: 0,
+            lost: BTreeSet::new(),
+            waits: 0,
+            tickets: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            catching_up: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
+        holder: u64,
+        timeout: Duration,
+        command: Command,
+        effects: &mut Effects,
+    ) {
+        if let Some(former) = self.sessions.get_mut(&session) {
+            // This very node holds it and resumes it: the former handle loses it, as it would to
+            // another node. The shell has told its user: from here on this id means the new one.
+            if !former.is_over() {
+                former.state = SessionState::Moved;
+            }
+            // What was sent already may come before the resumption in the log, or not.
+            let reason = "the session was resumed while the write was under way";
+            former.answer_unknown(reason, effects);
+            self.end(session, SessionState::Moved, effects);
+        }
+        // What is lost is the former one.
+        self.lost.remove(&session);
+        self.sessions.insert(
+            session,
+            LocalSession {
+                id: session,
+                holder,
+                timeout,
+                state: SessionState::Connecting,
+                opening: Some(Opening { request, command }),
+                first_sent: None,
+                valid_until: Time::MAX,
+                lost_at: Time::MAX,
+                heard: Time::ZERO,
+                issued: 0,
+                sent: None,
+                under_way: 0,
+                ever_sent: 0,
+                applied: 0,
+                moved_at: Time::ZERO,
+                patience: self.patience,
+                writes: VecDeque::new(),
+                waits: VecDeque::new(),
+                closing: false,
+                ids: Arc::default(),
+                introduce: Vec::new(),
+                unseen: false,
+                ceiling: u64::MAX,
+            },
+        );
+        self.unsent.insert(session);
+    }
+
+    /// The session, if it takes requests; else the request is answered.
+    fn taking(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
+        effects: &mut Effects,
+    ) -> Option<&mut LocalSession> {
+        let error = match self.sessions.get_mut(&session) {
+            None => Error::SessionExpired { session },
+            Some(held) if held.is_over() => held.over(),
+            Some(held) if held.closing => Error::SessionClosed { session },
+            Some(held) => return Some(held),
+        };
+        effects.replies.push((request, Err(error)));
+        None
+    }
+
+    /// Who asks, and behind which write of the session, if it takes requests; else this one is
+    /// answered. For what is not answered here.
+    pub(crate) fn turn(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
+        effects: &mut Effects,
+    ) -> Option<(u64, u64)> {
+        let held = self.taking(request, session, effects)?;
+        Some((held.holder, held.issued))
+    }
+
+    /// No write of the session behind this one is sent before something else is.
+    pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.ceiling = held.ceiling.min(upto);
+            self.ceilings.insert(session);
+        }
+    }
+
+    /// There is no such ceiling any more.
+    pub(crate) fn lift_ceilings(&mut self) {
+        for session in std::mem::take(&mut self.ceilings) {
+            if let Some(held) = self.sessions.get_mut(&session) {
+                held.ceiling = u64::MAX;
+                self.unsent.insert(session);
+            }
+        }
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        request: RequestId,
+        session: SessionId,
+        write: Write,
+        effects: &mut Effects,
+    ) {
+        let closes = matches!(write, Write::Close);
+        if closes && self.sessions.get(&session).is_none_or(LocalSession::is_over) {
+            effects.replies.push((request, Ok(Answer::Reply(Reply::Done))));
+            return;
+        }
+        if let Some(held) = self.sessions.get_mut(&session)
+            && closes
+            && held.closing
+        {
+            held.waits.push_back(Wait { after: held.issued, request, what: WaitFor::Close });
+            self.waits += 1;
+            self.ready.insert(session);
+            return;
+        }
+        let Some(held) = self.taking(request, session, effects) else {
+            return;
+        };
+        let command = match write {
+            Write::Op(op) => Command::Op(op),
+            Write::Multi(ops) => Command::Multi(ops),
+            Write::Authenticate(ids) => Command::Authenticate { ids },
+            Write::Close => Command::Close,
+        };
+        held.issued += 1;
+        held.closing = closes;
+        let size = admission::size(&command);
+        held.writes.push_back(PendingWrite { request, command, size, refused: None });
+        self.unsent.insert(session);
+    }
+
+    /// Has the session known as these, now or as soon as the cluster's version has that. Nobody
+    /// waits for the answer, nor is anything held back for it.
+    pub(crate) fn introduce(
+        &mut self,
+        session: SessionId,
+        ids: Vec<Id>,
+        version: u16,
+        effects: &mut Effects,
+    ) {
+        if version >= IDS_VERSION {
+            self.write(RequestId(0), session, Write::Authenticate(ids), effects);
+        } else if let Some(held) = self.sessions.get_mut(&session) {
+            held.introduce = ids;
+            self.has_unintroduced = true;
+        }
+    }
+
+    /// The same for those that were opened before.
+    pub(crate) fn introduce_all(&mut self, version: u16, effects: &mut Effects) {
+        if !self.has_unintroduced || version < IDS_VERSION {
+            return;
+        }
+        self.has_unintroduced = false;
+        let waiting: Vec<(SessionId, Vec<Id>)> = self
+            .sessions
+            .values_mut()
+            .filter(|held| !held.introduce.is_empty())
+            .map(|held| (held.id, std::mem::take(&mut held.introduce)))
+            .collect();
+        for (session, ids) in waiting {
+            self.introduce(session, ids, version, effects);
+        }
+    }
+
+    /// After a snapshot, in which sessions may be known as somebody more.
+    pub(crate) fn identify(&mut self, machine: &Machine) {
+        for held in self.sessions.values_mut() {
+            let record = machine.session(held.id).filter(|record| record.holder == held.holder);
+            if let Some(record) = record {
+                held.ids = Arc::clone(&record.ids);
+            }
+        }
+    }
+
+    /// Whether a session may read a znode of this access list.
+    pub(crate) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
+        let held = self.sessions.get(&session);
+        held.is_some_and(|held| held.may(acl, Permissions::READ))
+    }
+
+    pub(crate) fn has_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
+    /// What was held back is looked at again, if anything has changed for it.
+    pub(crate) fn release(&mut self, gate: Gate) {
+        if gate != self.gate {
+            self.unsent.append(&mut self.held_back);
+        }
+    }
+
+    /// What has to be sent to the leader now, each session's requests in order.
+    pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
+        self.gate = gate;
+        let mut requests = Vec::new();
+        for session in std::mem::take(&mut self.unsent) {
+            let Some(held) = self.sessions.get_mut(&session) else {
+                continue;
+            };
+            if held.is_over() {
+                continue;
+            }
+            let request = |seq, command: &Command| Request {
+                session,
+                holder: held.holder,
+                seq,
+                acked: held.applied + 1,
+                command: command.clone(),
+            };
+            if let Some(opening) = &held.opening
+                && held.sent.is_none()
+            {
+                requests.push(request(0, &opening.command));
+                held.first_sent.get_or_insert(now);
+            }
+            if held.sent.is_none() {
+                held.moved_at = now;
+            }
+            let from = held.sent.unwrap_or(0).max(held.applied);
+            let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
+            let (mut upto, mut under_way) = (from, held.under_way);
+            while upto < most {
+                let write = &mut held.writes[(upto - held.applied) as usize];
+                let needs = write.command.version();
+                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
+                    if needs <= gate.possible {
+                        self.held_back.insert(session);
+                        break;
+                    }
+                    write.refuse(gate.version);
+                }
+                if under_way > 0 && under_way + write.size > WINDOW_BYTES {
+                    break;
+                }
+                upto += 1;
+                under_way += write.size;
+                requests.push(request(upto, &write.command));
+            }
+            held.sent = Some(upto);
+            held.under_way = under_way;
+            held.ever_sent = held.ever_sent.max(upto);
+        }
+        requests
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whatever was sent may be lost: all of it is to be sent again.
+    pub(crate) fn send_again(&mut self, now: Time) {
+        if planted(Bug::ResendForgotten) {
+            return;
+        }
+        for held in self.sessions.values_mut() {
+            (held.moved_at, held.patience) = (now, self.patience);
+            held.forget_sent();
+            if held.has_unsent() {
+                self.unsent.insert(held.id);
+            }
+        }
+    }
+
+    /// The same for the sessions of which nothing has moved for a while, each time a longer one.
+    pub(crate) fn send_stuck_again(&mut self, now: Time) {
+        if planted(Bug::ResendForgotten) {
+            return;
+        }
+        for held in self.sessions.values_mut() {
+            let waits = held.sent.is_some()
+                && !held.is_over()
+                && (held.opening.is_some() || !held.writes.is_empty());
+            if !waits {
+                held.moved_at = now;
+            } else if now >= held.moved_at + held.patience {
+                held.moved_at = now;
+                held.patience = (held.patience * 2).min(self.patience * 8);
+                held.forget_sent();
+                self.unsent.insert(held.id);
+            }
+        }
+    }
+
+    /// What came of a request, as seen in the log at `now`, by when this replica has `zxid`.
+    pub(crate) fn outcome(
+        &mut self,
+        outcome: &Outcome,
+        now: Time,
+        zxid: Zxid,
+        effects: &mut Effects,
+    ) {
+        let Outcome { session, holder, seq, ref result } = *outcome;
+        let Some(held) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        if held.holder != holder {
+            return;
+        }
+        if seq == 0 {
+            return self.opened(session, result, now, zxid, effects);
+        }
+        if matches!(result, Err(OpError::OutOfOrder)) {
+            held.forget_sent();
+            self.unsent.insert(session);
+            return;
+        }
+        if seq != held.applied + 1 {
+            return;
+        }
+        let Some(write) = held.writes.pop_front() else {
+            return;
+        };
+        held.applied = seq;
+        // What was answered without having been sent to this leader is not counted.
+        held.under_way = held.under_way.saturating_sub(write.size);
+        if held.sent.is_none_or(|sent| sent <= seq) {
+            held.under_way = 0;
+        }
+        (held.moved_at, held.patience) = (now, self.patience);
+        let closed = matches!(write.command, Command::Close);
+        audit::note(session, &held.ids, &write.command, result);
+        if let Ok(Reply::Ids(ids)) = result {
+            held.ids = Arc::new(ids.clone());
+            effects.ids.push((held.holding(), ids.clone()));
+        }
+        let answer = match result {
+            Ok(reply) => match write.refused {
+                Some(refused) => Err(refused.into_error(session)),
+                None => Ok(Answer::Reply(reply.clone())),
+            },
+            Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),
+            Err(error) => Err(error.clone().into_error(session)),
+        };
+        effects.replies.push((write.request, answer));
+        self.ready.insert(session);
+        if held.has_unsent() {
+            self.unsent.insert(session);
+        }
+    }
+
+    fn opened(
+        &mut self,
+        session: SessionId,
+        result: &Result<Reply, OpError>,
+        now: Time,
+        zxid: Zxid,
+        effects: &mut Effects,
+    ) {
+        let Some(held) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        if let (Err(OpError::StaleOpen), Some(opening)) = (result, &mut held.opening) {
+            // Nothing that this replica has seen in between opened it.
+            if let Command::Open { base, .. } = &mut opening.command {
+                *base = zxid;
+            }
+            held.forget_sent();
+            self.unsent.insert(session);
+            return;
+        }
+        let Some(opening) = held.opening.take() else {
+            return;
+        };
+        (held.moved_at, held.patience) = (now, self.patience);
+        audit::note(session, &held.ids, &opening.command, result);
+        match result {
+            Ok(reply) => {
+                if let Reply::Session { timeout_ms } = reply {
+                    // What was asked for, or what it had.
+                    held.timeout = Duration::from_millis(u64::from(*timeout_ms));
+                }
+                if !held.is_over() {
+                    let since = held.first_sent.unwrap_or_default();
+                    held.heard = since;
+                    if now < since + held.timeout / 3 {
+                        held.valid_until = since + trusted(held.timeout);
+                        held.lost_at = held.valid_until;
+                    } else {
+                        // It took long, perhaps longer than a session lives without being heard of.
+                        // It lives all the same, from now on, but is surely alive only once a round
+                        // has renewed it: not for a moment before, to be lost and found again.
+                        held.valid_until = since;
+                        held.lost_at = now + trusted(held.timeout);
+                    }
+                    effects.leases.push((held.holding(), held.valid_until));
+                    held.set_state(SessionState::Connected, effects);
+                }
+                effects.replies.push((opening.request, Ok(Answer::Reply(reply.clone()))));
+                self.ready.insert(session);
+            }
+            Err(error) => {
+                if held.unseen {
+                    // It may have been let in then, and writes of it run that were sent by now.
+                    let reason = "the session ended while this replica was out of reach";
+                    held.answer_unknown(reason, effects);
+                }
+                let error = error.clone().into_error(session);
+                effects.replies.push((opening.request, Err(error)));
+                self.end(session, SessionState::Expired, effects);
+            }
+        }
+    }
+
+    /// The session is over for its holder here: as the log says, so that no write of it that was
+    /// not answered yet can ever happen.
+    pub(crate) fn end(&mut self, session: SessionId, state: SessionState, effects: &mut Effects) {
+        let Some(held) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let state = if state == SessionState::Expired && held.closing {
+            SessionState::Closed
+        } else {
+            state
+        };
+        held.set_state(state, effects);
+        let error = held.over();
+        if let Some(opening) = held.opening.take() {
+            effects.replies.push((opening.request, Err(error.clone())));
+        }
+        for write in held.writes.drain(..) {
+            let answer = match write.command {
+                Command::Close => Ok(Answer::Reply(Reply::Done)),
+                _ => Err(error.clone()),
+            };
+            effects.replies.push((write.request, answer));
+        }
+        self.fail_waits(session, effects);
+        self.sessions.remove(&session);
+    }
+
+    /// A snapshot was installed, and the session's open (or resume) is not answered by it.
+    pub(crate) fn unseen(&mut self, session: SessionId) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.unseen = held.ever_sent > held.applied;
+        }
+    }
+
+    /// The session is over, and it is not known what became of the writes that were sent.
+    pub(crate) fn end_unknown(
+        &mut self,
+        session: SessionId,
+        state: SessionState,
+        reason: &str,
+        effects: &mut Effects,
+    ) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.answer_unknown(reason, effects);
+        }
+        self.end(session, state, effects);
+    }
+
+    /// The local deadline of the session has passed: it counts as lost from now on, though writes
+    /// already sent may still happen; those are answered when the log says so.
+    pub(crate) fn lose(&mut self, session: SessionId, effects: &mut Effects) {
+        let Some(held) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        held.set_state(SessionState::Expired, effects);
+        self.lost.insert(session);
+        let error = held.over();
+        // What was never sent to anyone cannot happen any more.
+        let keep = usize::try_from(held.ever_sent.saturating_sub(held.applied));
+        let keep = keep.unwrap_or(usize::MAX).min(held.writes.len());
+        for write in held.writes.drain(keep..) {
+            effects.replies.push((write.request, Err(error.clone())));
+        }
+        self.fail_waits(session, effects);
+    }
+
+    /// Everything is over, since the node has stopped.
+    pub(crate) fn stop(&mut self, error: &Error, effects: &mut Effects) {
+        for (_, mut held) in std::mem::take(&mut self.sessions) {
+            held.set_state(SessionState::Expired, effects);
+            let requests = held
+                .opening
+                .into_iter()
+                .map(|opening| opening.request)
+                .chain(held.writes.into_iter().map(|write| write.request))
+                .chain(held.waits.into_iter().map(|wait| wait.request));
+            effects.replies.extend(requests.map(|request| (request, Err(error.clone()))));
+        }
+        self.waits = 0;
+        self.lost.clear();
+        self.unsent.clear();
+        self.held_back.clear();
+        self.tickets.clear();
+        self.ready.clear();
+        self.catching_up.clear();
+    }
+
+    pub(crate) fn get(&self, session: SessionId) -> Option<&LocalSession> {
+        self.sessions.get(&session)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.sessions.keys().copied().collect()
+    }
+
+    /// The sessions that are to be kept alive.
+    pub(crate) fn living(&self) -> Vec<SessionId> {
+        self.sessions.values().filter(|held| held.is_open()).map(|held| held.id).collect()
+    }
+
+    /// How often they are to be renewed: a few times in the shortest of their timeouts.
+    pub(crate) fn renewal_period(&self, most: Duration) -> Duration {
+        let living = self.sessions.values().filter(|held| held.is_open());
+        living.map(|held| held.timeout / 4).fold(most, Duration::min)
+    }
+
+    /// A round sent at `sent` was confirmed for the session. After its deadline that comes too
+    /// late: its user may have seen that it is not surely alive, and that is for good.
+    pub(crate) fn renew(
+        &mut self,
+        session: SessionId,
+        sent: Time,
+        now: Time,
+        effects: &mut Effects,
+    ) {
+        let Some(held) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let valid_until = sent + trusted(held.timeout);
+        if !held.is_open() || now >= held.lost_at.min(valid_until) {
+            return;
+        }
+        held.heard = held.heard.max(sent);
+        if valid_until > held.valid_until {
+            (held.valid_until, held.lost_at) = (valid_until, valid_until);
+            effects.leases.push((held.holding(), valid_until));
+        }
+        held.set_state(SessionState::Connected, effects);
+    }
+
+    /// Suspends the sessions that were not confirmed for a third of their timeout, and names those
+    /// whose local deadline has passed.
+    pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
+        let mut lost = Vec::new();
+        if planted(Bug::LossNotTold) {
+            return lost;
+        }
+        for held in self.sessions.values_mut().filter(|held| held.is_open()) {
+            if now >= held.lost_at {
+                lost.push(held.id);
+            } else if now >= held.heard + held.timeout / 3 {
+                held.set_state(SessionState::Suspended, effects);
+            }
+        }
+        lost
+    }
+
+    /// Forgets the lost sessions that owe no answer any more.
+    pub(crate) fn forget_settled(&mut self) {
+        let sessions = &mut self.sessions;
+        self.lost.retain(|id| {
+            let owes = sessions.get(id).is_some_and(|held| held.is_over() && !held.is_settled());
+            if !owes && sessions.get(id).is_some_and(LocalSession::is_over) {
+                sessions.remove(id);
+            }
+            owes
+        });
+    }
+}
+
+/// The timeout of a session that is resumed, and as the command has it. One that keeps its own has
+/// none here until that is known.
+pub(crate) fn resumed_with(timeout: Option<Duration>, tick: Duration) -> (Duration, u32) {
+    match timeout {
+        Some(timeout) => {
+            let timeout = negotiated(timeout, tick);
+            (timeout, milliseconds(timeout))
+        }
+        None => (Duration::ZERO, TIMEOUT_KEPT),
+    }
+}
+
+/// A timeout as commands have it.
+pub(crate) fn milliseconds(timeout: Duration) -> u32 {
+    u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was sent in time and confirmed too late, before the node had looked at its clock again: a
+    /// session that was not surely alive any more, as its user could see, was so again.
+    #[test]
+    fn a_lease_that_has_run_out_is_not_renewed() {
+        const S: Time = Time::from_secs(1);
+        let mut sessions = LocalSessions::new(S);
+        let mut effects = Effects::default();
+        let (session, holder) = (SessionId(1), 2);
+        let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
+        sessions.open(RequestId(1), session, holder, 10 * S, command, &mut effects);
+        let gate = Gate { version: FIRST, possible: FIRST };
+        assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
+        let result = Ok(Reply::Session { timeout_ms: 10_000 });
+        let opened = Outcome { session, holder, seq: 0, result };
+        sessions.outcome(&opened, 101 * S, 1, &mut effects);
+        sessions.renew(session, 105 * S, 106 * S, &mut effects);
+        let leases =
+            |effects: &Effects| effects.leases.iter().map(|(_, until)| *until).collect::<Vec<_>>();
+        assert_eq!(leases(&effects), [109 * S, 114 * S]);
+        sessions.renew(session, 113 * S, 114 * S, &mut effects);
+        assert_eq!(leases(&effects).len(), 2, "too late");
+        assert_eq!(sessions.check_deadlines(114 * S, &mut effects), [session]);
+    }
+}

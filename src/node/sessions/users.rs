@@ -1,0 +1,363 @@
+//! What a node does for its own users: their requests go out, and what the log
+//! says of them comes back.
+
+use std::time::Duration;
+
+use crate::machine::command::{
+    Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
+};
+use crate::node::io::{ClientRequest, Effects, RequestId, Write};
+use crate::node::leader::admission;
+use crate::node::message::PeerMessage;
+use crate::node::replica::watches::{Fired, WatchKind};
+use crate::node::sessions::NewWatch;
+use crate::node::versions::Gate;
+use crate::node::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, negotiated, sessions};
+use crate::planted::{Bug, planted, strikes};
+use crate::types::acl::AccessList;
+use crate::types::error::Error;
+use crate::types::quota;
+use crate::types::quota::Usage;
+use crate::types::session::SessionState;
+use crate::types::watch::WatchMode;
+use crate::types::znode::SessionId;
+
+impl Node {
+    pub(in crate::node) fn take_request(&mut self, request: ClientRequest) {
+        let effects = &mut self.effects;
+        match request {
+            ClientRequest::Open { request, session, holder, secret, timeout } => {
+                let timeout = negotiated(timeout, self.config.tick);
+                let timeout_ms = sessions::milliseconds(timeout);
+                let (owner, base) = (self.id, self.machine.zxid());
+                let command = Command::Open { secret, timeout_ms, owner, base };
+                self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Resume { request, session, holder, secret, timeout } => {
+                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.tick);
+                let command = Command::Resume { secret, timeout_ms, owner: self.id };
+                effects.ended.extend(self.watches.end_session(session));
+                self.local.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Introduce { session, ids } => {
+                self.local.introduce(session, ids, self.machine.version(), effects);
+            }
+            ClientRequest::Write { request, session, command } => {
+                self.local.write(request, session, command, effects);
+            }
+            ClientRequest::Read { request, session, read, watch } => {
+                self.local.read(request, session, read, watch, effects);
+            }
+            ClientRequest::Watch { request, session, watch: id, path, mode, from, data } => {
+                let kind = match mode {
+                    WatchMode::Persistent => WatchKind::Persistent,
+                    WatchMode::PersistentRecursive => WatchKind::Recursive,
+                };
+                let (new, zxid) = (NewWatch { id, path, kind, from, data }, self.machine.zxid());
+                if let Some(ticket) = self.local.watch(request, session, new, zxid, effects) {
+                    self.rounds.wait(ticket);
+                }
+            }
+            ClientRequest::RemoveWatches { request, session, path, which } => {
+                self.local.remove_watches(request, session, path, which, effects);
+            }
+            ClientRequest::Abandon { session, .. } if planted(Bug::DetachCloses) => {
+                self.local.write(RequestId(0), session, Write::Close, effects);
+            }
+            ClientRequest::Abandon { session, state } => {
+                let reason = "its holder let go of the session while the write was under way";
+                self.local.end_unknown(session, state, reason, effects);
+                effects.ended.extend(self.watches.end_session(session));
+            }
+            ClientRequest::Unwatch { watch } => self.watches.remove(watch),
+            ClientRequest::Sync { request, session } => {
+                if let Some(ticket) = self.local.sync(request, session, effects) {
+                    self.rounds.wait(ticket);
+                }
+            }
+        }
+    }
+
+    pub(in crate::node) fn send_again(&mut self) {
+        self.local.send_again(self.now.mono);
+        self.rounds.restart();
+    }
+
+    pub(in crate::node) fn send_requests(&mut self) {
+        let leader = self.leadership.leader;
+        if leader == 0 || (leader == self.id && !self.serves()) {
+            return;
+        }
+        self.local.introduce_all(self.machine.version(), &mut self.effects);
+        if self.local.has_held_back() {
+            self.local.release(self.gate());
+        }
+        if !self.local.has_unsent() {
+            return;
+        }
+        let requests = self.local.take_unsent(self.gate(), self.now.mono);
+        if let Some(leading) = &mut self.leading {
+            for request in requests {
+                leading.admission.admit(request, &self.machine);
+            }
+            return;
+        }
+        let mut bytes = 0;
+        let mut part = Vec::new();
+        for request in requests {
+            bytes += admission::size(&request.command);
+            if bytes > FORWARD_BYTES_MAX && !part.is_empty() {
+                let requests = std::mem::take(&mut part);
+                self.effects.messages.push((leader, PeerMessage::Forward { requests }));
+                bytes = admission::size(&request.command);
+            }
+            part.push(request);
+        }
+        if !part.is_empty() {
+            self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
+        }
+    }
+
+    fn gate(&self) -> Gate {
+        self.versions.gate(self.machine.version(), self.others(), self.now.mono)
+    }
+
+    pub(in crate::node) fn ask_round(&mut self) {
+        let leader = self.leadership.leader;
+        let now = self.now.mono;
+        let period = self.local.renewal_period(ROUND_PERIOD);
+        if leader == 0 || !self.rounds.is_due(now, period) || (leader == self.id && !self.serves())
+        {
+            return;
+        }
+        let sessions = self.local.living();
+        let round = self.rounds.ask(now, sessions.clone());
+        let boot = self.rounds.boot();
+        if leader == self.id {
+            self.take_round(self.id, None, boot, round, &sessions);
+        } else {
+            self.effects.messages.push((leader, PeerMessage::Round { boot, round, sessions }));
+        }
+    }
+
+    pub(in crate::node) fn round_confirmed(
+        &mut self,
+        boot: u64,
+        round: u64,
+        index: u64,
+        refused: &[SessionId],
+    ) {
+        let Some(round) = self.rounds.confirmed(boot, round) else {
+            return;
+        };
+        for session in &round.sessions {
+            if !refused.contains(session) {
+                self.local.renew(*session, round.sent, self.now.mono, &mut self.effects);
+            }
+        }
+        for ticket in round.tickets {
+            self.local.synced(ticket, index);
+        }
+        self.fresh_soon.push((index, round.sent));
+    }
+
+    /// What the entries that the snapshot stands for did to this node's sessions.
+    pub(in crate::node) fn reconcile_sessions(&mut self) {
+        for session in self.local.ids() {
+            let Some(held) = self.local.get(session) else {
+                continue;
+            };
+            let (holder, open) = (held.holder, held.opened());
+            // Whether it may have been opened, and have ended, in what the snapshot stands for.
+            let ended = held.was_sent()
+                && held.base().is_some_and(|base| self.machine.admits(session, base).is_err());
+            match self.machine.session(session) {
+                Some(record) if record.holder == holder => {
+                    let (now, zxid) = (self.now.mono, self.machine.zxid());
+                    let opened = Ok(Reply::Session { timeout_ms: record.timeout_ms });
+                    let outcome = |seq, result| Outcome { session, holder, seq, result };
+                    self.local.outcome(&outcome(0, opened), now, zxid, &mut self.effects);
+                    let Some(held) = self.local.get(session) else {
+                        continue;
+                    };
+                    for seq in held.applied() + 1..=record.last_seq {
+                        if let Some(result) = record.result_of(seq) {
+                            let outcome = outcome(seq, result.clone());
+                            self.local.outcome(&outcome, now, zxid, &mut self.effects);
+                        }
+                    }
+                }
+                // It ended in what the snapshot stands for, and whether its last writes came before
+                // that is not recorded any more.
+                Some(record) if open || record.was_held_by(holder) => {
+                    self.end_unknown(session, SessionState::Moved);
+                }
+                None if open || ended => self.end_unknown(session, SessionState::Expired),
+                // Its open is not in the log yet, or will be answered when it is; or it was there and
+                // has ended, which the answer to the next one does not tell apart.
+                Some(_) | None => self.local.unseen(session),
+            }
+        }
+    }
+
+    pub(in crate::node) fn apply_batch(&mut self, term: u64, batch: Batch) {
+        // Who may hear of a change is decided by whom they are when it happens.
+        let authenticates =
+            |request: &Request| matches!(request.command, Command::Authenticate { .. });
+        // So that an event brings the znode as its write has left it.
+        let brings = self.watches.bring_any_data() && !planted(Bug::EventDataLate);
+        let at_once = !self.local.has_waits() && !self.guests.has_waits() && !brings;
+        if at_once && !batch.requests.iter().any(authenticates) {
+            let applied = self.machine.apply(term, &batch);
+            self.take_applied(applied);
+            return;
+        }
+        // A read sees what was asked for before it and nothing asked for after it. A batch is
+        // nothing but its requests, so it can be applied one by one.
+        for request in batch.requests {
+            let one = Batch { time: batch.time, requests: vec![request] };
+            let applied = self.machine.apply(term, &one);
+            self.take_applied(applied);
+            self.answer_waits();
+        }
+    }
+
+    pub(in crate::node) fn answer_waits(&mut self) {
+        let index = self.raw.store().applied().index;
+        let (watches, history) = (&mut self.watches, &self.history);
+        self.local.answer_waits(&self.machine, index, watches, history, &mut self.effects);
+        self.answer_guests();
+    }
+
+    pub(in crate::node) fn take_applied(&mut self, applied: Applied) {
+        let mut fired = Fired::default();
+        for change in &applied.changes {
+            let count = match change.kind {
+                ChangeKind::Created => &mut self.metrics.znodes_created,
+                ChangeKind::DataChanged => &mut self.metrics.znodes_changed,
+                ChangeKind::Deleted => &mut self.metrics.znodes_deleted,
+            };
+            *count += 1;
+            self.metrics.count_below(&change.path);
+            if let Some(of) = quota::of_stats(&change.path)
+                && change.kind == ChangeKind::DataChanged
+            {
+                let told = self.machine.tree();
+                let used = told.get(&change.path).map(|znode| Usage::parse(znode.data()));
+                let used = used.unwrap_or_default().to_string();
+                tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
+            }
+            let (local, guests) = (&self.local, &self.guests);
+            let may_read = |session, acl: Option<&AccessList>| {
+                local.may_read(session, acl) || guests.may_read(session, acl)
+            };
+            self.watches.fire(change, may_read, &mut fired);
+        }
+        self.tell(fired);
+        self.history.note(applied.changes);
+        for outcome in applied.outcomes {
+            let session = outcome.session;
+            if outcome.result.is_err() {
+                self.metrics.requests_refused += 1;
+                if let Some(leading) = &mut self.leading {
+                    leading.admission.refused(session, outcome.holder, &self.machine);
+                }
+            }
+            if strikes(Bug::OutcomeLost, 97) {
+                continue;
+            }
+            if matches!(outcome.result, Err(OpError::StaleExpiry)) {
+                if let Some(leading) = &mut self.leading {
+                    leading.expiry_refused(session);
+                }
+            } else {
+                let (now, zxid) = (self.now.mono, self.machine.zxid());
+                self.local.outcome(&outcome, now, zxid, &mut self.effects);
+                self.guests.outcome(outcome);
+            }
+        }
+        for change in applied.sessions {
+            self.guest_session_changed(change);
+            match change {
+                SessionChange::Held(session) => {
+                    self.metrics.sessions_opened += 1;
+                    let Some(record) = self.machine.session(session) else {
+                        continue;
+                    };
+                    let holder = record.holder;
+                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+                    if let Some(leading) = &mut self.leading {
+                        leading.session_held(session, timeout, self.now.mono);
+                    }
+                    if self
+                        .local
+                        .get(session)
+                        .is_some_and(|held| held.opened() && held.holder != holder)
+                    {
+                        self.end_local(session, SessionState::Moved);
+                    }
+                }
+                SessionChange::Gone(session, holder) => {
+                    self.metrics.sessions_ended += 1;
+                    if let Some(leading) = &mut self.leading {
+                        leading.session_gone(session);
+                    }
+                    // Another holder may have resumed it and closed it in one batch.
+                    let moved = self
+                        .local
+                        .get(session)
+                        .is_some_and(|held| held.opened() && held.holder != holder);
+                    let state = if moved { SessionState::Moved } else { SessionState::Expired };
+                    self.end_local(session, state);
+                }
+            }
+        }
+    }
+
+    pub(in crate::node) fn end_local(&mut self, session: SessionId, state: SessionState) {
+        self.local.end(session, state, &mut self.effects);
+        self.end_watches(session);
+    }
+
+    fn end_unknown(&mut self, session: SessionId, state: SessionState) {
+        let reason = "the session ended while this replica was out of reach";
+        self.local.end_unknown(session, state, reason, &mut self.effects);
+        self.end_watches(session);
+    }
+
+    pub(in crate::node) fn end_watches(&mut self, session: SessionId) {
+        self.effects.ended.extend(self.watches.end_session(session));
+    }
+
+    pub(in crate::node) fn tell(&mut self, fired: Fired) {
+        let mut events = fired.events;
+        let (local, guests) = (&self.local, &self.guests);
+        let may_read = |session, acl: Option<&AccessList>| {
+            local.may_read(session, acl) || guests.may_read(session, acl)
+        };
+        self.watches.add_data(&mut events, || self.machine.tree(), may_read);
+        if planted(Bug::EventsOutOfOrder) {
+            events.reverse();
+        }
+        self.effects.events.extend(events);
+        self.effects.ended.extend(fired.ended);
+    }
+}
+
+/// Answers a request of one that has stopped.
+pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, reason: &str) {
+    let request = match request {
+        ClientRequest::Open { request, .. }
+        | ClientRequest::Resume { request, .. }
+        | ClientRequest::Write { request, .. }
+        | ClientRequest::Read { request, .. }
+        | ClientRequest::Watch { request, .. }
+        | ClientRequest::RemoveWatches { request, .. }
+        | ClientRequest::Sync { request, .. } => request,
+        ClientRequest::Introduce { .. }
+        | ClientRequest::Abandon { .. }
+        | ClientRequest::Unwatch { .. } => return,
+    };
+    let error = Error::Stopped { reason: reason.to_owned() };
+    effects.replies.push((request, Err(error)));
+}

@@ -1,0 +1,95 @@
+//! What a node has on its disk: the entries and promises of its log, what a checkpoint stands for,
+//! and who the node is. Stores keep it; see `storage`.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::types::membership::{NodeId, node_id};
+use crate::types::znode::Zxid;
+
+/// Who the node of this store is. Written before anything else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// The cluster, drawn when it was founded; 0 as long as the node belongs to none.
+    pub(crate) cluster: u64,
+    pub(crate) node: NodeId,
+    /// Drawn anew for each empty directory: tells a wiped disk from a restart.
+    pub(crate) incarnation: u64,
+    /// The address that peers reach this node by.
+    pub(crate) address: String,
+    /// Drawn for a directory that nothing is left of before it, and kept when one is begun anew.
+    pub(crate) uid: u64,
+}
+
+impl Identity {
+    /// Who the node is once its directory has been begun anew: another member, of the same cluster,
+    /// that can be told to come from this one.
+    pub(crate) fn anew(&self, incarnation: u64) -> Identity {
+        Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
+    }
+}
+
+/// Some entries and the hard state, to be made durable together.
+///
+/// Entries are contiguous. They replace everything from the first one's index on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogWrite {
+    pub(crate) hard_state: Option<HardState>,
+    pub(crate) entries: Vec<LogEntry>,
+}
+
+/// What the store held when it was loaded, without the checkpoint's chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Boot {
+    pub(crate) hard_state: HardState,
+    /// The checkpoint that the chunks made.
+    pub(crate) checkpoint: SnapshotMeta,
+    /// Contiguous, from an index not after the checkpoint's plus one.
+    pub(crate) entries: Vec<LogEntry>,
+}
+
+/// One entry of the log, on the wire and on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogEntry {
+    pub(crate) index: u64,
+    pub(crate) term: u64,
+    pub(crate) kind: EntryKind,
+    pub(crate) data: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum EntryKind {
+    /// A [`Batch`](crate::machine::command::Batch), or nothing (a new leader's first entry).
+    Normal,
+    /// A [`VotingChange`](crate::node::raft::configuration::VotingChange).
+    Membership,
+}
+
+/// Raft's durable promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HardState {
+    pub(crate) term: u64,
+    pub(crate) vote: NodeId,
+    pub(crate) commit: u64,
+}
+
+/// What a snapshot or a checkpoint stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SnapshotMeta {
+    pub(crate) index: u64,
+    pub(crate) term: u64,
+    /// The state machine's zxid and hash at that index.
+    pub(crate) zxid: Zxid,
+    pub(crate) hash: u64,
+    pub(crate) voting: Voting,
+}
+
+/// Who votes: Raft's `ConfState`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Voting {
+    pub(crate) voters: Vec<NodeId>,
+    pub(crate) learners: Vec<NodeId>,
+    pub(crate) voters_outgoing: Vec<NodeId>,
+    pub(crate) learners_next: Vec<NodeId>,
+    pub(crate) auto_leave: bool,
+}

@@ -1,0 +1,654 @@
+//! A cluster of nodes in one thread, for the tests of this module: a clock that
+//! moves when told, messages in queues, and disks that are as durable as told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::machine::command::{Batch, Op, Reply};
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
+use crate::node::bootstrap::genesis::nothing;
+use crate::node::io::{
+    Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
+};
+use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogEntry, SnapshotMeta};
+use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
+use crate::types::error::Error;
+use crate::types::membership::{Genesis, Member, NodeId, Promise};
+use crate::types::session::SessionState;
+use crate::types::version::VERSION;
+use crate::types::watch::{WatchEvent, WatchMode};
+use crate::types::znode::{CreateMode, SessionId, Zxid};
+
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_secs(2);
+
+/// What a disk holds: plain values, since what is tested here is not the disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    hard_state: HardState,
+    entries: Vec<LogEntry>,
+    meta: SnapshotMeta,
+    chunks: Vec<Vec<u8>>,
+    /// Since it was changed.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) promise: Promise,
+    pub(crate) removed: bool,
+}
+
+impl Disk {
+    fn new(hard_state: HardState, meta: SnapshotMeta, chunks: Vec<Vec<u8>>) -> Disk {
+        let (entries, promise) = (Vec::new(), Promise::default());
+        Disk { hard_state, entries, meta, chunks, identity: None, promise, removed: false }
+    }
+
+    fn write(&mut self, op: DiskOp) -> Input {
+        match op {
+            DiskOp::Write { number, write } => {
+                if let Some(hard_state) = write.hard_state {
+                    self.hard_state = hard_state;
+                }
+                if let Some(first) = write.entries.first() {
+                    self.entries.retain(|entry| entry.index < first.index);
+                    self.entries.extend(write.entries);
+                }
+                Input::Written { number }
+            }
+            DiskOp::Install { number, hard_state, meta, state } => {
+                self.chunks = ChunkWriter::full(state).collect();
+                (self.hard_state, self.meta) = (hard_state, meta);
+                self.entries.clear();
+                Input::Written { number }
+            }
+            DiskOp::Identify { number, identity } => {
+                self.identity = Some(identity);
+                Input::Written { number }
+            }
+            DiskOp::Promise { number, promise } => {
+                self.promise = promise;
+                Input::Written { number }
+            }
+            DiskOp::Removed { number } => {
+                self.removed = true;
+                Input::Written { number }
+            }
+            DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
+                self.chunks.extend(ChunkWriter::delta(state, dirty));
+                self.entries.retain(|entry| entry.index >= keep_from);
+                self.meta = meta;
+                Input::CheckpointDone { index: self.meta.index }
+            }
+        }
+    }
+}
+
+/// What a node must be able to do to read a message, and what is in it.
+fn needs(message: &PeerMessage) -> u16 {
+    match message {
+        PeerMessage::Forward { requests } => {
+            requests.iter().map(|request| request.command.version()).max().unwrap_or(0)
+        }
+        PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } => {
+            let entries = entries.iter().filter(|entry| !entry.data.is_empty());
+            entries
+                .map(|entry| match entry.kind {
+                    EntryKind::Normal => Batch::decode(&entry.data).unwrap().version(),
+                    EntryKind::Membership => crate::types::version::MEMBERS_SINCE,
+                })
+                .max()
+                .unwrap_or(0)
+        }
+        PeerMessage::SnapshotChunk { number: 0, bytes, .. } => {
+            let mut reader = ChunkReader::new();
+            reader.push(bytes).unwrap();
+            reader.version()
+        }
+        _ => 0,
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) node: Option<Node>,
+    pub(crate) disk: Disk,
+    inputs: VecDeque<Input>,
+    /// Writes that the disk has not done yet, while it is held up.
+    held: VecDeque<DiskOp>,
+    pub(crate) disk_stalled: bool,
+    /// What its node can do, from its next start on.
+    pub(crate) version: u16,
+}
+
+impl Host {
+    fn new(disk: Disk) -> Host {
+        Host {
+            node: None,
+            disk,
+            inputs: VecDeque::new(),
+            held: VecDeque::new(),
+            disk_stalled: false,
+            version: VERSION,
+        }
+    }
+}
+
+/// A node that is killed in the middle of what one of its steps wants done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crash {
+    pub(crate) victim: NodeId,
+    /// Which of its steps, counted from 0 and from when this is set.
+    pub(crate) step: u64,
+    /// How many of the step's disk operations are done; its messages have all been sent before.
+    pub(crate) disk_ops: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) crash: Option<Crash>,
+    pub(crate) hosts: BTreeMap<NodeId, Host>,
+    pub(crate) now: Time,
+    wall_ms: u64,
+    next_request: u64,
+    starts: u64,
+    /// Directed links that lose everything.
+    pub(crate) cut: BTreeSet<(NodeId, NodeId)>,
+    pub(crate) replies: BTreeMap<RequestId, Result<Answer, Error>>,
+    pub(crate) events: Vec<(WatchId, WatchEvent)>,
+    pub(crate) ended: Vec<WatchId>,
+    pub(crate) states: Vec<(NodeId, SessionId, SessionState)>,
+    pub(crate) leases: BTreeMap<SessionId, Time>,
+    pub(crate) stopped: BTreeMap<NodeId, String>,
+    /// Of those that are not where they were founded.
+    addresses: BTreeMap<NodeId, String>,
+    /// The list that all that start are given.
+    pub(crate) peers: Vec<String>,
+    /// The highest version of anything that was sent or written: what its reader must be able to do.
+    pub(crate) newest: u16,
+    /// Requests on their way to a leader.
+    pub(crate) forwarded: Vec<PeerMessage>,
+    /// What was sent to those who are no members: from whom, and to whom.
+    pub(crate) elsewhere: Vec<(NodeId, NodeId, PeerMessage)>,
+    /// All that was done, for comparing two runs.
+    pub(crate) trace: Vec<String>,
+}
+
+fn member(id: NodeId) -> Member {
+    Member::new(id, format!("node-{id}:1"))
+}
+
+impl Cluster {
+    pub(crate) fn new(nodes: u64) -> Cluster {
+        Cluster::founded(nodes, VERSION)
+    }
+
+    /// One whose members were founded by a build of this version.
+    pub(crate) fn founded(nodes: u64, version: u16) -> Cluster {
+        let members = (1..=nodes).map(member).collect();
+        let (hard_state, meta, state) = Genesis { cluster: 1, members }.start(version);
+        let chunks = ChunkWriter::full(state).collect();
+        let disk = Disk::new(hard_state, meta, chunks);
+        let mut cluster = Cluster {
+            crash: None,
+            hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone()))).collect(),
+            now: Duration::from_secs(100),
+            wall_ms: 1_000_000,
+            next_request: 0,
+            starts: 0,
+            cut: BTreeSet::new(),
+            replies: BTreeMap::new(),
+            events: Vec::new(),
+            ended: Vec::new(),
+            states: Vec::new(),
+            leases: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            peers: Vec::new(),
+            newest: 0,
+            forwarded: Vec::new(),
+            elsewhere: Vec::new(),
+            trace: Vec::new(),
+        };
+        for id in 1..=nodes {
+            cluster.start(id);
+        }
+        cluster
+    }
+
+    /// Processes with empty disks, all of which are given all of them as peers, and none of which
+    /// has started.
+    pub(crate) fn blank(nodes: u64) -> Cluster {
+        let mut cluster = Cluster::founded(0, VERSION);
+        cluster.peers = (1..=nodes).map(|id| member(id).address).collect();
+        cluster
+    }
+
+    /// One more process, with an empty disk, that knows of the cluster and starts.
+    pub(crate) fn add(&mut self, id: NodeId) {
+        let (hard_state, meta, state) = nothing();
+        let disk = Disk::new(hard_state, meta, ChunkWriter::full(state).collect());
+        self.hosts.insert(id, Host::new(disk));
+        self.start(id);
+    }
+
+    /// The same at the address of another, which it was before its disk was wiped.
+    pub(crate) fn add_at(&mut self, id: NodeId, place: NodeId) {
+        self.addresses.insert(id, member(place).address);
+        self.add(id);
+    }
+
+    /// The member starts again under another address.
+    pub(crate) fn move_to(&mut self, id: NodeId, address: &str) {
+        self.addresses.insert(id, address.to_owned());
+        self.kill(id);
+        self.start(id);
+    }
+
+    /// All wall clocks show this from now on.
+    pub(crate) fn set_wall_clock(&mut self, ms: u64) {
+        self.wall_ms = ms;
+    }
+
+    pub(crate) fn leave(&mut self, id: NodeId) {
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Leave);
+    }
+
+    pub(crate) fn clock(&self) -> Now {
+        Now { mono: self.now, wall_ms: self.wall_ms }
+    }
+
+    pub(crate) fn start(&mut self, id: NodeId) {
+        self.starts += 1;
+        let (now, seed) = (self.clock(), self.starts);
+        let host = self.hosts.get_mut(&id).unwrap();
+        let mut reader = ChunkReader::new();
+        for chunk in &host.disk.chunks {
+            reader.push(chunk).unwrap();
+        }
+        let disk = &host.disk;
+        let machine = reader.finish(disk.meta.zxid, disk.meta.hash).unwrap();
+        let boot = Boot {
+            hard_state: disk.hard_state,
+            checkpoint: disk.meta.clone(),
+            entries: disk.entries.clone(),
+        };
+        let config = NodeConfig {
+            heartbeat: HEARTBEAT,
+            tick: TICK,
+            container_period: CONTAINER_PERIOD,
+            version: host.version,
+            seed,
+            log: LogLimits::default(),
+            keeping: crate::node::Keeping::default(),
+            peers: self.peers.clone(),
+            majority_after: None,
+            zone: String::new(),
+        };
+        let mut me = member(id);
+        let cluster = u64::from(self.peers.is_empty());
+        me.address = self.addresses.get(&id).cloned().unwrap_or(me.address);
+        let identity =
+            Identity { cluster, node: id, incarnation: id, address: me.address, uid: me.uid };
+        let origin = Origin {
+            identity: host.disk.identity.clone().unwrap_or(identity),
+            promise: host.disk.promise.clone(),
+        };
+        host.node = Some(Node::new(config, origin, boot, machine, now).unwrap());
+        host.inputs.clear();
+        host.held.clear();
+        for peer in self.hosts.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {
+            let version = self.hosts[&id].version;
+            let other = self.hosts.get_mut(&peer).unwrap();
+            other.inputs.push_back(Input::Connected { peer: id, version });
+            let version = other.version;
+            let own = self.hosts.get_mut(&id).unwrap();
+            own.inputs.push_back(Input::Connected { peer, version });
+        }
+    }
+
+    /// A member whose process has never started, and of which nobody has heard.
+    pub(crate) fn take_away(&mut self, id: NodeId) {
+        self.kill(id);
+        for host in self.hosts.values_mut() {
+            host.inputs
+                .retain(|input| !matches!(input, Input::Connected { peer, .. } if *peer == id));
+        }
+    }
+
+    /// The member's next start is that of another build.
+    pub(crate) fn restart_as(&mut self, id: NodeId, version: u16) {
+        self.kill(id);
+        self.hosts.get_mut(&id).unwrap().version = version;
+        self.start(id);
+    }
+
+    /// The node is gone at once; writes that its disk has not done are lost.
+    pub(crate) fn kill(&mut self, id: NodeId) {
+        let host = self.hosts.get_mut(&id).unwrap();
+        host.node = None;
+        host.inputs.clear();
+        host.held.clear();
+    }
+
+    pub(crate) fn fail_disk(&mut self, id: NodeId) {
+        let input = Input::Failed { reason: "the disk failed: no space".to_owned() };
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(input);
+    }
+
+    pub(crate) fn resign(&mut self, id: NodeId) {
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Resign);
+    }
+
+    /// As if the session's time were up.
+    pub(crate) fn expire(&mut self, id: NodeId, session: SessionId) {
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(Input::Expire { session });
+    }
+
+    pub(crate) fn unwatch(&mut self, id: NodeId, watch: WatchId) {
+        let request = Input::Client(ClientRequest::Unwatch { watch });
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(request);
+    }
+
+    pub(crate) fn deliver(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
+        let input = Input::Peer { from, message };
+        self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
+    }
+
+    /// What its shell would tell it of a connection.
+    pub(crate) fn input(&mut self, to: NodeId, input: Input) {
+        self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
+    }
+
+    pub(crate) fn isolate(&mut self, id: NodeId) {
+        for peer in self.hosts.keys().copied().filter(|peer| *peer != id) {
+            self.cut.insert((id, peer));
+            self.cut.insert((peer, id));
+        }
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Steps all nodes until none has anything to read.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let ids: Vec<NodeId> = self.hosts.keys().copied().collect();
+            let mut quiet = true;
+            for id in ids {
+                quiet &= !self.step(id);
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, id: NodeId) -> bool {
+        let now = self.clock();
+        let host = self.hosts.get_mut(&id).unwrap();
+        if !host.disk_stalled {
+            while let Some(op) = host.held.pop_front() {
+                let done = host.disk.write(op);
+                host.inputs.push_back(done);
+            }
+        }
+        let Some(node) = &mut host.node else {
+            host.inputs.clear();
+            return false;
+        };
+        if host.inputs.is_empty() {
+            return false;
+        }
+        let inputs: Vec<Input> = host.inputs.drain(..).collect();
+        let effects = node.step(now, inputs);
+        self.perform(id, effects);
+        true
+    }
+
+    fn perform(&mut self, id: NodeId, effects: Effects) {
+        if let Some(reason) = effects.stopped {
+            self.stopped.insert(id, reason);
+        }
+        for (to, message) in effects.messages {
+            // Everything crosses the wire format.
+            let bytes = message.encode(Vec::new());
+            let short = bytes.len() < 4096;
+            let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+            let told = if short { format!("{message:?}") } else { format!("{hash:x}") };
+            self.trace.push(format!("{:?} {id}>{to} {told}", self.now));
+            if matches!(message, PeerMessage::Forward { .. }) {
+                self.forwarded.push(message.clone());
+            }
+            let message = PeerMessage::decode(&bytes).unwrap();
+            self.newest = self.newest.max(needs(&message));
+            if !self.hosts.contains_key(&to) {
+                self.elsewhere.push((id, to, message));
+                continue;
+            }
+            let Some(other) = self.hosts.get(&to).and_then(|host| host.node.as_ref()) else {
+                continue;
+            };
+            let clusters =
+                [self.hosts[&id].node.as_ref().map_or(0, Node::cluster), other.cluster()];
+            let strangers = clusters[0] != clusters[1] || clusters[0] == 0;
+            if self.cut.contains(&(id, to)) || (message.is_of_cluster() && strangers) {
+                continue;
+            }
+            let input = Input::Peer { from: id, message };
+            self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
+        }
+        let host = self.hosts.get_mut(&id).unwrap();
+        if let Some(crash) = &mut self.crash
+            && crash.victim == id
+        {
+            if crash.step == 0 {
+                for op in effects.disk.into_iter().take(crash.disk_ops) {
+                    host.disk.write(op);
+                }
+                self.crash = None;
+                self.kill(id);
+                return;
+            }
+            crash.step -= 1;
+        }
+        host.held.extend(effects.disk);
+        if !host.disk_stalled && !host.held.is_empty() {
+            while let Some(op) = host.held.pop_front() {
+                let done = host.disk.write(op);
+                host.inputs.push_back(done);
+            }
+        }
+        self.events.extend(effects.events);
+        self.ended.extend(effects.ended);
+        self.leases.extend(effects.leases.iter().map(|(of, until)| (of.session, *until)));
+        let states = effects.sessions.into_iter();
+        self.states.extend(states.map(|(of, state)| (id, of.session, state)));
+        self.replies.extend(effects.replies);
+    }
+
+    /// Moves the clock on, heartbeat by heartbeat.
+    pub(crate) fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = (self.now + HEARTBEAT).min(end);
+            self.wall_ms += HEARTBEAT.as_millis() as u64;
+            let now = self.clock();
+            for id in self.hosts.keys().copied().collect::<Vec<_>>() {
+                let Some(node) = &mut self.hosts.get_mut(&id).unwrap().node else {
+                    continue;
+                };
+                let effects = node.step(now, []);
+                self.perform(id, effects);
+            }
+            self.settle();
+        }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        self.hosts[&id].node.as_ref().unwrap()
+    }
+
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        let leads = |host: &&Host| host.node.as_ref().is_some_and(|node| node.status().is_leader);
+        // Of several that believe so, the one of the highest term.
+        self.hosts
+            .values()
+            .filter(leads)
+            .filter_map(|host| host.node.as_ref())
+            .max_by_key(|node| node.status().term)
+            .map(Node::id)
+    }
+
+    /// Advances until there is a leader among the nodes that `of` names.
+    pub(crate) fn elect(&mut self) -> NodeId {
+        for _ in 0..200 {
+            self.advance(HEARTBEAT);
+            if let Some(leader) = self.leader()
+                && self.node(leader).serves()
+            {
+                return leader;
+            }
+        }
+        panic!("no leader after 200 heartbeats");
+    }
+
+    pub(crate) fn follower(&self) -> NodeId {
+        let leader = self.leader();
+        *self.hosts.keys().find(|id| Some(**id) != leader).unwrap()
+    }
+
+    pub(crate) fn ask(
+        &mut self,
+        id: NodeId,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+    ) -> RequestId {
+        self.next_request += 1;
+        let number = RequestId(self.next_request);
+        let request = Input::Client(request(number));
+        self.hosts.get_mut(&id).unwrap().inputs.push_back(request);
+        number
+    }
+
+    pub(crate) fn answer(&mut self, request: RequestId) -> Result<Answer, Error> {
+        self.settle();
+        for _ in 0..400 {
+            if let Some(answer) = self.replies.remove(&request) {
+                return answer;
+            }
+            self.advance(HEARTBEAT);
+        }
+        panic!("{request:?} got no answer");
+    }
+
+    pub(crate) fn open(&mut self, id: NodeId, session: u64, timeout: Duration) -> SessionId {
+        let session = SessionId(session);
+        let request = self.ask(id, |request| ClientRequest::Open {
+            request,
+            session,
+            holder: session.0 * 1000,
+            secret: [7; 16],
+            timeout,
+        });
+        self.answer(request).unwrap();
+        session
+    }
+
+    pub(crate) fn resume(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        holder: u64,
+        secret: [u8; 16],
+    ) -> Result<Answer, Error> {
+        let request = self.ask(id, |request| ClientRequest::Resume {
+            request,
+            session,
+            holder,
+            secret,
+            timeout: Some(TICK * 3),
+        });
+        self.answer(request)
+    }
+
+    pub(crate) fn write(&mut self, id: NodeId, session: SessionId, write: Write) -> RequestId {
+        self.ask(id, |request| ClientRequest::Write { request, session, command: write })
+    }
+
+    pub(crate) fn create(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        path: &str,
+        mode: CreateMode,
+    ) -> Result<String, Error> {
+        let op = Op::Create { path: path.to_owned(), data: "d".into(), mode };
+        let request = self.write(id, session, Write::Op(op));
+        match self.answer(request)? {
+            Answer::Reply(Reply::Created(created)) => Ok(created.path),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn set(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        path: &str,
+        data: &str,
+    ) -> RequestId {
+        let data = data.to_owned().into();
+        let op = Op::Set { path: path.to_owned(), data, version: None };
+        self.write(id, session, Write::Op(op))
+    }
+
+    pub(crate) fn watch(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        watch: u64,
+        path: &str,
+        mode: WatchMode,
+    ) {
+        self.watch_from(id, session, watch, path, mode, None).unwrap();
+    }
+
+    pub(crate) fn watch_from(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        watch: u64,
+        path: &str,
+        mode: WatchMode,
+        from: Option<Zxid>,
+    ) -> Result<Answer, Error> {
+        let (watch, path) = (WatchId(watch), path.into());
+        let data = false;
+        let watch =
+            |request| ClientRequest::Watch { request, session, watch, path, mode, from, data };
+        let request = self.ask(id, watch);
+        self.answer(request)
+    }
+
+    pub(crate) fn read(&mut self, id: NodeId, session: SessionId, path: &str) -> RequestId {
+        let read = Read::Get { path: path.to_owned() };
+        self.ask(id, |request| ClientRequest::Read { request, session, read, watch: None })
+    }
+
+    /// What the replica at `id` has at `path`.
+    pub(crate) fn data(&self, id: NodeId, path: &str) -> Option<String> {
+        let tree = self.node(id).machine().tree();
+        tree.get(path).map(|znode| String::from_utf8_lossy(znode.data()).into_owned())
+    }
+
+    /// Every replica that runs has the same state, and a sound one.
+    pub(crate) fn check_equal(&self) {
+        let mut hashes = BTreeSet::new();
+        for host in self.hosts.values() {
+            let Some(node) = &host.node else { continue };
+            node.machine().check_invariants().unwrap();
+            let status = node.status();
+            hashes.insert((status.zxid, status.hash));
+        }
+        assert_eq!(hashes.len(), 1, "replicas differ: {hashes:?}");
+    }
+}

@@ -1,0 +1,567 @@
+//! A node against the model: what its sessions are answered, and what its watches are told.
+//!
+//! A node that is alone takes random calls of a few sessions, several at a time without waiting:
+//! operations, multis, reads with and without a watch, watches of both modes, and ends of sessions
+//! and of watches. After each burst the answers, the events and their order, the watches that are
+//! over, and all znodes must be what the model and the rules below say.
+//!
+//! What is drawn is such that about half of it succeeds: there are few paths, and mostly some znodes
+//! for others to be below.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{
+    Config, RngAlgorithm, TestCaseError, TestCaseResult, TestRng, TestRunner,
+};
+
+use crate::machine::DATA_BYTES_MAX;
+use crate::machine::command::{Change, ChangeKind, Command, Op, Reply, Request};
+use crate::machine::model::Model;
+use crate::node::io::{Answer, ClientRequest, Read, RequestId, WatchId, Write};
+use crate::node::tests::harness::{Cluster, TICK};
+use crate::planted::{Bug, plant};
+use crate::types::error::Error;
+use crate::types::version::VERSION;
+use crate::types::watch::{EventKind, WatchEvent, WatchMode};
+use crate::types::znode::{Condition, CreateMode, SessionId, Stat, Zxid};
+
+/// How many sessions there are at a time.
+const SESSIONS: usize = 3;
+const NODE: u64 = 1;
+const TERM: u64 = 1;
+
+/// ZooKeeper's rules for watches, as its table has them and with no thought of speed.
+#[derive(Debug, Default)]
+struct Rules {
+    watches: BTreeMap<WatchId, (SessionId, String, Kind)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Get,
+    Exists,
+    Children,
+    Persistent,
+    Recursive,
+}
+
+/// One event, and all watches that are told it. They are told one after the other, in any order.
+type Told = ((EventKind, String, Zxid), BTreeSet<WatchId>);
+
+impl Rules {
+    /// What is told of a change, in the order of the table's columns.
+    fn tell(&mut self, change: &Change, told: &mut Vec<Told>, ended: &mut BTreeSet<WatchId>) {
+        use Kind::{Children, Exists, Get, Persistent, Recursive};
+        let own = change.path.as_str();
+        let parent = match own.rsplit_once('/') {
+            Some(("", _)) => "/",
+            Some((parent, _)) => parent,
+            None => unreachable!("{own} has changed"),
+        };
+        let below = |top: &str| top == "/" || own == top || own.starts_with(&format!("{top}/"));
+        let of_data = |at: &str, kind: Kind| match kind {
+            Get | Exists | Persistent => at == own,
+            Recursive => below(at),
+            Children => false,
+        };
+        let kind = match change.kind {
+            ChangeKind::Created => EventKind::Created,
+            ChangeKind::DataChanged => EventKind::DataChanged,
+            ChangeKind::Deleted => EventKind::Deleted,
+        };
+        self.tell_all(change, kind, own, of_data, told, ended);
+        if kind == EventKind::Deleted {
+            // The persistent ones have been told.
+            let of_children = |at: &str, kind| kind == Children && at == own;
+            self.tell_all(change, kind, own, of_children, told, ended);
+        }
+        if kind != EventKind::DataChanged {
+            let of_parent = |at: &str, kind| matches!(kind, Children | Persistent) && at == parent;
+            let kind = EventKind::ChildrenChanged;
+            self.tell_all(change, kind, parent, of_parent, told, ended);
+        }
+    }
+
+    fn tell_all(
+        &mut self,
+        change: &Change,
+        kind: EventKind,
+        path: &str,
+        listens: impl Fn(&str, Kind) -> bool,
+        told: &mut Vec<Told>,
+        ended: &mut BTreeSet<WatchId>,
+    ) {
+        let event = (kind, path.to_owned(), change.zxid);
+        let mut watches = BTreeSet::new();
+        self.watches.retain(|id, (_, at, kind)| {
+            if !listens(at, *kind) {
+                return true;
+            }
+            watches.insert(*id);
+            let stays = matches!(kind, Kind::Persistent | Kind::Recursive);
+            stays || !ended.insert(*id)
+        });
+        told.push((event, watches));
+    }
+
+    fn end(&mut self, session: SessionId, ended: &mut BTreeSet<WatchId>) {
+        self.watches.retain(|id, (of, ..)| *of != session || !ended.insert(*id));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Op(Op),
+    Multi(Vec<Op>),
+    Get(String, bool),
+    Exists(String, bool),
+    Children(String, bool),
+    Watch(String, WatchMode),
+    Ephemerals,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Calls of one session, which do not wait for each other; then perhaps its close.
+    Calls(usize, Vec<Call>, bool),
+    Expire(usize),
+    Resume(usize),
+    /// One of the watches that there are is dropped.
+    Unwatch(prop::sample::Index),
+}
+
+fn path() -> impl Strategy<Value = String> {
+    let paths = [
+        "/a",
+        "/a",
+        "/a",
+        "/b",
+        "/b",
+        "/a-",
+        "/a/x",
+        "/a/x",
+        "/a/x",
+        "/a/y",
+        "/a/x/1",
+        "/a/x/2",
+        "/b/n-",
+        "/zookeeper/quota/q",
+        "/",
+        "/a-0000000000",
+        "/b/n-0000000000",
+    ];
+    prop::sample::select(paths.map(str::to_owned).to_vec())
+}
+
+/// Also what is refused by all replicas alike.
+fn written_path() -> impl Strategy<Value = String> {
+    let bad = ["/zookeeper", "/zookeeper/config/x", "/a/", "/q/", "bad", "", "/a//b", "/none/x"];
+    prop_oneof![40 => path(), 2 => prop::sample::select(bad.map(str::to_owned).to_vec())]
+}
+
+fn data() -> impl Strategy<Value = Bytes> {
+    prop_oneof![
+        100 => vec(any::<u8>(), 0..4).prop_map(Bytes::from),
+        1 => Just(vec![7; DATA_BYTES_MAX + 1].into()),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let ttl = CreateMode::PersistentWithTtl(Duration::from_secs(3600));
+    let mode = prop_oneof![
+        6 => Just(CreateMode::Persistent),
+        3 => Just(CreateMode::PersistentSequential),
+        4 => Just(CreateMode::Ephemeral),
+        3 => Just(CreateMode::EphemeralSequential),
+        2 => Just(CreateMode::Container),
+        2 => Just(ttl),
+        1 => Just(CreateMode::PersistentWithTtl(Duration::MAX)),
+    ];
+    let version = || prop_oneof![3 => Just(None), 1 => (0..3u64).prop_map(Some)];
+    let condition = prop_oneof![
+        4 => Just(Condition::Exists),
+        4 => Just(Condition::Absent),
+        4 => (0..3u64).prop_map(Condition::Version),
+        2 => (0..12u64).prop_map(Condition::Czxid),
+        2 => (0..4u64).prop_map(Condition::Cversion),
+    ];
+    let path = written_path;
+    prop_oneof![
+        16 => (path(), data(), mode).prop_map(|(path, data, mode)| Op::Create { path, data, mode }),
+        8 => (path(), data(), version())
+            .prop_map(|(path, data, version)| Op::Set { path, data, version }),
+        5 => (path(), version()).prop_map(|(path, version)| Op::Delete { path, version }),
+        1 => path().prop_map(|path| Op::DeleteTree { path }),
+        4 => (path(), condition).prop_map(|(path, condition)| Op::Check { path, condition }),
+    ]
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let watches = prop::bool::weighted(0.8);
+    prop_oneof![
+        10 => op().prop_map(Call::Op),
+        6 => vec(op(), 0..5).prop_map(Call::Multi),
+        2 => (path(), watches).prop_map(|(path, watch)| Call::Get(path, watch)),
+        2 => (path(), watches).prop_map(|(path, watch)| Call::Exists(path, watch)),
+        2 => (path(), watches).prop_map(|(path, watch)| Call::Children(path, watch)),
+        3 => (path(), prop::bool::ANY).prop_map(|(path, recursive)| {
+            let mode = match recursive {
+                true => WatchMode::PersistentRecursive,
+                false => WatchMode::Persistent,
+            };
+            Call::Watch(path, mode)
+        }),
+        1 => Just(Call::Ephemerals),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        30 => (0..SESSIONS, vec(call(), 1..6), prop::bool::weighted(0.05))
+            .prop_map(|(session, calls, closes)| Step::Calls(session, calls, closes)),
+        1 => (0..SESSIONS).prop_map(Step::Expire),
+        1 => (0..SESSIONS).prop_map(Step::Resume),
+        2 => any::<prop::sample::Index>().prop_map(Step::Unwatch),
+    ]
+}
+
+/// Mostly with a few znodes there from the beginning, for others to be below.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let create = |path: &str| {
+        let (data, mode) = (Bytes::new(), CreateMode::Persistent);
+        Call::Op(Op::Create { path: path.to_owned(), data, mode })
+    };
+    let first = Step::Calls(0, ["/a", "/b", "/a/x"].map(create).to_vec(), false);
+    (prop::bool::weighted(0.9), vec(step(), 1..40)).prop_map(move |(with, steps)| {
+        let first = with.then(|| first.clone());
+        first.into_iter().chain(steps).collect()
+    })
+}
+
+/// An answer that can be compared.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    Reply(Reply),
+    Data(Vec<u8>, Stat),
+    Exists(Option<Stat>),
+    Children(Vec<String>),
+    Watching,
+}
+
+impl From<Answer> for Seen {
+    fn from(answer: Answer) -> Seen {
+        match answer {
+            Answer::Reply(reply) => Seen::Reply(reply),
+            Answer::Data(data, stat) => Seen::Data(data.to_vec(), stat),
+            Answer::Exists(stat) => Seen::Exists(stat),
+            Answer::Children(children) => Seen::Children(children),
+            Answer::Watching => Seen::Watching,
+            other => unreachable!("nobody asks for {other:?}"),
+        }
+    }
+}
+
+struct World {
+    cluster: Cluster,
+    model: Model,
+    rules: Rules,
+    sessions: [Option<Held>; SESSIONS],
+    /// The last number given to a session, a holder or a watch.
+    last: u64,
+    told: Vec<Told>,
+    ended: BTreeSet<WatchId>,
+    expected: Vec<(RequestId, Result<Seen, Error>)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    id: SessionId,
+    holder: u64,
+    seq: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let mut cluster = Cluster::new(1);
+        cluster.elect();
+        let mut model = Model::new();
+        model.version = VERSION;
+        let config = cluster.node(1).machine().tree();
+        let config = config.get("/zookeeper/config").expect("it is always there");
+        model.founded(config.data());
+        World {
+            cluster,
+            model,
+            rules: Rules::default(),
+            sessions: [None; SESSIONS],
+            last: 0,
+            told: Vec::new(),
+            ended: BTreeSet::new(),
+            expected: Vec::new(),
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// What the model makes of a request, with what the watches are told of it.
+    fn apply(&mut self, held: Held, command: Command) -> Result<Seen, Error> {
+        let Held { id: session, holder, seq } = held;
+        let request = Request { session, holder, seq, acked: seq, command };
+        self.model.time = self.cluster.clock().wall_ms;
+        let result = self.model.apply(TERM, &request);
+        for change in std::mem::take(&mut self.model.changes) {
+            self.rules.tell(&change, &mut self.told, &mut self.ended);
+        }
+        result.map(Seen::Reply).map_err(|error| error.into_error(session))
+    }
+
+    /// The session of this number, opened if there is none.
+    fn session(&mut self, slot: usize) -> Held {
+        if let Some(held) = self.sessions[slot] {
+            return held;
+        }
+        let id = self.cluster.open(NODE, self.last + 1, TICK * 3);
+        self.last += 1;
+        let held = Held { id, holder: id.0 * 1000, seq: 0 };
+        let command = Command::Open { secret: [7; 16], timeout_ms: 6000, owner: NODE, base: 0 };
+        assert!(self.apply(held, command).is_ok());
+        self.sessions[slot] = Some(held);
+        held
+    }
+
+    /// What a read shows, with the watch that is set if it succeeds.
+    fn read(&mut self, of: SessionId, call: &Call, watch: WatchId) -> Result<Seen, Error> {
+        let model = &self.model;
+        let (path, seen, kind) = match call {
+            Call::Get(path, true) | Call::Exists(path, true) | Call::Children(path, true) => {
+                let kind = match call {
+                    Call::Get(..) => Kind::Get,
+                    Call::Exists(..) => Kind::Exists,
+                    _ => Kind::Children,
+                };
+                (path, None, Some(kind))
+            }
+            Call::Watch(path, WatchMode::Persistent) => {
+                (path, Some(Seen::Watching), Some(Kind::Persistent))
+            }
+            Call::Watch(path, WatchMode::PersistentRecursive) => {
+                (path, Some(Seen::Watching), Some(Kind::Recursive))
+            }
+            Call::Get(path, _) | Call::Exists(path, _) | Call::Children(path, _) => {
+                (path, None, None)
+            }
+            Call::Ephemerals => {
+                let owned = model.znodes.iter();
+                let owned = owned.filter(|(_, znode)| znode.stat.ephemeral_owner == Some(of));
+                return Ok(Seen::Children(owned.map(|(path, _)| path.clone()).collect()));
+            }
+            Call::Op(_) | Call::Multi(_) => unreachable!("a write"),
+        };
+        let missing = || Error::NoNode { path: path.clone() };
+        let znode = model.znodes.get(path);
+        let seen = match (seen, call) {
+            (Some(seen), _) => seen,
+            (None, Call::Get(..)) => {
+                Seen::Data(znode.ok_or_else(missing)?.data.clone(), model.stat(path))
+            }
+            (None, Call::Exists(..)) => Seen::Exists(znode.map(|_| model.stat(path))),
+            _ => Seen::Children(znode.map(|_| model.children(path)).ok_or_else(missing)?),
+        };
+        if let Some(kind) = kind {
+            self.rules.watches.insert(watch, (of, path.clone(), kind));
+        }
+        Ok(seen)
+    }
+
+    fn call(&mut self, slot: usize, call: Call) {
+        let held = self.session(slot);
+        let session = held.id;
+        let watch = WatchId(self.next());
+        let write = match &call {
+            Call::Op(op) => Some((Write::Op(op.clone()), Command::Op(op.clone()))),
+            Call::Multi(ops) => Some((Write::Multi(ops.clone()), Command::Multi(ops.clone()))),
+            _ => None,
+        };
+        if let Some((write, command)) = write {
+            return self.write(slot, write, command);
+        }
+        let expected = self.read(session, &call, watch);
+        let request = self.cluster.ask(NODE, |request| {
+            let watch_if = |watches: bool, path: &str| watches.then(|| (watch, path.into()));
+            let (watch, read) = match call {
+                Call::Get(path, watches) => (watch_if(watches, &path), Read::Get { path }),
+                Call::Exists(path, watches) => (watch_if(watches, &path), Read::Exists { path }),
+                Call::Children(path, watches) => {
+                    (watch_if(watches, &path), Read::Children { path })
+                }
+                Call::Watch(path, mode) => {
+                    let (path, from) = (path.into(), None);
+                    let data = false;
+                    return ClientRequest::Watch {
+                        request,
+                        session,
+                        watch,
+                        path,
+                        mode,
+                        from,
+                        data,
+                    };
+                }
+                _ => (None, Read::Ephemerals),
+            };
+            ClientRequest::Read { request, session, read, watch }
+        });
+        self.expected.push((request, expected));
+    }
+
+    fn write(&mut self, slot: usize, write: Write, command: Command) {
+        let mut held = self.session(slot);
+        held.seq += 1;
+        self.sessions[slot] = Some(held);
+        let expected = self.apply(held, command);
+        let request = self.cluster.write(NODE, held.id, write);
+        self.expected.push((request, expected));
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Calls(slot, calls, closes) => {
+                self.session(slot);
+                for call in calls {
+                    self.call(slot, call);
+                }
+                if closes {
+                    self.write(slot, Write::Close, Command::Close);
+                    self.over(slot);
+                }
+            }
+            Step::Expire(slot) => {
+                let held = self.session(slot);
+                self.cluster.expire(NODE, held.id);
+                let expired = self.apply(held, Command::Expire { term: TERM });
+                assert!(expired.is_ok());
+                self.over(slot);
+            }
+            Step::Resume(slot) => {
+                let Held { id, .. } = self.session(slot);
+                self.rules.end(id, &mut self.ended);
+                let held = Held { id, holder: 1_000_000 + self.next(), seq: 0 };
+                let resumed = self.cluster.resume(NODE, id, held.holder, [7; 16]);
+                let command = Command::Resume { secret: [7; 16], timeout_ms: 6000, owner: NODE };
+                assert_eq!(resumed.map(Seen::from), self.apply(held, command));
+                self.sessions[slot] = Some(held);
+            }
+            Step::Unwatch(index) => {
+                let watches: Vec<WatchId> = self.rules.watches.keys().copied().collect();
+                if !watches.is_empty() {
+                    let watch = *index.get(&watches);
+                    self.cluster.unwatch(NODE, watch);
+                    self.rules.watches.remove(&watch);
+                }
+            }
+        }
+    }
+
+    /// A session's watches hear of what goes with it, and are over then.
+    fn over(&mut self, slot: usize) {
+        if let Some(held) = self.sessions[slot].take() {
+            self.rules.end(held.id, &mut self.ended);
+        }
+    }
+
+    fn compare(&mut self) -> TestCaseResult {
+        self.cluster.settle();
+        for (request, expected) in std::mem::take(&mut self.expected) {
+            let answer = self.cluster.replies.remove(&request);
+            prop_assert_eq!(answer.map(|answer| answer.map(Seen::from)), Some(expected));
+        }
+        let mut events = std::mem::take(&mut self.cluster.events).into_iter();
+        for (event, watches) in self.told.drain(..) {
+            let heard: Vec<_> = events.by_ref().take(watches.len()).collect();
+            let is_it = |heard: &WatchEvent| {
+                (heard.kind, heard.path.as_str(), heard.zxid) == (event.0, &event.1, event.2)
+                    && !heard.net
+            };
+            prop_assert!(heard.iter().all(|(_, heard)| is_it(heard)), "{event:?}: {heard:?}");
+            prop_assert_eq!(heard.len(), watches.len(), "{:?}", event);
+            prop_assert_eq!(heard.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), watches);
+        }
+        prop_assert_eq!(events.next(), None);
+        let ended = std::mem::take(&mut self.cluster.ended);
+        prop_assert_eq!(ended.len(), self.ended.len());
+        prop_assert_eq!(BTreeSet::from_iter(ended), std::mem::take(&mut self.ended));
+        let node = self.cluster.node(NODE);
+        prop_assert_eq!(node.watch_count(), self.rules.watches.len());
+        let tree = node.machine().tree();
+        prop_assert_eq!((tree.zxid(), tree.len()), (self.model.zxid, self.model.znodes.len()));
+        for (path, expected) in &self.model.znodes {
+            let Some(znode) = tree.get(path) else {
+                return Err(TestCaseError::fail(format!("there is no {path}")));
+            };
+            prop_assert_eq!(&znode.data()[..], &expected.data[..]);
+            prop_assert_eq!(znode.stat(), self.model.stat(path));
+            let children: Vec<&str> = znode.children().collect();
+            prop_assert_eq!(children, self.model.children(path));
+        }
+        node.machine().check_invariants().map_err(TestCaseError::fail)
+    }
+}
+
+fn run(steps: Vec<Step>) -> TestCaseResult {
+    let mut world = World::new();
+    for step in steps {
+        world.take(step);
+        world.compare()?;
+    }
+    Ok(())
+}
+
+proptest! {
+    // 256 cases, or as many as `PROPTEST_CASES` says.
+    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn a_node_behaves_as_the_model_and_tells_its_watches_by_the_rules(steps in steps()) {
+        run(steps)?;
+    }
+}
+
+/// That the comparison is not blind.
+#[test]
+fn what_the_model_does_not_do_is_found() {
+    for bug in [
+        Bug::EventLostOnDelete,
+        Bug::EventTwice,
+        Bug::OneShotStays,
+        Bug::EventsOutOfOrder,
+        Bug::MultiPartial,
+        Bug::ConditionIgnored,
+        Bug::VersionStands,
+        Bug::SequenceFromChildren,
+        Bug::SequenceTwice,
+        Bug::EphemeralsStay,
+        Bug::EphemeralForgotten,
+        Bug::ReadBeforeOwnWrites,
+    ] {
+        let config = Config {
+            cases: 500,
+            max_shrink_iters: 0,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        // The same cases each time.
+        let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let mut runner = TestRunner::new_with_rng(config, random);
+        plant(Some(bug));
+        let found = runner.run(&steps(), run);
+        plant(None);
+        assert!(found.is_err(), "{bug:?} was not found");
+    }
+}

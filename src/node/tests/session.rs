@@ -1,0 +1,387 @@
+//! What happens to a session between its holder, its node and the log.
+
+use std::time::Duration;
+
+use crate::machine::command::Op;
+use crate::machine::snapshot::ChunkWriter;
+use crate::node::io::{Answer, ClientRequest, Time, Write};
+use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::raft::ready;
+use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::types::error::Error;
+use crate::types::session::SessionState;
+use crate::types::znode::{CreateMode, SessionId};
+
+const TIMEOUT: Duration = Duration::from_secs(6);
+
+fn states_of(cluster: &Cluster, node: u64, session: SessionId) -> Vec<SessionState> {
+    let of = |(at, id, state): &(u64, SessionId, SessionState)| {
+        (*at == node && *id == session).then_some(*state)
+    };
+    cluster.states.iter().filter_map(of).collect()
+}
+
+/// It counted as lost as soon as it was open.
+#[test]
+fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    for (id, host) in &mut cluster.hosts {
+        host.disk_stalled = *id != leader;
+    }
+    let session = SessionId(1);
+    let open = cluster.ask(leader, |request| ClientRequest::Open {
+        request,
+        session,
+        holder: 1,
+        secret: [7; 16],
+        timeout: TIMEOUT,
+    });
+    let op = Op::Create { path: "/e".to_owned(), data: "".into(), mode: CreateMode::Ephemeral };
+    let create = cluster.write(leader, session, Write::Op(op));
+    cluster.advance(TIMEOUT * 2);
+    assert!(!cluster.replies.contains_key(&open));
+    for host in cluster.hosts.values_mut() {
+        host.disk_stalled = false;
+    }
+    cluster.answer(open).unwrap();
+    cluster.answer(create).unwrap();
+    cluster.advance(TIMEOUT * 2);
+    assert!(cluster.leases[&session] > cluster.now);
+    assert!(!states_of(&cluster, leader, session).contains(&SessionState::Expired));
+    assert!(cluster.data(leader, "/e").is_some());
+}
+
+/// It was surely alive for the rest of a timeout that began when the opening was sent, then was not,
+/// and then was again: a lock that it had was lost and found.
+#[test]
+fn a_session_whose_opening_took_long_is_surely_alive_once_it_is_renewed() {
+    for (stalled, is_known_alive) in [(HEARTBEAT * 2, true), (TIMEOUT / 2, false)] {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        for (id, host) in &mut cluster.hosts {
+            host.disk_stalled = *id != leader;
+        }
+        let open = cluster.ask(leader, |request| ClientRequest::Open {
+            request,
+            session: SessionId(1),
+            holder: 1,
+            secret: [7; 16],
+            timeout: TIMEOUT,
+        });
+        cluster.advance(stalled);
+        for host in cluster.hosts.values_mut() {
+            host.disk_stalled = false;
+        }
+        cluster.answer(open).unwrap();
+        assert_eq!(cluster.leases[&SessionId(1)] > cluster.now, is_known_alive);
+        cluster.advance(TIMEOUT);
+        assert!(cluster.leases[&SessionId(1)] > cluster.now);
+    }
+}
+
+/// The close came right behind the resumption and ended the session that was to be saved.
+#[test]
+fn a_resumption_that_is_given_up_closes_nothing() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let other = cluster.follower();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    cluster.create(leader, session, "/e", CreateMode::Ephemeral).unwrap();
+    cluster.ask(other, |request| ClientRequest::Resume {
+        request,
+        session,
+        holder: 5,
+        secret: [7; 16],
+        timeout: Some(TIMEOUT),
+    });
+    cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
+    cluster.advance(TIMEOUT * 2);
+    assert!(cluster.data(leader, "/e").is_some(), "it was never sent");
+
+    // Sent, and in the log: nobody keeps the session alive, and anybody may resume it.
+    cluster.resume(other, session, 6, [7; 16]).unwrap();
+    cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
+    cluster.advance(TIMEOUT / 2);
+    assert!(cluster.data(leader, "/e").is_some());
+    cluster.resume(leader, session, 7, [7; 16]).unwrap();
+    cluster.advance(TIMEOUT * 2);
+    assert!(cluster.data(leader, "/e").is_some());
+    cluster.ask(leader, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
+    cluster.advance(TIMEOUT * 2);
+    assert!(cluster.data(leader, "/e").is_none());
+}
+
+/// The patience before a resend was counted from the last progress of any session of the node.
+#[test]
+fn what_was_lost_is_sent_again_while_other_sessions_go_on() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let node = cluster.follower();
+    let (stuck, busy) = (cluster.open(node, 1, TIMEOUT), cluster.open(node, 2, TIMEOUT));
+    cluster.cut.insert((node, leader));
+    let lost = cluster.set(node, stuck, "/", "x");
+    cluster.settle();
+    cluster.heal();
+    for n in 0..60 {
+        let set = cluster.set(node, busy, "/", &n.to_string());
+        cluster.answer(set).unwrap();
+        cluster.advance(HEARTBEAT);
+    }
+    assert!(matches!(cluster.replies.get(&lost), Some(Ok(Answer::Reply(_)))));
+}
+
+/// By the time the batch was applied the session was gone, and its former holder was told that it
+/// had expired.
+#[test]
+fn a_session_resumed_and_closed_in_one_batch_has_moved() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    let session = cluster.open(1, 1, TIMEOUT);
+    cluster.ask(2, |request| ClientRequest::Resume {
+        request,
+        session,
+        holder: 5,
+        secret: [7; 16],
+        timeout: Some(TIMEOUT),
+    });
+    let close = cluster.write(2, session, Write::Close);
+    cluster.answer(close).unwrap();
+    cluster.advance(HEARTBEAT * 2);
+    assert_eq!(states_of(&cluster, 1, session).last(), Some(&SessionState::Moved));
+    assert_eq!(states_of(&cluster, 2, session).last(), Some(&SessionState::Closed));
+}
+
+/// The snapshot that Raft had taken was thrown away for one that it refused, and the node stopped.
+#[test]
+fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let laggard = cluster.follower();
+    let session = cluster.open(leader, 1, Duration::from_secs(40));
+    cluster.isolate(laggard);
+    let mut snapshots = Vec::new();
+    for n in 0..2_u32 {
+        for _ in 0..5 {
+            let set = cluster.set(leader, session, "/", &n.to_string());
+            cluster.answer(set).unwrap();
+        }
+        let node = cluster.node(leader);
+        let meta = ready::meta(&node.machine, node.raw.store(), node.raw.store().applied());
+        snapshots.push((u64::from(n) + 100, meta, node.machine.state()));
+    }
+    let term = cluster.node(leader).status().term;
+    let (taken, hash) = (snapshots[1].1.index, snapshots[1].1.hash);
+    for (transfer, meta, state) in snapshots.into_iter().rev() {
+        let mut chunks = 0;
+        for (number, chunk) in (0..).zip(ChunkWriter::full(state)) {
+            let bytes = chunk.into();
+            cluster.deliver(
+                leader,
+                laggard,
+                PeerMessage::SnapshotChunk { transfer, number, bytes },
+            );
+            chunks += 1;
+        }
+        let body = RaftBody::Snapshot { transfer, chunks, meta };
+        cluster.deliver(leader, laggard, PeerMessage::Raft { term, body });
+    }
+    cluster.settle();
+    assert_eq!(cluster.stopped.get(&laggard), None);
+    let node = cluster.node(laggard);
+    assert_eq!((node.raw.store().applied().index, node.status().hash), (taken, hash));
+    assert!(node.staged.is_none());
+    cluster.heal();
+    cluster.advance(HEARTBEAT * 40);
+    cluster.check_equal();
+}
+
+/// It asked to be woken at once, for ever.
+#[test]
+fn a_stopped_node_sleeps() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    cluster.fail_disk(1);
+    cluster.settle();
+    let now = cluster.clock();
+    let effects = cluster.hosts.get_mut(&1).unwrap().node.as_mut().unwrap().step(now, []);
+    assert_eq!(effects.wake_at, Time::MAX);
+    assert!(effects.messages.is_empty() && effects.disk.is_empty());
+}
+
+/// Nobody answered it: the node had forgotten the session it belonged to.
+#[test]
+fn a_session_may_be_resumed_where_it_was_just_lost() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let holder = cluster.follower();
+    let session = cluster.open(holder, 1, TIMEOUT);
+    cluster.create(holder, session, "/e", CreateMode::Ephemeral).unwrap();
+    cluster.isolate(holder);
+    // A write that was sent to nobody's knowledge keeps the lost session in mind.
+    cluster.set(holder, session, "/e", "x");
+    while !states_of(&cluster, holder, session).contains(&SessionState::Expired) {
+        cluster.advance(HEARTBEAT);
+    }
+    assert!(cluster.data(leader, "/e").is_some());
+    cluster.heal();
+    cluster.resume(holder, session, 5, [7; 16]).unwrap();
+    cluster.advance(TIMEOUT * 2);
+    assert!(cluster.data(leader, "/e").is_some());
+}
+
+/// The leader took the refused holder for the session's, and turned the true one's writes away.
+#[test]
+fn a_refused_resumption_does_not_hold_up_the_holder() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect();
+    let session = cluster.open(1, 1, TIMEOUT);
+    cluster.resume(2, session, 5, [7; 16]).unwrap();
+    let copies: Vec<PeerMessage> = cluster.forwarded.clone();
+    cluster.resume(1, session, 6, [7; 16]).unwrap();
+    let wrong = cluster.resume(3, session, 7, [8; 16]);
+    assert!(matches!(wrong, Err(Error::WrongPassword { .. })), "{wrong:?}");
+    let set = cluster.set(1, session, "/", "x");
+    cluster.settle();
+    assert!(matches!(cluster.replies.get(&set), Some(Ok(_))));
+    let leader = cluster.leader().unwrap();
+    for copy in copies {
+        for from in (1..=3).filter(|from| *from != leader) {
+            cluster.deliver(from, leader, copy.clone());
+        }
+    }
+    cluster.settle();
+    let set = cluster.set(1, session, "/", "y");
+    cluster.settle();
+    assert!(matches!(cluster.replies.get(&set), Some(Ok(_))));
+}
+
+/// Its open was refused as that of a session that may have ended long ago.
+#[test]
+fn a_node_that_is_far_behind_opens_sessions_all_the_same() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let laggard = cluster.follower();
+    cluster.isolate(laggard);
+    for n in 0..10_100_u64 {
+        let session = SessionId(1000 + n);
+        cluster.ask(leader, |request| ClientRequest::Open {
+            request,
+            session,
+            holder: n,
+            secret: [7; 16],
+            timeout: TIMEOUT,
+        });
+        cluster.write(leader, session, Write::Close);
+        if n % 500 == 0 {
+            cluster.settle();
+        }
+    }
+    cluster.settle();
+    let ours = SessionId(1);
+    let open = cluster.ask(laggard, |request| ClientRequest::Open {
+        request,
+        session: ours,
+        holder: 1,
+        secret: [7; 16],
+        timeout: TIMEOUT,
+    });
+    cluster.settle();
+    cluster.heal();
+    cluster.answer(open).unwrap();
+    cluster.create(laggard, ours, "/e", CreateMode::Ephemeral).unwrap();
+}
+
+/// Bytes are bounded too: a leader that cannot write must not be made to hold all there is.
+#[test]
+fn large_writes_wait_at_their_node() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let node = cluster.follower();
+    let session = cluster.open(node, 1, Duration::from_secs(40));
+    cluster.forwarded.clear();
+    for host in cluster.hosts.values_mut() {
+        host.disk_stalled = true;
+    }
+    let mut writes = Vec::new();
+    for _ in 0..60 {
+        let op = Op::Set { path: "/".to_owned(), data: vec![1; 1 << 20].into(), version: None };
+        writes.push(cluster.write(node, session, Write::Op(op)));
+    }
+    cluster.settle();
+    let requests = |message: &PeerMessage| match message {
+        PeerMessage::Forward { requests } => requests.len(),
+        _ => 0,
+    };
+    let sent: usize = cluster.forwarded.iter().map(requests).sum();
+    assert!((10..=16).contains(&sent), "{sent}");
+    for host in cluster.hosts.values_mut() {
+        host.disk_stalled = false;
+    }
+    for write in writes {
+        cluster.answer(write).unwrap();
+    }
+    assert_eq!(cluster.leader(), Some(leader));
+}
+
+/// Its resumption and its write had been done, and the session had ended, when a snapshot took the
+/// place of all that. That the session is not there was taken for "never done".
+#[test]
+fn what_a_snapshot_stands_for_is_not_called_undone() {
+    resumed_behind_a_snapshot(true);
+}
+
+/// The leader dropped the resumption as that of a former holder, who had never heard of having been
+/// the holder.
+#[test]
+fn a_resumption_that_was_overtaken_behind_a_snapshot_is_answered() {
+    resumed_behind_a_snapshot(false);
+}
+
+/// A node resumes a session and writes, and so does another after it, which closes it perhaps. The
+/// former learns of all that by a snapshot.
+fn resumed_behind_a_snapshot(closed: bool) {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let laggard = cluster.follower();
+    let holder = (1..=3).find(|id| *id != leader && *id != laggard).unwrap();
+    let session = cluster.open(holder, 1, Duration::from_secs(40));
+    let other = cluster.open(leader, 2, Duration::from_secs(40));
+    // What it says is heard; it hears nothing.
+    cluster.cut.extend([(leader, laggard), (holder, laggard)]);
+    let resume = cluster.ask(laggard, |request| ClientRequest::Resume {
+        request,
+        session,
+        holder: 9,
+        secret: [7; 16],
+        timeout: Some(Duration::from_secs(40)),
+    });
+    let done = cluster.set(laggard, session, "/", "done");
+    cluster.settle();
+    let never = cluster.set(laggard, session, "/", "never sent");
+    assert_eq!(cluster.data(leader, "/").as_deref(), Some("done"));
+    cluster.isolate(laggard);
+    cluster.settle();
+    cluster.resume(holder, session, 10, [7; 16]).unwrap();
+    if closed {
+        let close = cluster.write(holder, session, Write::Close);
+        cluster.answer(close).unwrap();
+    }
+    for n in 0..600 {
+        let data = vec![n as u8; 40_000].into();
+        let op = Op::Set { path: "/".to_owned(), data, version: None };
+        cluster.write(leader, other, Write::Op(op));
+        cluster.settle();
+    }
+    cluster.advance(HEARTBEAT * 4);
+    cluster.heal();
+    let resumed = cluster.answer(resume);
+    let is_told = match resumed {
+        Err(Error::SessionExpired { .. }) => closed,
+        Err(Error::SessionMoved { .. }) => !closed,
+        _ => false,
+    };
+    assert!(is_told, "{resumed:?}");
+    assert!(matches!(cluster.answer(done), Err(Error::OutcomeUnknown { .. })));
+    assert!(matches!(cluster.answer(never), Err(Error::OutcomeUnknown { .. })));
+}

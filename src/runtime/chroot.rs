@@ -1,0 +1,147 @@
+//! The part of the tree that a session's handle is confined to: ZooKeeper's chroot.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::machine::command::Op;
+use crate::planted::{Bug, planted};
+use crate::types::error::Error;
+use crate::types::znode::{CreateMode, Created, OpResult};
+
+/// A path that all others are relative to; the whole tree by default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Root(Option<Arc<str>>);
+
+impl Root {
+    /// The root at this path below this one.
+    pub(crate) fn below(&self, path: &str) -> Root {
+        match path {
+            "/" => self.clone(),
+            path => Root(Some(self.full(path).into())),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.as_deref().unwrap_or("/")
+    }
+
+    pub(crate) fn is_everything(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The path in the whole tree.
+    pub(crate) fn full<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        match &self.0 {
+            None => Cow::Borrowed(path),
+            Some(_) if planted(Bug::ChrootIgnored) => Cow::Borrowed(path),
+            Some(root) if path == "/" => Cow::Owned((**root).to_owned()),
+            Some(root) => Cow::Owned(format!("{root}{path}")),
+        }
+    }
+
+    /// The same of a path in the whole tree as seen from the root; `None` if it is not below it.
+    pub(crate) fn strip<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let Some(root) = &self.0 else { return Some(path) };
+        if planted(Bug::ChrootShown) {
+            return Some(path);
+        }
+        match path.strip_prefix(&**root)? {
+            "" => Some("/"),
+            rest => rest.starts_with('/').then_some(rest),
+        }
+    }
+
+    /// The same; a path that is not below the root stays as it is.
+    pub(crate) fn relative(&self, path: String) -> String {
+        match self.strip(&path) {
+            Some(relative) if relative.len() < path.len() => relative.to_owned(),
+            _ => path,
+        }
+    }
+
+    /// An operation in the whole tree.
+    pub(crate) fn op(&self, mut op: Op) -> Op {
+        if let Some(root) = &self.0 {
+            let sequential = op.create_mode().is_some_and(CreateMode::is_sequential);
+            let path = op.path_mut();
+            // A number is appended to a sequential one's: it goes below the root, not beside it.
+            let full = if sequential { format!("{root}{path}") } else { self.full(path).into() };
+            *path = full;
+        }
+        op
+    }
+
+    pub(crate) fn created(&self, created: Created) -> Created {
+        Created { path: self.relative(created.path), ..created }
+    }
+
+    pub(crate) fn results(&self, mut results: Vec<OpResult>) -> Vec<OpResult> {
+        for result in &mut results {
+            if let OpResult::Created(created) = result {
+                created.path = self.relative(std::mem::take(&mut created.path));
+            }
+        }
+        results
+    }
+
+    /// An error as seen from the root.
+    pub(crate) fn error(&self, mut error: Error) -> Error {
+        if self.is_everything() {
+            return error;
+        }
+        match &mut error {
+            Error::NoNode { path }
+            | Error::NodeExists { path }
+            | Error::NotEmpty { path }
+            | Error::BadVersion { path, .. }
+            | Error::Unmet { path, .. }
+            | Error::Conflict { path, .. }
+            | Error::PermitsDiffer { path, .. }
+            | Error::NoAuth { path, .. }
+            | Error::InvalidAcl { path, .. }
+            | Error::QuotaExceeded { path, .. }
+            | Error::InvalidTtl { path, .. }
+            | Error::NoChildrenForEphemerals { path }
+            | Error::InvalidPath { path, .. }
+            | Error::Reserved { path }
+            | Error::NoWatch { path }
+            | Error::TooOld { path, .. }
+            | Error::FutureZxid { path, .. }
+            | Error::TooLarge { path, .. } => *path = self.relative(std::mem::take(path)),
+            Error::Multi { error, .. } => {
+                let inner = std::mem::replace(&mut **error, Error::Busy { limit: 0 });
+                **error = self.error(inner);
+            }
+            _ => {}
+        }
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_go_there_and_back() {
+        let all = Root::default();
+        let app = all.below("/app");
+        let deep = app.below("/x/y").below("/");
+        assert_eq!((all.path(), app.path(), deep.path()), ("/", "/app", "/app/x/y"));
+        for (root, relative, full) in [
+            (&all, "/", "/"),
+            (&all, "/a", "/a"),
+            (&app, "/", "/app"),
+            (&app, "/a", "/app/a"),
+            (&deep, "/a/b", "/app/x/y/a/b"),
+        ] {
+            assert_eq!(root.full(relative), full);
+            assert_eq!(root.relative(full.to_owned()), relative);
+        }
+        // Not below it.
+        for path in ["/", "/apple", "/other/app", "/zookeeper"] {
+            assert_eq!(app.strip(path), None);
+            assert_eq!(app.relative(path.to_owned()), path);
+        }
+    }
+}

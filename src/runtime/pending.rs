@@ -1,0 +1,251 @@
+//! The answer to a call that is under way.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::node::io::Answer;
+use crate::runtime::clock::Clock;
+use crate::runtime::own_thread;
+use crate::sync::slot;
+use crate::types::error::{Error, Result};
+
+/// The answer to a request that has been made already.
+///
+/// It is a [`Future`] that needs no particular runtime, and it can be waited for by a thread. The
+/// request goes on whether or not anybody waits: dropping a `Pending` cancels nothing, and requests
+/// of one session take effect in the order in which they were made, not that in which they are
+/// polled.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::CreateMode;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let create = session.nonblocking().create("/a", b"", CreateMode::Persistent);
+/// let mut set = session.nonblocking().set("/a", b"1");
+/// assert_eq!(create.wait()?.path, "/a");
+/// let stat = set.wait_timeout(Duration::from_secs(10)).expect("an answer within 10 seconds")?;
+/// assert_eq!(stat.version, 1);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[must_use = "the request goes on, but whether it succeeds is known only from its answer"]
+pub struct Pending<T> {
+    slot: Arc<Slot>,
+    convert: Option<Convert<T>>,
+    clock: Clock,
+}
+
+/// Never locked: it makes a `Pending` one that may be borrowed across threads, so that the futures
+/// of those who borrow it while they wait may go from thread to thread.
+type Convert<T> = Mutex<Box<dyn FnOnce(Result<Answer>) -> Result<T> + Send>>;
+
+fn run<T>(convert: Convert<T>, answer: Result<Answer>) -> Result<T> {
+    let convert = convert.into_inner().unwrap_or_else(PoisonError::into_inner);
+    convert(answer)
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
+
+// Nothing in it is ever pinned.
+impl<T> Unpin for Pending<T> {}
+
+impl<T> Pending<T> {
+    pub(crate) fn new(
+        slot: Arc<Slot>,
+        clock: Clock,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let convert = |answer: Result<Answer>| answer.and_then(convert);
+        Pending { slot, convert: Some(Mutex::new(Box::new(convert))), clock }
+    }
+
+    /// An answer that is there from the start.
+    pub(crate) fn failed(error: Error, clock: Clock) -> Pending<T> {
+        let slot = Arc::new(Slot::default());
+        slot.complete(Err(error));
+        // Never called: there is nothing to convert.
+        Pending::new(slot, clock, |_| Err(Error::Stopped { reason: String::new() }))
+    }
+
+    /// Blocks until the answer is there, however long that takes.
+    ///
+    /// # Errors
+    /// Those of the request; [`Error::WouldBlock`] in a waker, if the answer is not there yet.
+    pub fn wait(self) -> Result<T> {
+        let clock = self.clock.clone();
+        match block_on(self, &clock, None)? {
+            Some(result) => result,
+            // Without a deadline there is always an answer.
+            None => Err(Error::Stopped { reason: "no answer".to_owned() }),
+        }
+    }
+
+    /// Blocks until the answer is there, at most for `timeout`; `None` if it is not there by then.
+    /// The request goes on, and can be waited for again. An answer is given once: whoever waits
+    /// after that gets an error. In a waker it does not block: see [`Error::WouldBlock`].
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<T>> {
+        let clock = self.clock.clone();
+        let deadline = clock.now().saturating_add(timeout);
+        block_on(self, &clock, Some(deadline)).unwrap_or_else(|error| Some(Err(error)))
+    }
+
+    /// The answer, if it is there.
+    pub fn try_take(&mut self) -> Option<Result<T>> {
+        let answer = self.slot.take()?;
+        Some(self.converted(answer))
+    }
+
+    /// Changes the answer when it is taken.
+    pub(crate) fn map(
+        mut self,
+        change: impl FnOnce(Result<T>) -> Result<T> + Send + 'static,
+    ) -> Pending<T>
+    where
+        T: 'static,
+    {
+        self.convert = self.convert.take().map(|convert| -> Convert<T> {
+            Mutex::new(Box::new(move |answer| change(run(convert, answer))))
+        });
+        self
+    }
+
+    /// Whether it has failed already.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.slot.holds(|answer| answer.is_err())
+    }
+
+    /// Lets `then` have the answer, on the node's thread, where it must not block.
+    pub(crate) fn then(self, then: impl FnOnce(Result<Answer>) + Send + 'static) {
+        self.slot.then(then);
+    }
+
+    fn converted(&mut self, answer: Result<Answer>) -> Result<T> {
+        match self.convert.take() {
+            Some(convert) => run(convert, answer),
+            None => Err(taken()),
+        }
+    }
+}
+
+impl<T> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        if self.convert.is_none() {
+            return Poll::Ready(Err(taken()));
+        }
+        match self.slot.poll(context.waker()) {
+            Some(answer) => Poll::Ready(self.converted(answer)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+fn taken() -> Error {
+    Error::Stopped { reason: "the answer was taken already".to_owned() }
+}
+
+/// Where the answer is put.
+pub(crate) type Slot = slot::Slot<Result<Answer>>;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future on this thread until it is done, at most until the deadline; `None` if it is not
+/// done by then.
+///
+/// # Errors
+/// [`Error::WouldBlock`] on a node's own thread, and [`Error::Stopped`] in a fork, in place of
+/// waiting.
+pub(crate) fn block_on<F: Future>(
+    future: F,
+    clock: &Clock,
+    deadline: Option<Duration>,
+) -> Result<Option<F::Output>> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Ok(Some(output));
+        }
+        if deadline.is_some_and(|deadline| clock.now() >= deadline) {
+            return Ok(None);
+        }
+        own_thread::check("waiting for an answer")?;
+        if clock.is_forked() {
+            return Err(Error::Stopped { reason: clock.fork_reason() });
+        }
+        clock.park_until(deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::command::Reply;
+
+    fn pending(slot: &Arc<Slot>, clock: &Clock) -> Pending<u8> {
+        Pending::new(Arc::clone(slot), clock.clone(), |_| Ok(7))
+    }
+
+    #[test]
+    fn an_answer_reaches_a_waiting_thread() {
+        let (slot, clock) = (Arc::new(Slot::default()), Clock::real());
+        let waiting = pending(&slot, &clock);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| waiting.wait());
+            slot.complete(Ok(Answer::Reply(Reply::Done)));
+            assert_eq!(waiter.join().unwrap(), Ok(7));
+        });
+    }
+
+    #[test]
+    fn a_timeout_leaves_the_request_to_be_waited_for_again() {
+        let (slot, clock) = (Arc::new(Slot::default()), Clock::real());
+        let mut waiting = pending(&slot, &clock);
+        assert_eq!(waiting.wait_timeout(Duration::ZERO), None);
+        assert_eq!(waiting.try_take(), None);
+        slot.complete(Err(Error::NoPeers));
+        assert_eq!(waiting.wait_timeout(Duration::MAX), Some(Err(Error::NoPeers)));
+        assert_eq!(waiting.wait(), Err(taken()), "it would wait for ever");
+    }
+
+    /// So that futures that wait for answers can be spawned on a runtime of many threads.
+    #[test]
+    fn it_may_go_to_other_threads_and_be_borrowed_by_them() {
+        fn may<T: Send + Sync>() {}
+        may::<Pending<std::cell::Cell<u8>>>();
+    }
+
+    #[test]
+    fn what_comes_after_runs_once_whenever_it_was_asked_for() {
+        for answered_first in [true, false] {
+            let (slot, clock) = (Arc::new(Slot::default()), Clock::real());
+            let (sender, receiver) = crossbeam_channel::unbounded();
+            let then = move |answer: Result<Answer>| sender.send(answer.is_ok()).unwrap();
+            if answered_first {
+                slot.complete(Ok(Answer::Watching));
+            }
+            pending(&slot, &clock).then(then);
+            if !answered_first {
+                slot.complete(Ok(Answer::Watching));
+            }
+            assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [true]);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The node's end of a watch's channel: see [`gap`](crate::sync::gap).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(any(test, feature = "simulator"))]
+use crate::planted::{Bug, planted};
+use crate::runtime::chroot::Root;
+use crate::sync::gap::EventSender;
+use crate::types::watch::{EventKind, WatchEvent};
+
+/// The node's end of a watch's channel: see [`gap`](crate::sync::gap).
+#[derive(Debug)]
+pub(crate) struct WatchSender {
+    /// In the whole tree.
+    path: Arc<str>,
+    root: Root,
+    events: EventSender<WatchEvent>,
+    /// A gap that is held back.
+    #[cfg(any(test, feature = "simulator"))]
+    late: Option<Box<WatchEvent>>,
+    deletion: Option<Arc<AtomicBool>>,
+}
+
+impl WatchSender {
+    pub(crate) fn new(
+        path: Arc<str>,
+        root: Root,
+        events: EventSender<WatchEvent>,
+        deletion: Option<Arc<AtomicBool>>,
+    ) -> WatchSender {
+        WatchSender {
+            path,
+            root,
+            events,
+            #[cfg(any(test, feature = "simulator"))]
+            late: None,
+            deletion,
+        }
+    }
+
+    /// Sends an event, before the tree that shows the change is published. Whether this is the first
+    /// since `wake`, which is then to be called.
+    pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
+        // That there are other children than before, where there are none, is told of a znode that
+        // was made in its place.
+        if let Some(deletion) = &self.deletion
+            && matches!(event.kind, EventKind::Deleted | EventKind::ChildrenChanged)
+            && event.path == *self.path
+        {
+            deletion.store(true, Ordering::Release);
+        }
+        let event = WatchEvent { path: self.root.relative(event.path), ..event };
+        if event.kind == EventKind::Gap {
+            return self.events.leave_out(event);
+        }
+        if event.kind.is_removal() {
+            return self.events.deliver_last(event);
+        }
+        let (path, root) = (&self.path, &self.root);
+        let gap = |event| WatchEvent {
+            kind: EventKind::Gap,
+            path: root.relative((**path).to_owned()),
+            net: false,
+            znode: None,
+            ..event
+        };
+        #[cfg(any(test, feature = "simulator"))]
+        if planted(Bug::GapLate) && (self.late.is_some() || self.events.is_full()) {
+            self.late.get_or_insert_with(|| Box::new(gap(event)));
+            return self.events.touch();
+        }
+        self.events.deliver(event, gap)
+    }
+
+    /// Wakes the task that waits for events, after the tree has been published.
+    pub(crate) fn wake(&mut self) {
+        #[cfg(any(test, feature = "simulator"))]
+        if let Some(gap) = self.late.take() {
+            self.events.leave_out(*gap);
+        }
+        self.events.wake();
+    }
+}

@@ -1,0 +1,303 @@
+//! How a session comes by its ids: the schemes that vouch for somebody.
+//!
+//! A scheme's provider runs where the session is, once, when it authenticates. What it gives are
+//! ids, which go into the log; credentials do not. All that the state machine does with ids is to
+//! compare them, so that replicas agree whatever providers they have.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sha1::{Digest, Sha1};
+
+use crate::types::acl::{Acl, ID_BYTES_MAX, Id};
+use crate::types::error::{Error, Result};
+
+/// A scheme of authentication of your own: see [`Builder::auth_provider`].
+///
+/// Whoever [`Session::add_auth`] is called with its scheme for is known as what
+/// [`AuthProvider::authenticate`] returns, and [`Acl`]s may name these ids. One id permits what an
+/// ACL gives to exactly the same id, nothing else: where more is wanted, groups, roles or patterns,
+/// several are returned. A session has 64 ids at most.
+///
+/// It is asked where a session authenticates, and nowhere else: the replicas, which may have other
+/// providers or none, decide by comparing ids. So it has no say in whom an entry means, nor in what
+/// `auth` stands for, which is every id that it has given.
+///
+/// Source: ZooKeeper, `AuthenticationProvider`, whose `matches` and `isAuthenticated` run on the
+/// server.
+///
+/// ```
+/// use quorate::{Acl, AuthProvider, CreateMode, Id, Permissions, testing::Cluster};
+///
+/// /// Tokens that the deployment gave out, each with who has it and their teams.
+/// struct Tokens;
+///
+/// impl AuthProvider for Tokens {
+///     fn scheme(&self) -> &str {
+///         "token"
+///     }
+///
+///     fn authenticate(&self, credentials: &[u8]) -> Result<Vec<String>, String> {
+///         match credentials {
+///             b"7f3a" => Ok(vec!["alice".into(), "team:billing".into()]),
+///             _ => Err("no such token".into()),
+///         }
+///     }
+/// }
+///
+/// let cluster = Cluster::builder().auth_provider(Tokens).start(1);
+/// let session = cluster.node(0).session();
+/// session.add_auth("token", "7f3a")?;
+/// let billing = Acl::new(Permissions::ALL, Id::new("token", "team:billing"));
+/// session.create_with_acl("/billing", b"", CreateMode::Persistent, &[billing])?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+///
+/// [`Builder::auth_provider`]: crate::Builder::auth_provider
+/// [`Session::add_auth`]: crate::Session::add_auth
+pub trait AuthProvider: Send + Sync + 'static {
+    /// The name of the scheme, as in `add_auth` and in [`Id::scheme`]. The schemes listed at [`Id`]
+    /// cannot be replaced.
+    fn scheme(&self) -> &str;
+
+    /// Who has these credentials, or why nobody has: the error is told to the caller of `add_auth`.
+    /// Runs in the caller's thread and may block it.
+    fn authenticate(&self, credentials: &[u8]) -> std::result::Result<Vec<String>, String>;
+
+    /// Whether an ACL that is set through this instance may name this id. By default, any but an
+    /// empty one.
+    fn is_valid(&self, id: &str) -> bool {
+        !id.is_empty()
+    }
+}
+
+impl Id {
+    /// Whoever knows this password, by ZooKeeper's scheme `digest`: the SHA-1 hash of both. It can
+    /// be read from an ACL that is taken over from there. A password that can be guessed can be
+    /// found from it: prefer [`Id::argon2`] for what is new.
+    ///
+    /// Source: ZooKeeper, `DigestAuthenticationProvider.generateDigest`.
+    pub fn digest(user: &str, password: &str) -> Id {
+        digest(user, format!("{user}:{password}").as_bytes())
+    }
+
+    /// Whoever knows this password, by a hash that takes 19 MiB of memory and some 20 ms each time
+    /// that a password is tried: Argon2id with two passes, as OWASP recommends.
+    ///
+    /// The salt is made from the user's name, so that the same user and password give the same id
+    /// everywhere; where that is not wanted, the name says where it counts, as `alice@billing`.
+    pub fn argon2(user: &str, password: &str) -> Id {
+        argon2(user, password.as_bytes())
+    }
+}
+
+fn digest(user: &str, credentials: &[u8]) -> Id {
+    Id::new("digest", format!("{user}:{}", BASE64.encode(Sha1::digest(credentials))))
+}
+
+fn argon2(user: &str, password: &[u8]) -> Id {
+    let salt = Sha1::new().chain_update("quorate argon2 ").chain_update(user).finalize();
+    let hasher = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::DEFAULT);
+    let mut hash = [0; 32];
+    hasher
+        .hash_password_into(password, &salt, &mut hash)
+        .expect("the salt has 20 bytes, the hash 32, and a password less than 4 GiB");
+    Id::new("argon2", format!("{user}:{}", BASE64.encode(hash)))
+}
+
+/// The schemes that an instance knows, and who it is itself.
+#[derive(Clone, Default)]
+pub(crate) struct Schemes {
+    providers: BTreeMap<String, Arc<dyn AuthProvider>>,
+    super_users: Vec<Id>,
+    /// What every session of this instance is known as: its address, and the subject of its
+    /// certificate.
+    own: Vec<Id>,
+}
+
+impl fmt::Debug for Schemes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.providers.keys()).finish()
+    }
+}
+
+impl Schemes {
+    /// Those that there are anyway, and that no provider can take the place of.
+    const BUILT_IN: [&'static str; 7] =
+        ["world", "auth", "digest", "argon2", "ip", "x509", "super"];
+
+    pub(crate) fn add(&mut self, provider: impl AuthProvider) {
+        self.providers.insert(provider.scheme().to_owned(), Arc::new(provider));
+    }
+
+    pub(crate) fn add_super_user(&mut self, id: Id) {
+        self.super_users.push(id);
+    }
+
+    /// Says what every session of this instance is known as. Call it after the super users are known.
+    pub(crate) fn set_own(&mut self, ids: impl IntoIterator<Item = Id>) {
+        self.own = ids.into_iter().collect();
+        if self.own.iter().any(|id| self.super_users.contains(id)) {
+            self.own.push(Id::superuser());
+        }
+    }
+
+    pub(crate) fn own(&self) -> &[Id] {
+        &self.own
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let invalid = |setting, reason| Err(Error::InvalidSetting { setting, reason });
+        let built_in = |scheme: &&String| scheme.is_empty() || Self::BUILT_IN.contains(&&***scheme);
+        if let Some(scheme) = self.providers.keys().find(built_in) {
+            let reason = format!("{scheme:?} is not a name that a scheme can have");
+            return invalid("auth_provider", reason);
+        }
+        let open = |id: &&Id| matches!(&*id.scheme, "world" | "auth" | "ip" | "super");
+        if let Some(id) = self.super_users.iter().find(open) {
+            return invalid("super_user", format!("{id} is nobody who authenticates"));
+        }
+        let wrong = self.super_users.iter().find_map(|id| id.check().err());
+        wrong.map_or(Ok(()), |reason| invalid("super_user", reason))
+    }
+
+    /// Who has these credentials.
+    pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
+        let failed = |reason| Error::AuthFailed { scheme: scheme.to_owned(), reason };
+        let mut ids = match scheme {
+            "digest" => vec![digest(user(credentials).map_err(failed)?.0, credentials)],
+            "argon2" => {
+                let (user, password) = user(credentials).map_err(failed)?;
+                vec![argon2(user, password)]
+            }
+            "ip" => self.own_of("ip").collect(),
+            "x509" => {
+                let ids: Vec<Id> = self.own_of("x509").collect();
+                if ids.is_empty() {
+                    return Err(failed("this instance has no certificate with a subject".into()));
+                }
+                ids
+            }
+            _ => {
+                let Some(provider) = self.providers.get(scheme) else {
+                    return Err(failed("this instance has no provider for it".to_owned()));
+                };
+                let ids = provider.authenticate(credentials).map_err(failed)?;
+                ids.into_iter().map(|id| Id::new(scheme, id)).collect()
+            }
+        };
+        if ids.iter().any(Id::is_too_long) {
+            let reason = format!("an id of more than {ID_BYTES_MAX} bytes");
+            return Err(Error::IdRefused { scheme: scheme.to_owned(), reason });
+        }
+        if let Some(reason) = ids.iter().find_map(|id| id.check().err()) {
+            return Err(failed(reason));
+        }
+        if ids.iter().any(|id| self.super_users.contains(id)) {
+            ids.push(Id::superuser());
+        }
+        Ok(ids)
+    }
+
+    fn own_of(&self, scheme: &str) -> impl Iterator<Item = Id> {
+        self.own.iter().filter(move |id| id.scheme == scheme).cloned()
+    }
+
+    /// Whether this instance knows all whom an ACL names.
+    pub(crate) fn check(&self, path: &str, acl: &[Acl]) -> Result<()> {
+        let invalid = |reason| Err(Error::InvalidAcl { path: path.to_owned(), reason });
+        for Acl { id, .. } in acl {
+            if Self::BUILT_IN.contains(&id.scheme.as_str()) {
+                continue;
+            }
+            match self.providers.get(&id.scheme) {
+                None => return invalid(format!("this instance has no provider for {id}")),
+                Some(provider) if !provider.is_valid(&id.id) => {
+                    return invalid(format!("{id} is no id, by its provider"));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The user and the password of `user:password`.
+fn user(credentials: &[u8]) -> std::result::Result<(&str, &[u8]), String> {
+    let mut parts = credentials.splitn(2, |byte| *byte == b':');
+    let user = std::str::from_utf8(parts.next().unwrap_or_default());
+    match (user, parts.next()) {
+        (Ok(user), Some(password)) if !user.is_empty() => Ok((user, password)),
+        _ => Err("the credentials are not of the form user:password".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S26: with what ZooKeeper's tools give for the same.
+    #[test]
+    fn digests_are_those_of_zookeeper() {
+        for (credentials, id) in [
+            ("super:test", "super:D/InIHSb7yEEbrWz8b9l71RjZJU="),
+            ("bob:", "bob:tK1fpNO1hB0F++FhHpSq0Fa4tv0="),
+            ("a:b:c", "a:cLzgnoJ6mP5qz3w+mwvPE2vDgu0="),
+        ] {
+            let ids = Schemes::default().authenticate("digest", credentials.as_bytes()).unwrap();
+            assert_eq!(ids, [Id::new("digest", id)]);
+            let (user, password) = credentials.split_once(':').unwrap();
+            assert_eq!(ids, [Id::digest(user, password)]);
+        }
+    }
+
+    #[test]
+    fn slow_hashes_tell_users_and_passwords_apart() {
+        let id = Id::argon2("alice", "secret");
+        assert_eq!(
+            Schemes::default().authenticate("argon2", b"alice:secret").unwrap(),
+            std::slice::from_ref(&id)
+        );
+        assert!(id.id.starts_with("alice:") && id.check().is_ok());
+        assert_ne!(id, Id::argon2("alice", "other"));
+        let hash = |id: Id| id.id.split_once(':').unwrap().1.to_owned();
+        assert_ne!(hash(id), hash(Id::argon2("bob", "secret")));
+    }
+
+    #[test]
+    fn what_is_no_credential_fails() {
+        let schemes = Schemes::default();
+        for (scheme, credentials) in [
+            ("digest", &b"alice"[..]),
+            ("digest", b":secret"),
+            ("digest", b"\xff:secret"),
+            ("argon2", b""),
+            ("world", b"anyone"),
+            ("super", b""),
+            ("x509", b"CN=app-0"),
+            ("none", b""),
+            ("", b""),
+        ] {
+            let failed = schemes.authenticate(scheme, credentials);
+            assert!(matches!(failed, Err(Error::AuthFailed { .. })), "{scheme} {credentials:?}");
+        }
+    }
+
+    #[test]
+    fn super_users_are_more() {
+        let mut schemes = Schemes::default();
+        schemes.add_super_user(Id::digest("super", "test"));
+        schemes.validate().unwrap();
+        let ids = schemes.authenticate("digest", b"super:test").unwrap();
+        assert_eq!(ids, [Id::digest("super", "test"), Id::superuser()]);
+        assert_eq!(schemes.authenticate("digest", b"super:other").unwrap().len(), 1);
+        for id in [Id::anyone(), Id::auth(), Id::superuser(), Id::new("ip", "::1")] {
+            schemes.super_users = vec![id];
+            assert!(schemes.validate().is_err());
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The list of peers: who they are, and which of them this process is.
+
+use std::net::{SocketAddr, TcpListener};
+
+use crossbeam_channel::Receiver;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::transport::names::{LookUps, several};
+use crate::types::error::{Error, Result};
+use crate::types::membership::{Genesis, Member};
+
+/// The peers, `host:port` each as the user wrote it: what all instances agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Peers {
+    peers: Vec<String>,
+}
+
+impl Peers {
+    /// Parses the list. Names are not looked up: one that does not resolve is that of a peer that
+    /// cannot be reached.
+    ///
+    /// # Errors
+    /// [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
+    pub(crate) fn parse<P: AsRef<str>>(list: impl IntoIterator<Item = P>) -> Result<Peers> {
+        let mut peers: Vec<String> = Vec::new();
+        for peer in list {
+            let address = peer.as_ref().trim().to_owned();
+            check_address(&address)?;
+            if let Ok(literal) = address.parse() {
+                check_reachable(&address, &[literal])?;
+            }
+            let is_same = |known: &&String| match (known.parse(), address.parse()) {
+                (Ok::<SocketAddr, _>(known), Ok::<SocketAddr, _>(new)) => known == new,
+                _ => **known == address,
+            };
+            if let Some(first) = peers.iter().find(is_same) {
+                return Err(Error::DuplicatePeer { first: first.clone(), second: address });
+            }
+            peers.push(address);
+        }
+        if peers.is_empty() {
+            return Err(Error::NoPeers);
+        }
+        Ok(Peers { peers })
+    }
+
+    /// Checks the peers by what their names stand for, as far as that is known.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
+    pub(crate) fn check(&self, names: &LookUps) -> Result<()> {
+        let found = |peer: &String| names.get(peer).and_then(|answer| answer.as_ref().ok());
+        // One that stands for several hosts is nobody's address: see `names`.
+        let stands_for_one = |peer: &String| found(peer).filter(|found| !several(*found));
+        for (place, peer) in self.peers.iter().enumerate() {
+            let Some(addresses) = found(peer) else {
+                continue;
+            };
+            check_reachable(peer, addresses)?;
+            let is_same = |former: &&String| {
+                let theirs = stands_for_one(former).filter(|_| !several(addresses));
+                theirs.is_some_and(|theirs| theirs.iter().any(|one| addresses.contains(one)))
+            };
+            if let Some(first) = self.peers[..place].iter().find(is_same) {
+                return Err(Error::DuplicatePeer { first: first.clone(), second: peer.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The first that is known to be on another host. A name that does not resolve may be anywhere,
+    /// and is not connected to from a node without keys when it does and is not here: see `transport`.
+    pub(crate) fn outside_loopback(&self, names: &LookUps) -> Option<String> {
+        let is_outside = |peer: &&String| match names.get(peer) {
+            Some(Ok(found)) => {
+                found.iter().any(|address| !address.ip().to_canonical().is_loopback())
+            }
+            Some(Err(_)) | None => false,
+        };
+        self.peers.iter().find(is_outside).cloned()
+    }
+
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.peers.iter().map(String::as_str)
+    }
+
+    /// Binds the first peer that is an address of this host and free: this process is that peer.
+    /// Waits for names until `deadline` gives a message.
+    pub(crate) fn bind_own<T>(
+        &self,
+        names: &mut LookUps,
+        deadline: &Receiver<T>,
+    ) -> Result<(String, TcpListener)> {
+        let mut tried = Vec::new();
+        for peer in &self.peers {
+            names.wait(Some(peer), deadline);
+            match names.get(peer) {
+                Some(Ok(addresses)) => match TcpListener::bind(addresses.as_slice()) {
+                    Ok(listener) => return Ok((peer.clone(), listener)),
+                    Err(error) => tried.push(format!("{peer}: {error}")),
+                },
+                Some(Err(reason)) => tried.push(format!("{peer}: {reason}")),
+                None => tried.push(format!("{peer}: looking it up takes too long")),
+            }
+        }
+        Err(Error::NotAPeer {
+            peers: self.peers.clone(),
+            detail: format!(" ({})", tried.join("; ")),
+        })
+    }
+
+    /// The cluster that these peers had founded with a build before members came and went: its id
+    /// and theirs follow from the list.
+    pub(crate) fn founding(&self) -> Result<Genesis> {
+        let mut addresses: Vec<String> = self.addresses().map(str::to_owned).collect();
+        addresses.sort_unstable();
+        let cluster = xxh3_64(addresses.join(",").as_bytes());
+        let mut members: Vec<Member> = Vec::new();
+        for address in addresses {
+            // 0 is nobody's id.
+            let node = xxh3_64(address.as_bytes()).max(1);
+            if members.iter().any(|member| member.node == node) {
+                let reason = "its id is another peer's; write its name differently".to_owned();
+                return Err(Error::InvalidPeer { peer: address, reason });
+            }
+            members.push(Member::new(node, address));
+        }
+        Ok(Genesis { cluster, members })
+    }
+}
+
+/// Checks that others can reach these addresses.
+fn check_reachable(peer: &str, addresses: &[SocketAddr]) -> Result<()> {
+    if addresses.iter().any(|address| address.ip().is_unspecified()) {
+        let reason = "peers cannot reach an unspecified address; name the one they use".to_owned();
+        return Err(Error::InvalidPeer { peer: peer.to_owned(), reason });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_address(address: &str) -> Result<()> {
+    let invalid = |reason: &str| {
+        Err(Error::InvalidPeer { peer: address.to_owned(), reason: reason.to_owned() })
+    };
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return invalid("it must be host:port");
+    };
+    if host.is_empty() {
+        return invalid("the host is missing");
+    }
+    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        return invalid("an IPv6 address must be in brackets, as in [::1]:7400");
+    }
+    match port.parse::<u16>() {
+        Ok(0) => invalid("port 0 means any port, which peers could not know"),
+        Ok(_) => Ok(()),
+        Err(_) => invalid("the port must be a number from 1 to 65535"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::never;
+
+    use super::*;
+    use crate::transport::names::Resolver;
+
+    fn bind_own(peers: &Peers) -> Result<(String, TcpListener)> {
+        let mut names = LookUps::start(&Resolver::default(), peers.addresses());
+        peers.bind_own(&mut names, &never::<()>())
+    }
+
+    #[test]
+    fn bad_lists_are_refused_by_name() {
+        let none: [&str; 0] = [];
+        assert_eq!(Peers::parse(none), Err(Error::NoPeers));
+        for bad in
+            ["", "host", ":7400", "host:", "host:0", "host:70000", "::1:7400", "0.0.0.0:7400"]
+        {
+            match Peers::parse([bad]) {
+                Err(Error::InvalidPeer { peer, .. }) => assert_eq!(peer, bad),
+                other => panic!("{bad:?}: {other:?}"),
+            }
+        }
+        let twice = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7400"]);
+        assert!(matches!(twice, Err(Error::DuplicatePeer { .. })), "{twice:?}");
+        // One that cannot be reached, for now.
+        assert!(Peers::parse(["127.0.0.1:7400", "no-such-host.invalid:7400"]).is_ok());
+    }
+
+    #[test]
+    fn a_list_without_this_host_is_refused() {
+        // A documentation address (RFC 5737): nobody's.
+        let error = bind_own(&Peers::parse(["192.0.2.1:7400"]).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("192.0.2.1:7400"), "{error}");
+    }
+
+    #[test]
+    fn processes_of_one_host_take_one_address_each() {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let list = [free(), free()];
+        let peers = Peers::parse(&list).unwrap();
+        let first = bind_own(&peers).unwrap();
+        let second = bind_own(&peers).unwrap();
+        assert_eq!([&first.0, &second.0], [&list[0], &list[1]]);
+        assert!(matches!(bind_own(&peers), Err(Error::NotAPeer { .. })));
+    }
+
+    #[test]
+    fn the_order_of_the_list_does_not_matter() {
+        let one = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401"]).unwrap().founding().unwrap();
+        let two = Peers::parse(["127.0.0.1:7401", "127.0.0.1:7400"]).unwrap().founding().unwrap();
+        assert_eq!(one, two);
+        let other = Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+        assert_ne!(one.cluster, other.cluster);
+    }
+}

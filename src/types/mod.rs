@@ -1,0 +1,14 @@
+//! Values that every layer speaks of: paths, znodes, access lists, members, errors. They have no
+//! behaviour beyond their own consistency, and know nothing of the layers above.
+
+pub(crate) mod acl;
+pub(crate) mod availability;
+pub(crate) mod error;
+pub(crate) mod membership;
+pub(crate) mod metrics;
+pub(crate) mod path;
+pub(crate) mod quota;
+pub(crate) mod session;
+pub(crate) mod version;
+pub(crate) mod watch;
+pub(crate) mod znode;

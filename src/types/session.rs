@@ -1,0 +1,53 @@
+//! Where a session stands.
+
+/// Where a session stands.
+///
+/// `Expired`, `Moved`, `Closed`, `Detached` and `AuthFailed` are final.
+///
+/// ```
+/// use quorate::SessionState;
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// session.sync()?;
+/// assert_eq!(session.state(), SessionState::Connected);
+/// session.close()?;
+/// assert_eq!(session.state(), SessionState::Closed);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SessionState {
+    /// It is being opened, or resumed.
+    Connecting,
+    /// The cluster knows it and was heard of recently.
+    Connected,
+    /// The quorum is out of reach: the session lives on for now, and its locks hold until its
+    /// deadline.
+    Suspended,
+    /// It is over, by the cluster's word, because its local deadline has passed, or because its
+    /// node has stopped.
+    Expired,
+    /// Another holder resumed it.
+    Moved,
+    /// It was closed through a handle.
+    Closed,
+    /// [`Session::detach`](crate::Session::detach) let go of it here. It is open in the cluster until its timeout has passed,
+    /// and can be resumed.
+    Detached,
+    /// [`Session::add_auth`](crate::Session::add_auth) failed, and it was closed.
+    AuthFailed,
+}
+
+impl SessionState {
+    /// Whether the session is over for its handles, for good.
+    pub fn is_final(self) -> bool {
+        match self {
+            SessionState::Expired
+            | SessionState::Moved
+            | SessionState::Closed
+            | SessionState::Detached
+            | SessionState::AuthFailed => true,
+            SessionState::Connecting | SessionState::Connected | SessionState::Suspended => false,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What a watch tells, and of what.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::znode::{SessionId, Stat, Zxid};
+
+/// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
+pub const WATCH_CAPACITY: usize = 1024;
+
+/// How many of the latest changes each replica keeps for
+/// [`Session::watch_from`](crate::Session::watch_from), at most.
+pub const HISTORY_CHANGES: usize = 1 << 17;
+
+/// How many bytes these may take, at most: each change takes the length of its path and about 60
+/// more.
+pub const HISTORY_BYTES: usize = 16 << 20;
+
+/// How many bytes of data an event brings, at most: what is longer is to be read. So the events that
+/// wait in one channel take 16 MiB of data at most.
+pub const EVENT_DATA_MAX: usize = 16 << 10;
+
+/// Which changes a persistent watch tells of.
+///
+/// Source: ZooKeeper 3.6, `AddWatchMode`.
+///
+/// ```
+/// use quorate::{CreateMode, EventKind, WatchMode};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let znode = session.watch("/a", WatchMode::Persistent)?;
+/// let below = session.watch("/a", WatchMode::PersistentRecursive)?;
+/// session.create("/a", b"", CreateMode::Persistent)?;
+/// session.create("/a/b", b"", CreateMode::Persistent)?;
+/// let kinds = |watch: &quorate::Watch| -> Vec<_> {
+///     watch.events().try_iter().map(|event| (event.kind, event.path)).collect()
+/// };
+/// assert_eq!(
+///     kinds(&znode),
+///     [(EventKind::Created, "/a".into()), (EventKind::ChildrenChanged, "/a".into())]
+/// );
+/// assert_eq!(
+///     kinds(&below),
+///     [(EventKind::Created, "/a".into()), (EventKind::Created, "/a/b".into())]
+/// );
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WatchMode {
+    /// Every change of the znode itself and of the set of its children.
+    Persistent,
+    /// Every creation, change and deletion of the znode and of all znodes below it.
+    PersistentRecursive,
+}
+
+/// Which watches [`Session::remove_watches`](crate::Session::remove_watches) removes.
+///
+/// Source: ZooKeeper, `Watcher.WatcherType`.
+///
+/// ```
+/// use quorate::{EventKind, WatchMode, WatcherType};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let (_, data) = session.exists_and_watch("/a")?;
+/// let persistent = session.watch("/a", WatchMode::Persistent)?;
+/// session.remove_watches("/a", WatcherType::Data)?;
+/// assert_eq!(data.recv().map(|event| event.kind), Some(EventKind::DataWatchRemoved));
+/// assert!(data.recv().is_none(), "it is over");
+/// assert!(persistent.events().is_empty(), "this one is not");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum WatcherType {
+    /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
+    Children,
+    /// Those of [`Session::get_and_watch`](crate::Session::get_and_watch) and
+    /// [`Session::exists_and_watch`](crate::Session::exists_and_watch).
+    Data,
+    /// All of them.
+    Any,
+    /// Those of [`WatchMode::Persistent`].
+    Persistent,
+    /// Those of [`WatchMode::PersistentRecursive`].
+    PersistentRecursive,
+}
+
+/// A watch of a session of this instance, as [`Coordinator::watches`](crate::Coordinator::watches)
+/// tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchInfo {
+    /// What it watches, in the whole tree.
+    pub path: String,
+    /// How: never [`WatcherType::Any`].
+    pub kind: WatcherType,
+    /// Whose it is.
+    pub session: SessionId,
+}
+
+/// One event of a [`Watch`](crate::Watch).
+///
+/// ```
+/// use quorate::{CreateMode, EventKind, WatchMode};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let watch = session.watch("/a", WatchMode::Persistent)?;
+/// let created = session.create("/a", b"", CreateMode::Persistent)?;
+/// let event = watch.events().recv().expect("the watch is on");
+/// assert_eq!((event.kind, event.zxid), (EventKind::Created, created.stat.czxid));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which znode. For a [`EventKind::Gap`] and the end of a watch that was removed, the path
+    /// that is watched.
+    pub path: String,
+    /// By which write. For a [`EventKind::Gap`], the first write of which an event was left out: the
+    /// events of all earlier writes have been delivered. For a watch that was removed, the last write
+    /// whose events it has delivered.
+    pub zxid: Zxid,
+    /// Its place among the events of its write. The events of all watches of an instance, put into
+    /// the order of `(zxid, position)`, are in the order in which the changes happened; those of one
+    /// channel are already. Events of different watches that agree in both tell of the same change.
+    ///
+    /// It counts what the write has changed, and so has holes. A [`EventKind::Gap`] has the place of the
+    /// first event left out, the last event of a watch that was removed is behind all others, and
+    /// among the net changes of one write deletions come first and changes of children last: more is
+    /// not known of these.
+    pub position: u32,
+    /// Whether this is a net change, found by comparing the trees after this replica was brought
+    /// up to date by a snapshot: several changes of the znode may have become one.
+    pub net: bool,
+    /// The znode as the write has left it, if the watch brings that.
+    pub(crate) znode: Option<Box<EventZnode>>,
+}
+
+/// What an event brings of its znode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EventZnode {
+    pub(crate) data: Option<Arc<[u8]>>,
+    pub(crate) stat: Stat,
+}
+
+impl WatchEvent {
+    /// The data of the znode as this event's write has left it: for watches of
+    /// [`Session::watch_with_data`](crate::Session::watch_with_data)(crate::Session::watch_with_data), if it has no more than
+    /// [`EVENT_DATA_MAX`] bytes. `None` when the znode is gone, and for a [`EventKind::Gap`].
+    pub fn data(&self) -> Option<&[u8]> {
+        self.znode.as_ref()?.data.as_deref()
+    }
+
+    /// The stat that goes with [`WatchEvent::data`], whatever the size of that.
+    pub fn stat(&self) -> Option<Stat> {
+        Some(self.znode.as_ref()?.stat)
+    }
+}
+
+/// What happened to a znode.
+///
+/// ```
+/// use quorate::{CreateMode, EventKind};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let (stat, watch) = session.exists_and_watch("/a")?;
+/// assert!(stat.is_none());
+/// session.create("/a", b"", CreateMode::Persistent)?;
+/// assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::Created));
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// It was created.
+    Created,
+    /// It was deleted.
+    Deleted,
+    /// Its data was set.
+    DataChanged,
+    /// One of its children was created or deleted.
+    ChildrenChanged,
+    /// The reader was too slow and events were left out: read again what you watch. What is read
+    /// after a gap was taken from the channel is not older than any event left out. Like every event,
+    /// a gap is in the channel before any change that it stands for can be read.
+    Gap,
+    /// The last event of a watch of a get or an exists that
+    /// [`Session::remove_watches`](crate::Session::remove_watches) removed.
+    DataWatchRemoved,
+    /// The same of a watch of children.
+    ChildWatchRemoved,
+    /// The same of a persistent or a recursive watch.
+    PersistentWatchRemoved,
+}
+
+impl EventKind {
+    pub(crate) fn is_removal(self) -> bool {
+        matches!(
+            self,
+            EventKind::DataWatchRemoved
+                | EventKind::ChildWatchRemoved
+                | EventKind::PersistentWatchRemoved
+        )
+    }
+}

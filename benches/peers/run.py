@@ -15,7 +15,7 @@ TARGET = os.path.join(ROOT, "target", "peers")
 def workloads(system, options):
     """What the clients are to run, in their order, each with the row of the results that it fills."""
     window = f":warm={options.warm}:secs={options.seconds}"
-    return ["init"] + [work + window for work in (
+    work = ["init"] + [work + window for work in (
         # Not a row: the JVMs compile what they run often.
         f"set:row=warmup:clients=3:out=100:warm={options.warmup}",
         "set:row=set_leader:on=leader",
@@ -29,6 +29,10 @@ def workloads(system, options):
         "lock:row=lock_16:clients=16",
         f"{system.session}:row=session_16:clients=16",
     )]
+    if system.name == "quorate":
+        # Long enough for five checkpoints of each member: what they cost the writes beside them.
+        work.append(f"set:row=set_checkpoints:on=leader:warm={options.warm}:secs={options.checkpoints}")
+    return work
 
 
 def measure(system, options, save):
@@ -36,7 +40,8 @@ def measure(system, options, save):
     with system:
         work = workloads(system, options)
         # A third of this is the windows themselves.
-        for line in system.run(work, 90 + 3 * len(work) * (options.warm + options.seconds)):
+        patience = 90 + 3 * len(work) * (options.warm + options.seconds) + options.checkpoints
+        for line in system.run(work, patience):
             save(system.name, line)
         led = system.order[0]
         for how in system.signals:
@@ -152,9 +157,10 @@ def main():
     options.data = os.path.abspath(options.data)
     # Seconds before a window, and of the first load; rounds of the watch; seconds before a leader is taken away.
     options.warm, options.warmup, options.rounds, options.before = 2, 12, 3000, 3
+    options.checkpoints = 40
     if options.quick:
         options.seconds, options.warm, options.warmup = 1, 0.5, 1
-        options.rounds, options.failovers, options.before = 300, 1, 1
+        options.rounds, options.failovers, options.before, options.checkpoints = 300, 1, 1, 1
     options.runs = options.runs or (1 if options.quick else 3)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and cleans up, as by Ctrl-C
     path = options.source or run(options)

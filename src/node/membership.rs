@@ -295,7 +295,7 @@ impl Node {
     /// and if it is a learner, nobody hears of it either: it does not stand for election.
     fn is_lonely(&self) -> bool {
         !planted(Bug::RemovedUnaware)
-            && self.now.mono.saturating_sub(self.led_at) >= self.patience()
+            && self.now.mono.saturating_sub(self.elections.led_at) >= self.patience()
     }
 
     /// How long a member may be silent and still count as alive: as long as a leader.

@@ -44,7 +44,6 @@ pub(crate) mod stored;
 mod tests;
 mod versions;
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -61,8 +60,9 @@ pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
 use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
 use self::raft::divergence::Hashes;
-use self::raft::leader_loss::LeaderLoss;
-use self::raft::log::{MemLog, Position};
+use self::raft::elections::{ELECTION_TICKS, Elections};
+use self::raft::log::MemLog;
+use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::Incoming;
 use self::replica::history::History;
@@ -79,11 +79,6 @@ use crate::types::metrics::Metrics;
 use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
 use crate::types::znode::Zxid;
 
-/// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
-const ELECTION_TICKS: usize = 10;
-/// How far followers draw their timeouts apart, in heartbeats. Two that stand at once do no harm
-/// but to take longer (a pre-vote changes no term), and a wide spread makes every election longer.
-const ELECTION_SPREAD: u64 = 6;
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// A round at least this often: it bounds how stale local reads may be.
@@ -143,17 +138,6 @@ impl Default for LogLimits {
     }
 }
 
-/// A ready round of Raft that is not known to be durable yet.
-#[derive(Debug)]
-struct Undurable {
-    ready: u64,
-    /// The disk operation that it waits for, besides all earlier ones.
-    disk: Option<u64>,
-    /// The index of the snapshot in it.
-    snapshot: Option<u64>,
-    messages: Vec<eraftpb::Message>,
-}
-
 /// Whom this node takes for its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leadership {
@@ -168,27 +152,10 @@ pub(crate) struct Node {
     machine: Machine,
     now: Now,
     next_tick: Time,
-    random: u64,
-    /// Our own election timeout, in ticks, and what it was drawn for.
-    election_timeout: usize,
-    timeout_grounds: (u64, StateRole, NodeId),
-    leaderless_ticks: usize,
-    leader_loss: Option<LeaderLoss>,
-    /// When something last came from a leader, or this node led. (For a learner, Raft never takes a
-    /// leader for gone.)
-    led_at: Time,
+    elections: Elections,
     leadership: Leadership,
 
-    // What waits for the disk.
-    disk_number: u64,
-    written: u64,
-    undurable: VecDeque<Undurable>,
-    /// The index of a snapshot that the disk is taking. Raft counts it as applied only afterwards,
-    /// and must not campaign before: it would look for the entries in between.
-    installing: Option<u64>,
-    checkpoint: Position,
-    checkpoint_at: Time,
-    checkpointing: Option<u64>,
+    persistence: Persistence,
 
     // This node's users.
     local: LocalSessions,
@@ -390,9 +357,10 @@ impl Node {
             // One tick however late it is: ticks missed while paused must not start an election
             // before the messages that wait are read.
             self.next_tick = now.mono + self.config.heartbeat;
-            if self.may_campaign() || (self.installing.is_none() && raft_leads(&self.raw)) {
-                self.leaderless_ticks += usize::from(self.raw.raft.leader_id == 0);
-                self.draw_timeout();
+            if self.may_campaign()
+                || (self.persistence.installing.is_none() && raft_leads(&self.raw))
+            {
+                self.elections.tick(&mut self.raw.raft);
                 self.raw.tick();
             }
             self.hasten_election()?;
@@ -400,7 +368,7 @@ impl Node {
         }
         self.form()?;
         self.drive()?;
-        self.draw_timeout();
+        self.elections.draw_timeout(&mut self.raw.raft);
         self.finish();
         Ok(())
     }
@@ -409,24 +377,7 @@ impl Node {
     /// relies on it, and a node that cannot write should not lead.
     fn may_campaign(&self) -> bool {
         let log = &self.raw.raft.raft_log;
-        self.installing.is_none() && log.persisted == log.last_index()
-    }
-
-    /// Puts our own election timeout in the place of the one that raft-rs draws from a generator
-    /// that cannot be seeded. Ours changes with the term, the role and the leader, and while there
-    /// is no leader now and then, so that two nodes do not block each other for long.
-    fn draw_timeout(&mut self) {
-        let raft = &mut self.raw.raft;
-        let grounds = (raft.term, raft.state, raft.leader_id);
-        let tired = self.leaderless_ticks >= 2 * ELECTION_TICKS;
-        if grounds != self.timeout_grounds || tired {
-            self.timeout_grounds = grounds;
-            self.leaderless_ticks = 0;
-            self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            self.election_timeout =
-                ELECTION_TICKS + (mixed(self.random) % ELECTION_SPREAD) as usize;
-        }
-        raft.set_randomized_election_timeout(self.election_timeout);
+        self.persistence.installing.is_none() && log.persisted == log.last_index()
     }
 
     fn take(&mut self, input: Input) -> Result<(), String> {
@@ -466,15 +417,14 @@ impl Node {
             }
             Input::Client(request) => self.take_request(request),
             Input::Written { number } => {
-                self.written = self.written.max(number);
+                self.persistence.written = self.persistence.written.max(number);
                 self.settle();
                 self.kept();
             }
             Input::CheckpointDone { index } => {
-                if self.checkpointing == Some(index) {
-                    self.checkpointing = None;
+                if self.persistence.checkpoint_done(index) {
                     let keep_from = self.raw.store().keep_from(
-                        self.checkpoint.index,
+                        self.persistence.checkpoint.index,
                         self.config.log.retained_entries,
                         self.config.log.retained_bytes,
                     );
@@ -548,7 +498,7 @@ impl Node {
         loop {
             self.observe_leader();
             if self.leadership.leader == self.id {
-                self.led_at = self.now.mono;
+                self.elections.led_at = self.now.mono;
             }
             self.send_requests();
             self.raise_version();
@@ -631,8 +581,8 @@ impl Node {
         self.effects.messages.clear();
         self.effects.disk.clear();
         if reason == membership::REMOVED {
-            self.disk_number += 1;
-            self.effects.disk.push(DiskOp::Removed { number: self.disk_number });
+            let number = self.persistence.next_number();
+            self.effects.disk.push(DiskOp::Removed { number });
         }
         let error = Error::Stopped { reason: reason.clone() };
         for session in self.local.ids() {

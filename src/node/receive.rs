@@ -140,7 +140,7 @@ impl Node {
                 ));
             }
         }
-        if self.installing.is_some() && *body == RaftBody::TimeoutNow {
+        if self.persistence.installing.is_some() && *body == RaftBody::TimeoutNow {
             return Ok(());
         }
         let mut received = None;
@@ -163,7 +163,7 @@ impl Node {
             tracing::debug!(from, %error, "raft did not take a message");
         }
         if leads && from == self.raw.raft.leader_id {
-            self.led_at = self.now.mono;
+            self.elections.led_at = self.now.mono;
         }
         if let Some((meta, machine)) = received {
             // Raft may have refused it, and may have another one that it has taken already.

@@ -1,8 +1,8 @@
 //! How a node starts from what its disk held.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use raft::{RawNode, StateRole, eraftpb};
+use raft::{RawNode, eraftpb};
 
 use super::io::{Effects, Now, Problem, Time};
 use super::membership::{Membership, VOTER_WINDOW};
@@ -12,8 +12,10 @@ use crate::node::bootstrap::Formation;
 use crate::node::bootstrap::driver::Identified;
 use crate::node::leader::read_index::Rounds;
 use crate::node::raft::divergence::Hashes;
+use crate::node::raft::elections::{ELECTION_TICKS, Elections};
 use crate::node::raft::log::{MemLog, Position};
 use crate::node::raft::logger;
+use crate::node::raft::persistence::Persistence;
 use crate::node::raft::quorum_loss::QuorumLoss;
 use crate::node::raft::snapshot_transfer::Incoming;
 use crate::node::replica::history::History;
@@ -21,7 +23,7 @@ use crate::node::replica::server::Guests;
 use crate::node::replica::watches::WatchTable;
 use crate::node::sessions::LocalSessions;
 use crate::node::stored::{Boot, Identity};
-use crate::node::{ELECTION_TICKS, Leadership, Node, NodeConfig};
+use crate::node::{Leadership, Node, NodeConfig};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::metrics::Metrics;
@@ -77,21 +79,10 @@ impl Node {
         });
         let mut node = Node {
             id,
-            random: config.seed.rotate_left(32) ^ id,
-            election_timeout: ELECTION_TICKS,
-            timeout_grounds: (0, StateRole::Leader, 0),
-            leaderless_ticks: 0,
-            leader_loss: None,
-            led_at: now.mono,
+            elections: Elections::new(config.seed, id, now.mono),
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             next_tick: now.mono + config.heartbeat,
-            disk_number: 0,
-            written: 0,
-            undurable: VecDeque::new(),
-            installing: None,
-            checkpoint,
-            checkpoint_at: now.mono,
-            checkpointing: None,
+            persistence: Persistence::new(checkpoint, now.mono),
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
             watches: WatchTable::default(),
             guests: Guests::default(),

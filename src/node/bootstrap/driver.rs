@@ -47,7 +47,7 @@ impl Node {
 
     /// The disk has written all up to this.
     pub(in crate::node) fn kept(&mut self) {
-        let written = self.written;
+        let written = self.persistence.written;
         if let Some((_, number)) = self.identified.promising.take_if(|(op, _)| *op <= written)
             && let Some(formation) = &mut self.formation
         {
@@ -69,10 +69,9 @@ impl Node {
         self.effects.messages.extend(words);
         self.form_at = todo.wake_at;
         if let Some((number, promise)) = todo.keep {
-            self.disk_number += 1;
-            self.identified.promising = Some((self.disk_number, number));
-            let number = self.disk_number;
-            self.effects.disk.push(DiskOp::Promise { number, promise });
+            let op = self.persistence.next_number();
+            self.identified.promising = Some((op, number));
+            self.effects.disk.push(DiskOp::Promise { number: op, promise });
         }
         match todo.outcome {
             None => Ok(()),
@@ -97,16 +96,14 @@ impl Node {
         self.raw = raft(self.id, &boot, checkpoint)?;
         self.machine = Machine::from_state(state.clone());
         // The node had nothing to say before, in Raft's terms.
-        self.undurable.clear();
+        self.persistence.awaiting.clear();
         self.leadership = Leadership { term: self.raw.raft.term, leader: 0 };
         self.leading = None;
-        self.checkpoint = checkpoint;
-        self.checkpoint_at = self.now.mono;
+        self.persistence.replaced(checkpoint, self.now.mono);
         self.history.begin_after(self.machine.zxid());
         self.published = None;
         // If it stops between the two, its pledge tells which cluster the state is of.
-        self.disk_number += 1;
-        let number = self.disk_number;
+        let number = self.persistence.next_number();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         self.belong_to(genesis.cluster);
         self.members_changed();
@@ -124,9 +121,8 @@ impl Node {
             self.effects.cluster = Some(cluster);
             return;
         }
-        self.disk_number += 1;
-        self.identified.writing = Some(self.disk_number);
-        let (number, identity) = (self.disk_number, self.identity.clone());
+        let (number, identity) = (self.persistence.next_number(), self.identity.clone());
+        self.identified.writing = Some(number);
         self.effects.disk.push(DiskOp::Identify { number, identity });
     }
 }

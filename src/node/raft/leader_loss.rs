@@ -32,13 +32,13 @@ impl Node {
             return Ok(());
         }
         raft.leader_id = 0;
-        self.leader_loss = Some(LeaderLoss { leader: peer, ticks: 0 });
+        self.elections.loss = Some(LeaderLoss { leader: peer, ticks: 0 });
         self.hasten_election()
     }
 
     /// Campaigns if it is this node's turn. Called when the leader is lost, and at each tick.
     pub(in crate::node) fn hasten_election(&mut self) -> Result<(), String> {
-        let Some(LeaderLoss { leader, ticks }) = self.leader_loss.take() else {
+        let Some(LeaderLoss { leader, ticks }) = self.elections.loss.take() else {
             return Ok(());
         };
         let raft = &self.raw.raft;
@@ -54,7 +54,7 @@ impl Node {
             self.raw.campaign().map_err(|error| format!("Raft does not campaign: {error}"))?;
         }
         if ticks + 1 < TURNS * voters.len() {
-            self.leader_loss = Some(LeaderLoss { leader, ticks: ticks + 1 });
+            self.elections.loss = Some(LeaderLoss { leader, ticks: ticks + 1 });
         }
         Ok(())
     }

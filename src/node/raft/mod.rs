@@ -3,10 +3,12 @@
 
 pub(crate) mod configuration;
 pub(crate) mod divergence;
+pub(in crate::node) mod elections;
 pub(crate) mod guard;
 pub(crate) mod leader_loss;
 pub(crate) mod log;
 pub(crate) mod logger;
+pub(in crate::node) mod persistence;
 pub(crate) mod quorum_loss;
 pub(crate) mod ready;
 pub(crate) mod snapshot_transfer;

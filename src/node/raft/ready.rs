@@ -6,7 +6,6 @@
 
 use raft::SnapshotStatus;
 use raft::eraftpb::{self, MessageType};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::machine::Machine;
 use crate::machine::command::Batch;
@@ -17,10 +16,11 @@ use crate::node::raft::configuration::{Part, VotingChange};
 use crate::node::raft::divergence;
 use crate::node::raft::divergence::Verdict;
 use crate::node::raft::log::{MemLog, Position, changes_voting};
+use crate::node::raft::persistence::AwaitingPersistence;
 use crate::node::raft::snapshot_transfer::Outgoing;
 use crate::node::replica::watches::Fired;
 use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
-use crate::node::{Node, Undurable, hard_state, own_hard_state, raft_leads};
+use crate::node::{Node, hard_state, own_hard_state, raft_leads};
 use crate::planted::{Bug, planted, strikes};
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
@@ -39,7 +39,7 @@ impl Node {
         if *ready.snapshot() != eraftpb::Snapshot::default() {
             disk = Some(self.install(&ready)?);
             snapshot = Some(ready.snapshot().get_metadata().index);
-            self.installing = snapshot;
+            self.persistence.installing = snapshot;
         }
         let store = self.raw.mut_store();
         store.append(ready.entries());
@@ -52,13 +52,18 @@ impl Node {
                 hard_state: Some(hard_state(&self.raw)),
                 entries: ready.entries().iter().map(LogEntry::from).collect(),
             };
-            self.disk_number += 1;
-            disk = Some(self.disk_number);
-            self.effects.disk.push(DiskOp::Write { number: self.disk_number, write });
+            let number = self.persistence.next_number();
+            disk = Some(number);
+            self.effects.disk.push(DiskOp::Write { number, write });
         }
         let messages = ready.take_persisted_messages();
         let committed = ready.take_committed_entries();
-        self.undurable.push_back(Undurable { ready: ready.number(), disk, snapshot, messages });
+        self.persistence.awaiting.push_back(AwaitingPersistence {
+            ready: ready.number(),
+            disk,
+            snapshot,
+            messages,
+        });
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -70,19 +75,20 @@ impl Node {
 
     /// Sends what waited for the disk, as far as the disk has got.
     pub(in crate::node) fn settle(&mut self) {
-        while let Some(first) = self.undurable.front() {
-            let durable = first.disk.is_none_or(|number| number <= self.written);
+        while let Some(first) = self.persistence.awaiting.front() {
+            let durable = first.disk.is_none_or(|number| number <= self.persistence.written);
             if !durable && !planted(Bug::AckBeforeDurable) {
                 return;
             }
-            let Some(durable) = self.undurable.pop_front() else {
+            let Some(durable) = self.persistence.awaiting.pop_front() else {
                 return;
             };
             self.post(durable.messages);
             self.raw.on_persist_ready(durable.ready);
             if let Some(index) = durable.snapshot {
                 self.raw.advance_apply_to(index);
-                self.installing = self.installing.filter(|newest| *newest != index);
+                self.persistence.installing =
+                    self.persistence.installing.filter(|newest| *newest != index);
             }
         }
     }
@@ -142,9 +148,7 @@ impl Node {
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
-        self.checkpoint = position;
-        self.checkpoint_at = self.now.mono;
-        self.checkpointing = None;
+        self.persistence.replaced(position, self.now.mono);
         // They have it all from another member, or from this one once they begin anew.
         self.let_all_go("the member was brought up to date by a snapshot");
         let mut fired = Fired::default();
@@ -157,8 +161,7 @@ impl Node {
         self.reconcile_sessions();
         self.members_changed();
         self.local.applied();
-        self.disk_number += 1;
-        let number = self.disk_number;
+        let number = self.persistence.next_number();
         let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
         hard_state.commit = hard_state.commit.max(position.index);
         let state = self.machine.state();
@@ -178,7 +181,7 @@ impl Node {
         if let Some(last) = last {
             self.raw.advance_apply_to(last);
         }
-        if self.installing.is_none() {
+        if self.persistence.installing.is_none() {
             for entry in self.raw.store().to_apply(self.raw.raft.raft_log.committed) {
                 self.apply_entry(&entry)?;
             }
@@ -281,17 +284,8 @@ impl Node {
     }
 
     pub(in crate::node) fn maybe_checkpoint(&mut self, applied: Position) {
-        let limits = self.config.log;
-        let entries = applied.index - self.checkpoint.index;
-        let share = checkpoint_share(self.id, self.checkpoint.index);
-        let of = |limit: u64| limit.saturating_mul(share) / SHARE;
-        let age = limits.checkpoint_age * share as u32 / SHARE as u32;
-        let old = self.now.mono >= self.checkpoint_at + age;
-        let due = entries >= of(limits.checkpoint_entries)
-            || (entries > 0 && old)
-            || (entries >= of(limits.retained_entries as u64 / 10)
-                && self.raw.store().bytes() as u64 > of(limits.checkpoint_bytes as u64));
-        if !due || self.checkpointing.is_some() {
+        let (limits, bytes, now) = (self.config.log, self.raw.store().bytes(), self.now.mono);
+        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, bytes, now) {
             return;
         }
         let (count, bytes) = (limits.retained_entries, limits.retained_bytes);
@@ -300,9 +294,7 @@ impl Node {
             keep_from = applied.index + 2;
         }
         self.metrics.checkpoints += 1;
-        self.checkpoint = applied;
-        self.checkpoint_at = self.now.mono;
-        self.checkpointing = Some(applied.index);
+        self.persistence.checkpoint_begun(applied, now);
         self.effects.disk.push(DiskOp::Checkpoint {
             meta: meta(&self.machine, self.raw.store(), applied),
             state: self.machine.state(),
@@ -321,15 +313,4 @@ pub(in crate::node) fn meta(machine: &Machine, log: &MemLog, at: Position) -> Sn
         hash: machine.hash(),
         voting: Voting::from(log.conf_state()),
     }
-}
-
-/// What a share of a limit is counted in.
-const SHARE: u64 = 1024;
-
-/// How much of the limits a member waits for before its next checkpoint: from three quarters to five
-/// quarters, another share for each member and each time, so that they are not all busy with their
-/// disks at once.
-fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
-    let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
-    SHARE * 3 / 4 + drawn % (SHARE / 2)
 }

@@ -1,0 +1,63 @@
+//! When this node stands for election, and how long it waits for a leader before.
+
+use raft::{Raft, StateRole};
+
+use crate::node::io::Time;
+use crate::node::mixed;
+use crate::node::raft::leader_loss::LeaderLoss;
+use crate::node::raft::log::MemLog;
+use crate::types::membership::NodeId;
+
+/// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
+pub(in crate::node) const ELECTION_TICKS: usize = 10;
+/// How far followers draw their timeouts apart, in heartbeats. Two that stand at once do no harm
+/// but to take longer (a pre-vote changes no term), and a wide spread makes every election longer.
+const ELECTION_SPREAD: u64 = 6;
+
+#[derive(Debug)]
+pub(in crate::node) struct Elections {
+    random: u64,
+    /// Our own election timeout, in ticks, and the term, role and leader it was drawn for.
+    timeout: usize,
+    drawn_for: (u64, StateRole, NodeId),
+    leaderless_ticks: usize,
+    /// A leader whose connection has ended.
+    pub(in crate::node) loss: Option<LeaderLoss>,
+    /// When something last came from a leader, or this node led. (For a learner, Raft never takes a
+    /// leader for gone.)
+    pub(in crate::node) led_at: Time,
+}
+
+impl Elections {
+    pub(in crate::node) fn new(seed: u64, id: NodeId, now: Time) -> Elections {
+        Elections {
+            random: seed.rotate_left(32) ^ id,
+            timeout: ELECTION_TICKS,
+            drawn_for: (0, StateRole::Leader, 0),
+            leaderless_ticks: 0,
+            loss: None,
+            led_at: now,
+        }
+    }
+
+    /// A tick is about to pass.
+    pub(in crate::node) fn tick(&mut self, raft: &mut Raft<MemLog>) {
+        self.leaderless_ticks += usize::from(raft.leader_id == 0);
+        self.draw_timeout(raft);
+    }
+
+    /// Puts our own election timeout in the place of the one that raft-rs draws from a generator
+    /// that cannot be seeded. Ours changes with the term, the role and the leader, and while there
+    /// is no leader now and then, so that two nodes do not block each other for long.
+    pub(in crate::node) fn draw_timeout(&mut self, raft: &mut Raft<MemLog>) {
+        let drawn_for = (raft.term, raft.state, raft.leader_id);
+        let tired = self.leaderless_ticks >= 2 * ELECTION_TICKS;
+        if drawn_for != self.drawn_for || tired {
+            self.drawn_for = drawn_for;
+            self.leaderless_ticks = 0;
+            self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            self.timeout = ELECTION_TICKS + (mixed(self.random) % ELECTION_SPREAD) as usize;
+        }
+        raft.set_randomized_election_timeout(self.timeout);
+    }
+}

@@ -1,0 +1,112 @@
+//! What waits for the disk: messages that may leave, and snapshots that count, only once something
+//! is durable; and the checkpoints.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use raft::eraftpb;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::node::LogLimits;
+use crate::node::io::Time;
+use crate::node::raft::log::Position;
+use crate::types::membership::NodeId;
+
+/// A ready round of Raft that is not known to be durable yet.
+#[derive(Debug)]
+pub(in crate::node) struct AwaitingPersistence {
+    pub(in crate::node) ready: u64,
+    /// The disk operation that it waits for, besides all earlier ones.
+    pub(in crate::node) disk: Option<u64>,
+    /// The index of the snapshot in it.
+    pub(in crate::node) snapshot: Option<u64>,
+    pub(in crate::node) messages: Vec<eraftpb::Message>,
+}
+
+#[derive(Debug)]
+pub(in crate::node) struct Persistence {
+    /// The number of the last disk operation that was asked for.
+    last: u64,
+    /// All disk operations up to this one are durable.
+    pub(in crate::node) written: u64,
+    pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
+    /// The index of a snapshot that the disk is taking. Raft counts it as applied only afterwards,
+    /// and must not campaign before: it would look for the entries in between.
+    pub(in crate::node) installing: Option<u64>,
+    /// The last checkpoint that was asked for or came as a snapshot, and when.
+    pub(in crate::node) checkpoint: Position,
+    checkpoint_at: Time,
+    /// The index of the one that is being written.
+    checkpointing: Option<u64>,
+}
+
+impl Persistence {
+    pub(in crate::node) fn new(checkpoint: Position, now: Time) -> Persistence {
+        Persistence {
+            last: 0,
+            written: 0,
+            awaiting: VecDeque::new(),
+            installing: None,
+            checkpoint,
+            checkpoint_at: now,
+            checkpointing: None,
+        }
+    }
+
+    /// The number of the next disk operation.
+    pub(in crate::node) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// All that the disk has is replaced by a state at this index.
+    pub(in crate::node) fn replaced(&mut self, at: Position, now: Time) {
+        self.checkpoint = at;
+        self.checkpoint_at = now;
+        self.checkpointing = None;
+    }
+
+    /// Whether a checkpoint is due for node `id`, with the log applied up to this and `bytes` of
+    /// entries in memory.
+    pub(in crate::node) fn is_checkpoint_due(
+        &self,
+        id: NodeId,
+        limits: &LogLimits,
+        applied: Position,
+        bytes: usize,
+        now: Time,
+    ) -> bool {
+        let entries = applied.index - self.checkpoint.index;
+        let share = checkpoint_share(id, self.checkpoint.index);
+        let of = |limit: u64| limit.saturating_mul(share) / SHARE;
+        let age: Duration = limits.checkpoint_age * share as u32 / SHARE as u32;
+        let old = now >= self.checkpoint_at + age;
+        let due = entries >= of(limits.checkpoint_entries)
+            || (entries > 0 && old)
+            || (entries >= of(limits.retained_entries as u64 / 10)
+                && bytes as u64 > of(limits.checkpoint_bytes as u64));
+        due && self.checkpointing.is_none()
+    }
+
+    pub(in crate::node) fn checkpoint_begun(&mut self, at: Position, now: Time) {
+        self.checkpoint = at;
+        self.checkpoint_at = now;
+        self.checkpointing = Some(at.index);
+    }
+
+    /// The checkpoint at this index is durable. Whether it is the one that was waited for.
+    pub(in crate::node) fn checkpoint_done(&mut self, index: u64) -> bool {
+        self.checkpointing.take_if(|writing| *writing == index).is_some()
+    }
+}
+
+/// What a share of a limit is counted in.
+const SHARE: u64 = 1024;
+
+/// How much of the limits a member waits for before its next checkpoint: from three quarters to five
+/// quarters, another share for each member and each time, so that they are not all busy with their
+/// disks at once.
+fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
+    let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
+    SHARE * 3 / 4 + drawn % (SHARE / 2)
+}

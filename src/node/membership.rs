@@ -273,7 +273,7 @@ impl Node {
             if leaving {
                 wishes.push(PeerMessage::Leave);
             }
-        } else if self.joins && !leaving {
+        } else if self.bootstrap.joins && !leaving {
             wishes.push(PeerMessage::Join { member });
         }
         if let Some(Leading { members, .. }) = self.leading.as_mut().filter(|it| it.serves()) {
@@ -317,7 +317,7 @@ impl Node {
     /// still counts as the voter. Until the vote is its own, the loss of one more voter may end the
     /// majority for good.
     pub(super) fn note_place(&mut self) {
-        if self.membership.is_placed || self.fresh_at.is_none() {
+        if self.membership.is_placed || self.rounds.fresh_at().is_none() {
             return;
         }
         let voting = self.raw.store().conf_state();
@@ -356,7 +356,7 @@ impl Node {
 
     /// The members have changed: peers that are not there any more are forgotten.
     pub(super) fn members_changed(&mut self) {
-        self.joins &= !self.is_member(self.id);
+        self.bootstrap.joins &= !self.is_member(self.id);
         let others: Vec<NodeId> = self.others().collect();
         self.pace();
         self.membership.heard.retain(|peer, _| others.contains(peer));

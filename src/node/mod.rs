@@ -51,11 +51,10 @@ use ::raft::eraftpb::{self};
 use ::raft::{RawNode, SnapshotStatus, StateRole};
 
 use self::bootstrap::Formation;
-use self::bootstrap::driver::Identified;
+use self::bootstrap::driver::Bootstrap;
 use self::io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
 use self::leader::Leading;
 pub(crate) use self::leader::planner::Keeping;
-use self::leader::read_index::Rounds;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
 use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
@@ -65,9 +64,8 @@ use self::raft::log::MemLog;
 use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::Incoming;
-use self::replica::history::History;
-use self::replica::server::Guests;
-use self::replica::watches::WatchTable;
+use self::replica::Replica;
+use self::sessions::read_index::Rounds;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
 use self::stored::{HardState, Identity, SnapshotMeta};
@@ -77,7 +75,6 @@ use crate::types::error::Error;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
-use crate::types::znode::Zxid;
 
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
@@ -159,28 +156,16 @@ pub(crate) struct Node {
 
     // This node's users.
     local: LocalSessions,
-    watches: WatchTable,
-    history: History,
-    /// The clients that it serves.
-    guests: Guests,
     rounds: Rounds,
-    /// Rounds confirmed at an index that is not applied yet, and when they were sent.
-    fresh_soon: Vec<(u64, Time)>,
-    fresh_at: Option<Time>,
 
     versions: Versions,
     membership: Membership,
     quorum_loss: QuorumLoss,
-    identity: Identity,
-    identified: Identified,
-    /// As long as it has no cluster, and the time of its next step.
-    formation: Option<Formation>,
-    form_at: Time,
-    /// Not a member of its cluster yet, it wants to be one.
-    joins: bool,
+    bootstrap: Bootstrap,
 
     /// While it is the leader.
     leading: Option<Leading>,
+    replica: Replica,
 
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
@@ -189,14 +174,9 @@ pub(crate) struct Node {
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
     unreachable: Vec<(NodeId, Option<Problem>)>,
-    /// The zxid of the tree that was published last. Whatever takes a zxid is published, though it
-    /// changes no znode that a watch tells of: a sync may tell that zxid.
-    published: Option<Zxid>,
     effects: Effects,
     metrics: Metrics,
     stopped: Option<String>,
-    #[cfg(any(test, feature = "simulator"))]
-    late_events: Vec<(io::WatchId, crate::types::watch::WatchEvent)>,
 }
 
 impl std::fmt::Debug for Node {
@@ -247,7 +227,7 @@ impl Node {
     /// What it has counted, but for the network's part.
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics {
-            watches: self.watches.len() as u64,
+            watches: self.replica.watches.len() as u64,
             znodes: self.machine.tree().len() as u64,
             sessions: self.machine.session_count() as u64,
             zxid: self.machine.zxid(),
@@ -256,7 +236,7 @@ impl Node {
     }
 
     pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
+        &self.bootstrap.identity
     }
 
     /// How this node is put down as a member.
@@ -270,7 +250,7 @@ impl Node {
 
     #[cfg(test)]
     pub(crate) fn watch_count(&self) -> usize {
-        self.watches.len()
+        self.replica.watches.len()
     }
 
     /// The end of the log.
@@ -296,7 +276,7 @@ impl Node {
 
     /// The watches that its users have set, by their paths.
     pub(crate) fn watches(&self) -> impl Iterator<Item = WatchInfo> {
-        self.watches.infos()
+        self.replica.watches.infos()
     }
 
     /// The term, the leader (0: none known) and whether that is this node.
@@ -314,7 +294,7 @@ impl Node {
             term: raft.term,
             zxid: self.machine.zxid(),
             hash: self.machine.hash(),
-            fresh_at: self.fresh_at,
+            fresh_at: self.rounds.fresh_at(),
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
             peers: self.unreachable.clone(),
@@ -322,7 +302,7 @@ impl Node {
             own_version: self.versions.own(),
             availability: self.availability(),
             is_placed: self.membership.is_placed(),
-            forming: self.formation.as_ref().and_then(Formation::problem),
+            forming: self.bootstrap.formation.as_ref().and_then(Formation::problem),
             quorum_loss: self.quorum_loss(),
             blank: self.blank(),
             versions: self
@@ -388,18 +368,18 @@ impl Node {
             }
             Input::Connected { peer, version } => {
                 self.note_peer(peer, None);
-                if let Some(formation) = &mut self.formation {
+                if let Some(formation) = &mut self.bootstrap.formation {
                     formation.connected(peer);
                 }
                 self.versions.connected(peer, version, self.versions_settled_at());
                 if peer == self.raw.raft.leader_id {
                     self.send_again();
-                    self.guests.again();
+                    self.replica.clients.again();
                 }
             }
             Input::Unreachable { peer, problem } => {
                 self.note_peer(peer, Some(problem));
-                if let Some(formation) = &mut self.formation {
+                if let Some(formation) = &mut self.bootstrap.formation {
                     formation.lost(peer);
                 }
                 self.versions.lost(peer);
@@ -441,7 +421,7 @@ impl Node {
             Input::Resign => self.resign(),
             Input::Leave => self.leave()?,
             Input::Hindered(hindrance) => {
-                if let Some(formation) = &mut self.formation {
+                if let Some(formation) = &mut self.bootstrap.formation {
                     formation.hinder(hindrance);
                 }
             }
@@ -526,7 +506,7 @@ impl Node {
             self.versions.unsettle(self.versions_settled_at());
             self.send_again();
             if leadership.leader != self.id {
-                self.guests.again();
+                self.replica.clients.again();
             }
             if leadership.leader != 0 {
                 self.metrics.leaders_known += 1;
@@ -543,30 +523,29 @@ impl Node {
             && self.raw.raft.apply_to_current_term()
         {
             leading.serve(self.now, &self.machine);
-            self.guests.again();
+            self.replica.clients.again();
         }
     }
 
     /// The last things of a step.
     fn finish(&mut self) {
         let applied = self.raw.store().applied();
-        let fresh = self.fresh_soon.extract_if(.., |(index, _)| *index <= applied.index);
-        self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);
+        self.rounds.applied(applied.index);
         self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;
         self.local.forget_settled();
-        if self.published != Some(self.machine.zxid()) {
-            self.published = Some(self.machine.zxid());
+        if self.replica.published != Some(self.machine.zxid()) {
+            self.replica.published = Some(self.machine.zxid());
             self.effects.tree = Some(self.machine.tree());
             self.hand_members();
         }
         self.tell_guests();
         self.maybe_checkpoint(applied);
-        self.effects.wake_at = self.next_tick.min(self.form_at);
+        self.effects.wake_at = self.next_tick.min(self.bootstrap.next_at);
         #[cfg(any(test, feature = "simulator"))]
         if crate::planted::planted(crate::planted::Bug::EventLate) {
-            std::mem::swap(&mut self.late_events, &mut self.effects.events);
+            std::mem::swap(&mut self.replica.late_events, &mut self.effects.events);
         }
     }
 
@@ -586,7 +565,7 @@ impl Node {
         }
         let error = Error::Stopped { reason: reason.clone() };
         for session in self.local.ids() {
-            self.effects.ended.extend(self.watches.end_session(session));
+            self.effects.ended.extend(self.replica.watches.end_session(session));
         }
         self.local.stop(&error, &mut self.effects);
         self.let_all_go("the member has stopped");

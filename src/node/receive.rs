@@ -16,7 +16,7 @@ impl Node {
         from: NodeId,
         message: PeerMessage,
     ) -> Result<(), String> {
-        if self.guests.has(from) && !matches!(message, PeerMessage::Ask { .. }) {
+        if self.replica.clients.has(from) && !matches!(message, PeerMessage::Ask { .. }) {
             tracing::warn!(from, "refused a message that a client may not send");
             return Ok(());
         }

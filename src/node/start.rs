@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use raft::{RawNode, eraftpb};
 
-use super::io::{Effects, Now, Problem, Time};
+use super::io::{Effects, Now, Problem};
 use super::membership::{Membership, VOTER_WINDOW};
 use super::versions::Versions;
 use crate::machine::Machine;
 use crate::node::bootstrap::Formation;
-use crate::node::bootstrap::driver::Identified;
-use crate::node::leader::read_index::Rounds;
+use crate::node::bootstrap::driver::Bootstrap;
 use crate::node::raft::divergence::Hashes;
 use crate::node::raft::elections::{ELECTION_TICKS, Elections};
 use crate::node::raft::log::{MemLog, Position};
@@ -18,10 +17,10 @@ use crate::node::raft::logger;
 use crate::node::raft::persistence::Persistence;
 use crate::node::raft::quorum_loss::QuorumLoss;
 use crate::node::raft::snapshot_transfer::Incoming;
+use crate::node::replica::Replica;
 use crate::node::replica::history::History;
-use crate::node::replica::server::Guests;
-use crate::node::replica::watches::WatchTable;
 use crate::node::sessions::LocalSessions;
+use crate::node::sessions::read_index::Rounds;
 use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node, NodeConfig};
 use crate::planted::{Bug, planted};
@@ -84,42 +83,31 @@ impl Node {
             next_tick: now.mono + config.heartbeat,
             persistence: Persistence::new(checkpoint, now.mono),
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
-            watches: WatchTable::default(),
-            guests: Guests::default(),
-            history: History::new(
-                machine.zxid(),
-                config.log.history_changes,
-                config.log.history_bytes,
-            ),
             rounds: Rounds::new(config.seed),
-            fresh_soon: Vec::new(),
-            fresh_at: None,
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.keeping),
             quorum_loss: QuorumLoss::default(),
-            joins: false,
-            identified: Identified { cluster: identity.cluster, ..Identified::default() },
-            identity,
-            formation,
-            form_at: Time::MAX,
+            bootstrap: Bootstrap::new(identity, formation),
             leading: None,
             incoming: Incoming::default(),
             staged: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
             unreachable: unreachable.collect(),
-            published: None,
+            replica: Replica::new(History::new(
+                machine.zxid(),
+                config.log.history_changes,
+                config.log.history_bytes,
+            )),
             effects: Effects::default(),
             metrics: Metrics::default(),
             stopped: None,
-            #[cfg(any(test, feature = "simulator"))]
-            late_events: Vec::new(),
             config,
             raw,
             machine,
             now,
         };
-        if node.formation.is_none() && node.identity.cluster == 0 {
+        if node.bootstrap.formation.is_none() && node.bootstrap.identity.cluster == 0 {
             // It stopped between the founding state and the name of the cluster.
             let founded = founded.ok_or("a state of no cluster")?;
             node.belong_to(founded);

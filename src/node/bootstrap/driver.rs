@@ -1,37 +1,57 @@
 //! How a node without a cluster comes to one: [`formation`](super::formation) decides, and this does.
 
 use crate::machine::Machine;
-use crate::node::bootstrap::Outcome;
 use crate::node::bootstrap::message::Word;
-use crate::node::io::DiskOp;
+use crate::node::bootstrap::{Formation, Outcome};
+use crate::node::io::{DiskOp, Time};
 use crate::node::message::PeerMessage;
 use crate::node::raft::log::Position;
 use crate::node::start::raft;
-use crate::node::stored::Boot;
+use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Genesis, NodeId, Promise};
 use crate::types::version::MEMBERS_SINCE;
 
-/// What of its cluster a node has told its disk.
-#[derive(Debug, Default)]
-pub(in crate::node) struct Identified {
+/// What a node is, and how it comes to be part of a cluster.
+#[derive(Debug)]
+pub(in crate::node) struct Bootstrap {
+    pub(in crate::node) identity: Identity,
     /// The cluster that it belongs to, or wants to; 0: none yet.
-    pub(in crate::node) cluster: u64,
-    /// The disk operation that makes it durable, until it is.
-    pub(in crate::node) writing: Option<u64>,
+    cluster: u64,
+    /// The disk operation that makes that durable, until it is.
+    writing: Option<u64>,
     /// The disk operation of the promise that is being written, and its number as a promise.
-    pub(in crate::node) promising: Option<(u64, u64)>,
+    promising: Option<(u64, u64)>,
+    /// As long as it has no cluster, and the time of its next step.
+    pub(in crate::node) formation: Option<Formation>,
+    pub(in crate::node) next_at: Time,
+    /// Not a member of its cluster yet, it wants to be one.
+    pub(in crate::node) joins: bool,
+}
+
+impl Bootstrap {
+    pub(in crate::node) fn new(identity: Identity, formation: Option<Formation>) -> Bootstrap {
+        Bootstrap {
+            cluster: identity.cluster,
+            identity,
+            writing: None,
+            promising: None,
+            formation,
+            next_at: Time::MAX,
+            joins: false,
+        }
+    }
 }
 
 impl Node {
     /// The cluster that this node belongs to, once that is durable; 0: none.
     pub(crate) fn cluster(&self) -> u64 {
-        if self.identified.writing.is_some() { 0 } else { self.identified.cluster }
+        if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.cluster }
     }
 
     pub(in crate::node) fn take_word(&mut self, from: NodeId, word: Word) {
-        if let Some(formation) = &mut self.formation {
+        if let Some(formation) = &mut self.bootstrap.formation {
             formation.take(from, word);
         } else if word.cluster == 0 && self.cluster() != 0 {
             self.note_newcomer(from);
@@ -48,29 +68,29 @@ impl Node {
     /// The disk has written all up to this.
     pub(in crate::node) fn kept(&mut self) {
         let written = self.persistence.written;
-        if let Some((_, number)) = self.identified.promising.take_if(|(op, _)| *op <= written)
-            && let Some(formation) = &mut self.formation
+        if let Some((_, number)) = self.bootstrap.promising.take_if(|(op, _)| *op <= written)
+            && let Some(formation) = &mut self.bootstrap.formation
         {
             formation.written(number);
         }
-        if self.identified.writing.take_if(|op| *op <= written).is_some() {
-            self.effects.cluster = Some(self.identified.cluster);
+        if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
+            self.effects.cluster = Some(self.bootstrap.cluster);
         }
     }
 
     /// Goes on towards a cluster, while there is none.
     pub(in crate::node) fn form(&mut self) -> Result<(), String> {
-        let Some(formation) = &mut self.formation else {
+        let Some(formation) = &mut self.bootstrap.formation else {
             return Ok(());
         };
         let todo = formation.step(self.now.mono);
         let words = todo.tell.into_iter();
         let words = words.map(|(to, word)| (to, PeerMessage::Meet { word }));
         self.effects.messages.extend(words);
-        self.form_at = todo.wake_at;
+        self.bootstrap.next_at = todo.wake_at;
         if let Some((number, promise)) = todo.keep {
             let op = self.persistence.next_number();
-            self.identified.promising = Some((op, number));
+            self.bootstrap.promising = Some((op, number));
             self.effects.disk.push(DiskOp::Promise { number: op, promise });
         }
         match todo.outcome {
@@ -78,8 +98,8 @@ impl Node {
             Some(Outcome::Found(genesis)) => self.found(&genesis),
             Some(Outcome::Join { cluster }) => {
                 tracing::info!(node = self.id, cluster, "joining a cluster");
-                self.formation = None;
-                self.joins = true;
+                self.bootstrap.formation = None;
+                self.bootstrap.joins = true;
                 self.belong_to(cluster);
                 Ok(())
             }
@@ -89,7 +109,7 @@ impl Node {
     /// Starts from this genesis, in place of the nothing that there was.
     fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
         tracing::info!(node = self.id, cluster = genesis.cluster, "founding a cluster");
-        self.formation = None;
+        self.bootstrap.formation = None;
         let (hard_state, meta, state) = genesis.start(MEMBERS_SINCE);
         let checkpoint = Position { index: meta.index, term: meta.term };
         let boot = Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() };
@@ -100,8 +120,8 @@ impl Node {
         self.leadership = Leadership { term: self.raw.raft.term, leader: 0 };
         self.leading = None;
         self.persistence.replaced(checkpoint, self.now.mono);
-        self.history.begin_after(self.machine.zxid());
-        self.published = None;
+        self.replica.history.begin_after(self.machine.zxid());
+        self.replica.published = None;
         // If it stops between the two, its pledge tells which cluster the state is of.
         let number = self.persistence.next_number();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
@@ -115,14 +135,14 @@ impl Node {
 
     /// From now on the node is of this cluster and can be of no other.
     pub(in crate::node) fn belong_to(&mut self, cluster: u64) {
-        self.identity.cluster = cluster;
-        self.identified.cluster = cluster;
+        self.bootstrap.identity.cluster = cluster;
+        self.bootstrap.cluster = cluster;
         if planted(Bug::ClusterForgotten) {
             self.effects.cluster = Some(cluster);
             return;
         }
-        let (number, identity) = (self.persistence.next_number(), self.identity.clone());
-        self.identified.writing = Some(number);
+        let (number, identity) = (self.persistence.next_number(), self.bootstrap.identity.clone());
+        self.bootstrap.writing = Some(number);
         self.effects.disk.push(DiskOp::Identify { number, identity });
     }
 }

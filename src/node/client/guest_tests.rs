@@ -162,7 +162,8 @@ fn what_a_client_may_hold_is_bounded() {
         Ask::SetWatch { call, watch, path, recursive, from, data, round }
     };
     let long = format!("/{}", "x".repeat(4000));
-    let watches = |storm: &Storm, session| storm.cluster.node(1).watches.guests_of(session).len();
+    let watches =
+        |storm: &Storm, session| storm.cluster.node(1).replica.watches.guests_of(session).len();
     let session = SessionId(9);
     // The same one again and again is one.
     assert!(said(&mut storm, guest, 0, begin()).is_empty());
@@ -258,7 +259,7 @@ fn a_client_that_has_missed_much_is_served() {
     }
     assert_eq!(gaps, WATCHES, "each knows that it has missed something");
     assert!(events > 10 * WATCH_CAPACITY, "as much as may be is told: {events}");
-    assert_eq!(storm.cluster.node(1).watches.guests_of(session).len() as u64, WATCHES);
+    assert_eq!(storm.cluster.node(1).replica.watches.guests_of(session).len() as u64, WATCHES);
 }
 
 /// It was told that its resumption had not come yet, asked for it again, and was never answered.

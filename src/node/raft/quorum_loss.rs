@@ -84,7 +84,7 @@ impl Node {
     /// What keeps the cluster from having a leader, as far as this node knows; `None` if there is one,
     /// or if enough voters are there to elect one.
     pub(in crate::node) fn quorum_loss(&self) -> Option<String> {
-        if self.raw.raft.leader_id != 0 || self.formation.is_some() {
+        if self.raw.raft.leader_id != 0 || self.bootstrap.formation.is_some() {
             return None;
         }
         let now = self.now.mono;

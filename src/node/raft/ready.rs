@@ -155,9 +155,9 @@ impl Node {
         self.local.identify(&self.machine);
         let local = &self.local;
         let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
-        self.watches.fire_net(&old, &self.machine.tree(), may_read, &mut fired);
+        self.replica.watches.fire_net(&old, &self.machine.tree(), may_read, &mut fired);
         self.tell(fired);
-        self.history.begin_after(self.machine.zxid());
+        self.replica.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
         self.members_changed();
         self.local.applied();
@@ -213,7 +213,7 @@ impl Node {
         }
         let position = Position { index: entry.index, term: entry.term };
         self.raw.mut_store().set_applied(position);
-        if of_voters && !self.joins && !self.is_member(self.id) {
+        if of_voters && !self.bootstrap.joins && !self.is_member(self.id) {
             return Err(REMOVED.to_owned());
         }
         if entry.index.is_multiple_of(divergence::EVERY) {

@@ -7,3 +7,35 @@ pub(crate) mod path_filter;
 pub(crate) mod server;
 pub(crate) mod watch_kind;
 pub(crate) mod watches;
+
+use crate::node::replica::history::History;
+use crate::node::replica::server::Guests;
+use crate::node::replica::watches::WatchTable;
+use crate::types::znode::Zxid;
+
+#[derive(Debug)]
+pub(in crate::node) struct Replica {
+    pub(in crate::node) watches: WatchTable,
+    pub(in crate::node) history: History,
+    /// The clients that it serves.
+    pub(in crate::node) clients: Guests,
+    /// The zxid of the tree that was published last. Whatever takes a zxid is published, though it
+    /// changes no znode that a watch sees: a sync may return that zxid.
+    pub(in crate::node) published: Option<Zxid>,
+    #[cfg(any(test, feature = "simulator"))]
+    pub(in crate::node) late_events:
+        Vec<(crate::node::io::WatchId, crate::types::watch::WatchEvent)>,
+}
+
+impl Replica {
+    pub(in crate::node) fn new(history: History) -> Replica {
+        Replica {
+            watches: WatchTable::default(),
+            history,
+            clients: Guests::default(),
+            published: None,
+            #[cfg(any(test, feature = "simulator"))]
+            late_events: Vec::new(),
+        }
+    }
+}

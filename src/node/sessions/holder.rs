@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Reply};
 use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
-use crate::node::leader::read_index::Ticket;
 use crate::node::replica::watches::WatchKind;
 use crate::node::sessions::queue::Viewer;
+use crate::node::sessions::read_index::Ticket;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;

@@ -14,6 +14,7 @@
 mod audit;
 pub(crate) mod holder;
 pub(crate) mod queue;
+pub(crate) mod read_index;
 pub(crate) mod users;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,8 +27,8 @@ use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, Request, TIMEOUT_KEPT};
 use crate::node::io::{Answer, Effects, RequestId, Time, Write};
 use crate::node::leader::admission;
-use crate::node::leader::read_index::Ticket;
 use crate::node::negotiated;
+use crate::node::sessions::read_index::Ticket;
 use crate::node::versions::Gate;
 use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Id, Permissions};

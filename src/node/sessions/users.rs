@@ -36,7 +36,7 @@ impl Node {
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
                 let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.tick);
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
-                effects.ended.extend(self.watches.end_session(session));
+                effects.ended.extend(self.replica.watches.end_session(session));
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Introduce { session, ids } => {
@@ -67,9 +67,9 @@ impl Node {
             ClientRequest::Abandon { session, state } => {
                 let reason = "its holder let go of the session while the write was under way";
                 self.local.end_unknown(session, state, reason, effects);
-                effects.ended.extend(self.watches.end_session(session));
+                effects.ended.extend(self.replica.watches.end_session(session));
             }
-            ClientRequest::Unwatch { watch } => self.watches.remove(watch),
+            ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
             ClientRequest::Sync { request, session } => {
                 if let Some(ticket) = self.local.sync(request, session, effects) {
                     self.rounds.wait(ticket);
@@ -158,7 +158,7 @@ impl Node {
         for ticket in round.tickets {
             self.local.synced(ticket, index);
         }
-        self.fresh_soon.push((index, round.sent));
+        self.rounds.covers(index, round.sent);
     }
 
     /// What the entries that the snapshot stands for did to this node's sessions.
@@ -205,8 +205,8 @@ impl Node {
         let authenticates =
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
         // So that an event brings the znode as its write has left it.
-        let brings = self.watches.bring_any_data() && !planted(Bug::EventDataLate);
-        let at_once = !self.local.has_waits() && !self.guests.has_waits() && !brings;
+        let brings = self.replica.watches.bring_any_data() && !planted(Bug::EventDataLate);
+        let at_once = !self.local.has_waits() && !self.replica.clients.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
             let applied = self.machine.apply(term, &batch);
             self.take_applied(applied);
@@ -224,7 +224,7 @@ impl Node {
 
     pub(in crate::node) fn answer_waits(&mut self) {
         let index = self.raw.store().applied().index;
-        let (watches, history) = (&mut self.watches, &self.history);
+        let (watches, history) = (&mut self.replica.watches, &self.replica.history);
         self.local.answer_waits(&self.machine, index, watches, history, &mut self.effects);
         self.answer_guests();
     }
@@ -247,14 +247,14 @@ impl Node {
                 let used = used.unwrap_or_default().to_string();
                 tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
             }
-            let (local, guests) = (&self.local, &self.guests);
+            let (local, guests) = (&self.local, &self.replica.clients);
             let may_read = |session, acl: Option<&AccessList>| {
                 local.may_read(session, acl) || guests.may_read(session, acl)
             };
-            self.watches.fire(change, may_read, &mut fired);
+            self.replica.watches.fire(change, may_read, &mut fired);
         }
         self.tell(fired);
-        self.history.note(applied.changes);
+        self.replica.history.note(applied.changes);
         for outcome in applied.outcomes {
             let session = outcome.session;
             if outcome.result.is_err() {
@@ -273,7 +273,7 @@ impl Node {
             } else {
                 let (now, zxid) = (self.now.mono, self.machine.zxid());
                 self.local.outcome(&outcome, now, zxid, &mut self.effects);
-                self.guests.outcome(outcome);
+                self.replica.clients.outcome(outcome);
             }
         }
         for change in applied.sessions {
@@ -326,16 +326,16 @@ impl Node {
     }
 
     pub(in crate::node) fn end_watches(&mut self, session: SessionId) {
-        self.effects.ended.extend(self.watches.end_session(session));
+        self.effects.ended.extend(self.replica.watches.end_session(session));
     }
 
     pub(in crate::node) fn tell(&mut self, fired: Fired) {
         let mut events = fired.events;
-        let (local, guests) = (&self.local, &self.guests);
+        let (local, guests) = (&self.local, &self.replica.clients);
         let may_read = |session, acl: Option<&AccessList>| {
             local.may_read(session, acl) || guests.may_read(session, acl)
         };
-        self.watches.add_data(&mut events, || self.machine.tree(), may_read);
+        self.replica.watches.add_data(&mut events, || self.machine.tree(), may_read);
         if planted(Bug::EventsOutOfOrder) {
             events.reverse();
         }

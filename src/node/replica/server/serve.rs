@@ -54,7 +54,7 @@ impl Node {
             let Some(Ask::Begin { seen }) = asks.next() else {
                 return self.let_go(from, attachment, "it did not begin");
             };
-            let served = self.guests.guests.get(&from);
+            let served = self.replica.clients.guests.get(&from);
             if served.is_some_and(|guest| guest.attachment >= attachment) {
                 // Late, or come twice: what was told since would not be told again.
                 return;
@@ -69,16 +69,22 @@ impl Node {
             if self.is_member(from) {
                 return self.let_go(from, attachment, "it is a member");
             }
-            if self.guests.guests.len() >= GUESTS_MAX {
+            if self.replica.clients.guests.len() >= GUESTS_MAX {
                 return self.let_go(from, attachment, "it serves too many already");
             }
-            self.guests.guests.insert(from, Guest::new(attachment, seen, now));
+            self.replica.clients.guests.insert(from, Guest::new(attachment, seen, now));
         } else {
-            let guest = self.guests.guests.get_mut(&from);
+            let guest = self.replica.clients.guests.get_mut(&from);
             let Some(guest) =
                 guest.filter(|guest| guest.attachment == attachment && guest.next == number)
             else {
-                if self.guests.guests.get(&from).is_none_or(|of| of.attachment <= attachment) {
+                if self
+                    .replica
+                    .clients
+                    .guests
+                    .get(&from)
+                    .is_none_or(|of| of.attachment <= attachment)
+                {
                     self.let_go(from, attachment, "a message was lost");
                 }
                 return;
@@ -113,7 +119,7 @@ impl Node {
         writes: &mut Vec<Request>,
     ) -> Result<(), &'static str> {
         let own = self.cluster();
-        let guest = self.guests.guests.get_mut(&from).ok_or("it is not served")?;
+        let guest = self.replica.clients.guests.get_mut(&from).ok_or("it is not served")?;
         if let Some(beginning) = &mut guest.beginning
             && !beginning.complete
         {
@@ -122,7 +128,7 @@ impl Node {
                     beginning.bytes += ask.size();
                     beginning.claims.push(ask);
                     let claimed = beginning.bytes;
-                    if self.guests.claims_too_much(claimed) {
+                    if self.replica.clients.claims_too_much(claimed) {
                         return Err("it holds too much");
                     }
                 }
@@ -152,7 +158,7 @@ impl Node {
                     return Err("a request that a client may not make");
                 }
                 if request.seq == 0 {
-                    self.guests.hold(from, request.session, request.holder);
+                    self.replica.clients.hold(from, request.session, request.holder);
                 }
                 writes.push(request);
             }
@@ -170,19 +176,19 @@ impl Node {
                 }
                 guest.queued_bytes += size;
                 let queued = guest.queued_bytes;
-                if self.guests.asks_too_much(queued) {
+                if self.replica.clients.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
-                let held = self.guests.hold(from, call.session, call.holder);
+                let held = self.replica.clients.hold(from, call.session, call.holder);
                 held.waits.push_back(Waiting { call, ask, size, index: None });
-                self.guests.waiting.insert((call.session, call.holder));
+                self.replica.clients.waiting.insert((call.session, call.holder));
             }
             Ask::Unwatch { watch } => {
                 // What it has told of and is not there yet is not to come either.
                 guest.disclaim(|claim| matches!(claim, Ask::Watch(held) if held.watch == watch));
                 if let Some((id, _)) = guest.watches.get(&watch).copied() {
-                    self.watches.remove(id);
-                    self.guests.end_watch(id);
+                    self.replica.watches.remove(id);
+                    self.replica.clients.end_watch(id);
                 }
             }
             Ask::Leave { session, holder } => {
@@ -191,10 +197,10 @@ impl Node {
                     Ask::Watch(of) => (of.session, of.holder) == (session, holder),
                     _ => false,
                 });
-                let held = self.guests.sessions.get(&(session, holder));
+                let held = self.replica.clients.sessions.get(&(session, holder));
                 if held.is_some_and(|held| held.guest == from) {
                     self.end_guest_watches(session, holder);
-                    self.guests.forget(session, holder);
+                    self.replica.clients.forget(session, holder);
                 }
             }
             Ask::Round { boot, round, sessions } => {
@@ -243,7 +249,7 @@ impl Node {
     /// A guest that has begun is attached as soon as this replica has what it has seen.
     fn begin_guest(&mut self, from: NodeId) {
         let zxid = self.machine.zxid();
-        let Some(guest) = self.guests.guests.get_mut(&from) else {
+        let Some(guest) = self.replica.clients.guests.get_mut(&from) else {
             return;
         };
         let ready = |beginning: &mut Beginning| {
@@ -254,7 +260,7 @@ impl Node {
             return;
         };
         let cluster = self.cluster();
-        if let Some(guest) = self.guests.guests.get_mut(&from) {
+        if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
             guest.tell(News::Cluster { cluster });
         }
         let mut past = Past::default();
@@ -265,7 +271,7 @@ impl Node {
                 _ => {}
             }
         }
-        if let Some(guest) = self.guests.guests.get_mut(&from) {
+        if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
             guest.tell(News::Attached);
         }
     }
@@ -279,7 +285,7 @@ impl Node {
         let mut news = Vec::new();
         match record {
             Some(record) if record.holder == holder => {
-                let held = self.guests.hold(from, session, holder);
+                let held = self.replica.clients.hold(from, session, holder);
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
                 news.push(News::Held { session, holder, ids: (*record.ids).clone() });
@@ -294,30 +300,30 @@ impl Node {
             Some(record) if opened || record.was_held_by(holder) => news.push(ends(true)),
             None if opened || ended => news.push(ends(false)),
             Some(_) | None => {
-                self.guests.hold(from, session, holder);
+                self.replica.clients.hold(from, session, holder);
                 news.push(News::Unseen { session, holder });
             }
         }
-        if let Some(guest) = self.guests.guests.get_mut(&from) {
+        if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
             news.into_iter().for_each(|news| guest.tell(news));
         }
     }
 
     fn watch_again(&mut self, from: NodeId, held: HeldWatch, past: &mut Past) {
         let HeldWatch { watch, session, holder, path, kind, existed, from: told, data } = held;
-        let Some(of) = self.guests.sessions.get(&(session, holder)) else {
+        let Some(of) = self.replica.clients.sessions.get(&(session, holder)) else {
             return;
         };
         let ids = Arc::clone(&of.ids);
         let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
         let told = if keeps_place() { told } else { self.machine.zxid() };
-        let (tree, known) = (self.machine.tree(), self.history.after(told).ok());
+        let (tree, known) = (self.machine.tree(), self.replica.history.after(told).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
         let missed = Missed { tree: &tree, from: told, existed };
         let mut fired = Fired::default();
         let new = (id, path.into(), kind);
-        self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
+        self.replica.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
         past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
         self.effects.events.append(&mut fired.events);
         self.effects.ended.append(&mut fired.ended);
@@ -325,9 +331,9 @@ impl Node {
 
     /// A number for a guest's watch of a path of this length.
     fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
-        let (id, former) = self.guests.number(from, watch, bytes);
+        let (id, former) = self.replica.clients.number(from, watch, bytes);
         if let Some(former) = former {
-            self.watches.remove(former);
+            self.replica.watches.remove(former);
         }
         id
     }
@@ -341,7 +347,7 @@ impl Node {
         index: u64,
         refused: Vec<SessionId>,
     ) {
-        let guests = &mut self.guests;
+        let guests = &mut self.replica.clients;
         let Some(guest) = guests.guests.get_mut(&from) else {
             return;
         };
@@ -363,32 +369,32 @@ impl Node {
 
     /// Answers the guests' requests whose turn has come.
     pub(in crate::node) fn answer_guests(&mut self) {
-        if self.guests.waiting.is_empty() {
+        if self.replica.clients.waiting.is_empty() {
             return;
         }
         let (applied, tree) = (self.raw.store().applied().index, self.machine.tree());
         let mut fired = Fired::default();
-        let waiting: Vec<_> = self.guests.waiting.iter().copied().collect();
-        let (mut unheard, now) = (self.guests.unheard_bytes(), self.now.mono);
+        let waiting: Vec<_> = self.replica.clients.waiting.iter().copied().collect();
+        let (mut unheard, now) = (self.replica.clients.unheard_bytes(), self.now.mono);
         for key in waiting {
             let (session, holder) = key;
             let record = self.machine.session(session).filter(|record| record.holder == holder);
             let Some(last_seq) = record.map(|record| record.last_seq) else {
                 continue;
             };
-            while let Some(held) = self.guests.sessions.get_mut(&key) {
-                let Some(guest) = self.guests.guests.get_mut(&held.guest) else {
+            while let Some(held) = self.replica.clients.sessions.get_mut(&key) {
+                let Some(guest) = self.replica.clients.guests.get_mut(&held.guest) else {
                     break;
                 };
                 let Some(wait) = held.waits.front() else {
-                    self.guests.waiting.remove(&key);
+                    self.replica.clients.waiting.remove(&key);
                     break;
                 };
                 let reached = || wait.index.is_some_and(|index| applied >= index);
                 let due = held.opened
                     && (last_seq >= wait.call.after || planted(Bug::GuestReadEarly))
                     && guest.takes_answers()
-                    && guest.has_turn(unheard, now >= self.guests.turn_at)
+                    && guest.has_turn(unheard, now >= self.replica.clients.turn_at)
                     && match &wait.ask {
                         Ask::Sync { .. } => reached(),
                         Ask::SetWatch { from: Some(from), .. } => *from <= tree.zxid() || reached(),
@@ -412,11 +418,11 @@ impl Node {
                         });
                         let id = watch.as_ref().map(|(id, _)| *id);
                         let read = read.into_read();
-                        let watches = &mut self.watches;
+                        let watches = &mut self.replica.watches;
                         let answer =
                             answer_read(&read, watch, viewer, &tree, &self.machine, watches);
                         if let (Err(_), Some(id)) = (&answer, id) {
-                            self.guests.end_watch(id);
+                            self.replica.clients.end_watch(id);
                         }
                         answer
                     }
@@ -425,15 +431,15 @@ impl Node {
                             if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
                         let id = self.number_watch(from, watch, path.len());
                         let new = NewWatch { id, path: path.into(), kind, from: zxid, data };
-                        let (watches, history) = (&mut self.watches, &self.history);
+                        let (watches, history) = (&mut self.replica.watches, &self.replica.history);
                         let set = set_watch(new, viewer, tree.zxid(), watches, history, &mut fired);
                         if set.is_err() {
-                            self.guests.end_watch(id);
+                            self.replica.clients.end_watch(id);
                         }
                         set.map(|()| crate::node::io::Answer::Watching)
                     }
                     Ask::RemoveWatches { path, which, .. } => {
-                        let (watches, zxid) = (&mut self.watches, tree.zxid());
+                        let (watches, zxid) = (&mut self.replica.watches, tree.zxid());
                         if watches.remove_watches(session, &path, which, true, zxid, &mut fired) {
                             Ok(crate::node::io::Answer::Watching)
                         } else {
@@ -442,14 +448,14 @@ impl Node {
                     }
                     _ => Ok(crate::node::io::Answer::Synced(tree.zxid())),
                 };
-                if let Some(guest) = self.guests.guests.get_mut(&from) {
+                if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
                     let before = guest.news_bytes;
                     client_message::answer(request, answer)
                         .into_iter()
                         .for_each(|news| guest.tell(news));
                     let bytes = guest.news_bytes - before;
                     if unheard >= BUDGET_BYTES / 2 {
-                        self.guests.turn_at = now + self.config.heartbeat;
+                        self.replica.clients.turn_at = now + self.config.heartbeat;
                     }
                     unheard += bytes;
                 }
@@ -470,15 +476,15 @@ impl Node {
             }
             SessionChange::Gone(session, holder) => (session, holder, true),
         };
-        let all = self.guests.sessions.range((session, 0)..=(session, u64::MAX));
+        let all = self.replica.clients.sessions.range((session, 0)..=(session, u64::MAX));
         let over: Vec<_> = all
             .filter(|((_, of), held)| held.opened && (gone || *of != holder))
             .map(|((_, of), held)| (*of, held.guest))
             .collect();
         for (of, guest) in over {
             self.end_guest_watches(session, of);
-            self.guests.forget(session, of);
-            if let Some(guest) = self.guests.guests.get_mut(&guest) {
+            self.replica.clients.forget(session, of);
+            if let Some(guest) = self.replica.clients.guests.get_mut(&guest) {
                 let moved = of != holder;
                 guest.tell(News::Ended { session, holder: of, moved, known: true });
             }
@@ -487,13 +493,13 @@ impl Node {
 
     /// The watches of a guest's session are over, and the guest knows that.
     fn end_guest_watches(&mut self, session: SessionId, holder: u64) {
-        let Some(held) = self.guests.sessions.get(&(session, holder)) else {
+        let Some(held) = self.replica.clients.sessions.get(&(session, holder)) else {
             return;
         };
         let guest = held.guest;
-        for id in self.watches.guests_of(session) {
-            if self.guests.watches.get(&id).is_some_and(|(of, _)| *of == guest) {
-                self.watches.remove(id);
+        for id in self.replica.watches.guests_of(session) {
+            if self.replica.clients.watches.get(&id).is_some_and(|(of, _)| *of == guest) {
+                self.replica.watches.remove(id);
                 // Its last events are on their way.
                 self.effects.ended.push(id);
             }
@@ -501,17 +507,17 @@ impl Node {
     }
 
     pub(in crate::node) fn drop_guest(&mut self, from: NodeId) {
-        let Some(guest) = self.guests.guests.remove(&from) else {
+        let Some(guest) = self.replica.clients.guests.remove(&from) else {
             return;
         };
         for (id, _) in guest.watches.into_values() {
-            self.watches.remove(id);
-            self.guests.watches.remove(&id);
+            self.replica.watches.remove(id);
+            self.replica.clients.watches.remove(&id);
         }
         for key in guest.sessions {
-            if self.guests.sessions.get(&key).is_some_and(|held| held.guest == from) {
-                self.guests.sessions.remove(&key);
-                self.guests.waiting.remove(&key);
+            if self.replica.clients.sessions.get(&key).is_some_and(|held| held.guest == from) {
+                self.replica.clients.sessions.remove(&key);
+                self.replica.clients.waiting.remove(&key);
             }
         }
     }
@@ -520,7 +526,7 @@ impl Node {
         let patience = silence(self.config.tick);
         let now = self.now.mono;
         let silent = |guest: &Guest| now >= guest.heard_at + patience;
-        let guests = self.guests.guests.iter();
+        let guests = self.replica.clients.guests.iter();
         let gone: Vec<_> = guests
             .filter(|(_, guest)| silent(guest))
             .map(|(id, of)| (*id, of.attachment))
@@ -537,7 +543,7 @@ impl Node {
     }
 
     pub(in crate::node) fn let_all_go(&mut self, reason: &str) {
-        let guests = self.guests.guests.iter();
+        let guests = self.replica.clients.guests.iter();
         let all: Vec<_> = guests.map(|(id, guest)| (*id, guest.attachment)).collect();
         for (guest, attachment) in all {
             self.let_go(guest, attachment, reason);
@@ -546,37 +552,37 @@ impl Node {
 
     /// The last thing of a step: the guests are told what it has brought.
     pub(in crate::node) fn tell_guests(&mut self) {
-        if self.guests.guests.is_empty() && self.guests.watches.is_empty() {
+        if self.replica.clients.guests.is_empty() && self.replica.clients.watches.is_empty() {
             return;
         }
         let behind: Vec<_> = {
-            let guests = self.guests.guests.iter();
+            let guests = self.replica.clients.guests.iter();
             guests.filter(|(_, guest)| guest.beginning.is_some()).map(|(id, _)| *id).collect()
         };
         behind.into_iter().for_each(|guest| self.begin_guest(guest));
         self.answer_guests();
         for (id, event) in self.effects.events.extract_if(.., |(id, _)| id.is_guest()) {
-            let of = self.guests.watches.get(&id).copied();
+            let of = self.replica.clients.watches.get(&id).copied();
             if let Some((guest, watch)) = of
-                && let Some(guest) = self.guests.guests.get_mut(&guest)
+                && let Some(guest) = self.replica.clients.guests.get_mut(&guest)
             {
                 guest.tell(News::Event { watch, event: EventOf::of(event) });
             }
         }
         for id in self.effects.ended.extract_if(.., |id| id.is_guest()) {
-            if let Some((guest, watch)) = self.guests.end_watch(id)
-                && let Some(guest) = self.guests.guests.get_mut(&guest)
+            if let Some((guest, watch)) = self.replica.clients.end_watch(id)
+                && let Some(guest) = self.replica.clients.guests.get_mut(&guest)
             {
                 guest.tell(News::Over { watch });
             }
         }
         let availability = self.availability();
-        self.guests.inform(self.membership.members(), availability);
+        self.replica.clients.inform(self.membership.members(), availability);
         let leader = self.leadership.leader;
         let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();
-        let all = self.guests.unheard_bytes();
-        for (id, guest) in &mut self.guests.guests {
+        let all = self.replica.clients.unheard_bytes();
+        for (id, guest) in &mut self.replica.clients.guests {
             if guest.news.is_empty() && !guest.greeted {
                 continue;
             }

@@ -1,33 +1,42 @@
-//! One member of the cluster, without threads, clocks, disks or sockets.
+//! One node of the cluster, without threads, clocks, disks or sockets.
 //!
-//! [`Node::step`] takes what has happened (messages, requests, the disk's word)
-//! and the time, and returns what must be done: [`io`] has both lists. The same
-//! inputs at the same times give the same effects, whatever runs the node: the
-//! threads of a process, an in-memory cluster, or a simulator.
+//! [`Node::step`] takes what has happened (messages, requests, completed disk writes) and the time. It
+//! returns what must be done. [`io`] lists both. The same inputs at the same times give the same
+//! effects, whatever drives the node: the threads of a process, an in-memory cluster, or the simulator.
 //!
-//! A write's way: its session numbers it ([`local`]); it goes to the leader,
-//! here or by a `Forward` message; the leader lets it in once ([`admission`]) and
-//! proposes it to Raft in a batch; Raft replicates the entry while the disk
-//! writes it; every replica applies it, and the one that holds the session
-//! answers its user when its own replica has applied it. Nothing is answered to
-//! a node by a node, so no answer can be lost.
+//! A node is a short list of parts, each in a folder of its own:
 //!
-//! [`users`] is what the node does for its own users, [`lead`] what it does as the
-//! leader ([`expiry`] of sessions, [`reap`] of znodes), [`receive`] what its peers say, [`ready`]
-//! what Raft wants done, [`versions`] which of its users' requests all members know.
+//! | part | what it does |
+//! | --- | --- |
+//! | [`raft`] | drives raft-rs: the log in memory, ready rounds, elections, persistence, snapshots |
+//! | [`leader`] | what one term of leadership needs: admission, expiry, reaping, membership changes |
+//! | [`sessions`] | the sessions of this node's own users: numbering, resending, leases, reads in turn |
+//! | [`replica`] | what the replica offers: watches, their history, service to clients |
+//! | [`client`] | an instance without a replica |
+//! | [`bootstrap`] | how the instances of one list found one cluster |
 //!
-//! What Raft wants sent only after something is durable waits in
-//! `Node::undurable` for [`io::Input::Written`]; the shell cannot get that order wrong.
+//! A step does things in this order: it takes the inputs, passes a tick if one is due, goes on with the
+//! bootstrap, and then drives Raft until Raft wants nothing more. Driving sends requests to the leader,
+//! proposes batches if this node leads, and applies what is committed. At the end it answers what waits,
+//! publishes the tree, and starts a checkpoint if one is due.
 //!
-//! Invariants: a node proposes only while it leads and has applied an entry of
-//! its own term; a session is expired only by an entry of the deciding leader's
-//! own term; what is published for reads comes after the watch events of it. A
-//! broken invariant, a failed disk and lost data stop the node for good; the
-//! host process goes on.
+//! A write takes this way. Its session numbers it. It goes to the leader, here or by a `Forward`
+//! message. The leader admits it once and proposes it in a batch. Raft replicates the entry while the
+//! disk writes it. Every replica applies it, and the node that holds the session answers when its own
+//! replica has applied it. No node answers another node, so no answer can be lost between nodes.
+//!
+//! Messages that Raft may send only after something is durable wait in [`raft::persistence`] for
+//! [`io::Input::Written`]. The shell cannot get that order wrong.
+//!
+//! Invariants: a node proposes only while it leads and has applied an entry of its own term. Only an
+//! entry of the deciding leader's own term expires a session. A tree is published after the watch
+//! events of its changes. A broken invariant, a failed disk or lost data stops the node for good, and
+//! not the host process.
 
 pub(crate) mod bootstrap;
 pub(crate) mod client;
 pub(crate) mod client_message;
+mod config;
 pub(crate) mod io;
 pub(crate) mod leader;
 mod membership;
@@ -39,6 +48,7 @@ mod receive;
 pub(crate) mod replica;
 pub(crate) mod sessions;
 mod start;
+mod status;
 pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
@@ -50,9 +60,9 @@ use std::time::Duration;
 use ::raft::eraftpb::{self};
 use ::raft::{RawNode, SnapshotStatus, StateRole};
 
-use self::bootstrap::Formation;
 use self::bootstrap::driver::Bootstrap;
-use self::io::{DiskOp, Effects, Input, NodeStatus, Now, Problem, Time};
+pub(crate) use self::config::{LogLimits, NodeConfig};
+use self::io::{DiskOp, Effects, Input, Now, Problem, Time};
 use self::leader::Leading;
 pub(crate) use self::leader::planner::Keeping;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
@@ -68,72 +78,17 @@ use self::replica::Replica;
 use self::sessions::read_index::Rounds;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
-use self::stored::{HardState, Identity, SnapshotMeta};
+use self::stored::{HardState, SnapshotMeta};
 use self::versions::Versions;
 use crate::machine::Machine;
 use crate::types::error::Error;
-use crate::types::membership::{Member, NodeId};
+use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
-use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES, WatchInfo};
 
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// A round at least this often: it bounds how stale local reads may be.
 const ROUND_PERIOD: Duration = Duration::from_secs(1);
-
-/// The settings of a node. Times are durations, not ticks.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeConfig {
-    /// The pulse: a leader's heartbeat, and the unit of election timeouts (10 to 20 of them).
-    pub(crate) heartbeat: Duration,
-    /// ZooKeeper's tick: session timeouts lie between 2 and 20 of them.
-    pub(crate) tick: Duration,
-    /// How often a leader looks for containers that are not used any more.
-    pub(crate) container_period: Duration,
-    /// The highest version that it can do: [`VERSION`](crate::types::version::VERSION), but where an older
-    /// build is to be acted.
-    pub(crate) version: u16,
-    /// Seeds the node's own choices (election timeouts) and tells this start from earlier ones.
-    /// Random, drawn anew for each start.
-    pub(crate) seed: u64,
-    pub(crate) log: LogLimits,
-    /// How the members are kept, while it leads.
-    pub(crate) keeping: Keeping,
-    /// The peers that it was given, among whom it founds a cluster if there is none yet.
-    pub(crate) peers: Vec<String>,
-    /// After this time without a cluster, most of the peers found one.
-    pub(crate) majority_after: Option<Duration>,
-    /// Where it is, so that voters are not all in one place; empty: not told.
-    pub(crate) zone: String,
-}
-
-/// When a checkpoint is due: after so many entries, so many bytes of them, or so long with any at
-/// all; each member waits for a share of that around the whole. And what of the log is kept behind it, for peers that lag a little, and of the changes made
-/// for watches that begin in the past.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LogLimits {
-    pub(crate) checkpoint_entries: u64,
-    pub(crate) checkpoint_bytes: usize,
-    pub(crate) checkpoint_age: Duration,
-    pub(crate) retained_entries: usize,
-    pub(crate) retained_bytes: usize,
-    pub(crate) history_changes: usize,
-    pub(crate) history_bytes: usize,
-}
-
-impl Default for LogLimits {
-    fn default() -> LogLimits {
-        LogLimits {
-            checkpoint_entries: 20_000,
-            checkpoint_bytes: 16 << 20,
-            checkpoint_age: Duration::from_secs(600),
-            retained_entries: 5_000,
-            retained_bytes: 4 << 20,
-            history_changes: HISTORY_CHANGES,
-            history_bytes: HISTORY_BYTES,
-        }
-    }
-}
 
 /// Whom this node takes for its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,95 +177,6 @@ impl Node {
             }
         }
         std::mem::take(&mut self.effects)
-    }
-
-    /// What it has counted, but for the network's part.
-    pub(crate) fn metrics(&self) -> Metrics {
-        Metrics {
-            watches: self.replica.watches.len() as u64,
-            znodes: self.machine.tree().len() as u64,
-            sessions: self.machine.session_count() as u64,
-            zxid: self.machine.zxid(),
-            ..self.metrics.clone()
-        }
-    }
-
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.bootstrap.identity
-    }
-
-    /// How this node is put down as a member.
-    pub(crate) fn member(&self) -> &Member {
-        &self.membership.me
-    }
-
-    pub(crate) fn id(&self) -> NodeId {
-        self.id
-    }
-
-    #[cfg(test)]
-    pub(crate) fn watch_count(&self) -> usize {
-        self.replica.watches.len()
-    }
-
-    /// The end of the log.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn last_index(&self) -> u64 {
-        self.raw.raft.raft_log.last_index()
-    }
-
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn committed(&self) -> u64 {
-        self.raw.raft.raft_log.committed
-    }
-
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
-        self.raw.raft.raft_log.term(index).ok()
-    }
-
-    /// The state machine, to be looked at.
-    pub(crate) fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    /// The watches that its users have set, by their paths.
-    pub(crate) fn watches(&self) -> impl Iterator<Item = WatchInfo> {
-        self.replica.watches.infos()
-    }
-
-    /// The term, the leader (0: none known) and whether that is this node.
-    pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
-        let raft = &self.raw.raft;
-        (raft.term, raft.leader_id, raft.state == StateRole::Leader)
-    }
-
-    pub(crate) fn status(&self) -> NodeStatus {
-        let raft = &self.raw.raft;
-        let leads = raft.state == StateRole::Leader;
-        NodeStatus {
-            leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
-            is_leader: leads && self.stopped.is_none(),
-            term: raft.term,
-            zxid: self.machine.zxid(),
-            hash: self.machine.hash(),
-            fresh_at: self.rounds.fresh_at(),
-            sessions: self.machine.session_count(),
-            znodes: self.machine.tree().len(),
-            peers: self.unreachable.clone(),
-            version: self.machine.version(),
-            own_version: self.versions.own(),
-            availability: self.availability(),
-            is_placed: self.membership.is_placed(),
-            forming: self.bootstrap.formation.as_ref().and_then(Formation::problem),
-            quorum_loss: self.quorum_loss(),
-            blank: self.blank(),
-            versions: self
-                .unreachable
-                .iter()
-                .filter_map(|(peer, _)| Some((*peer, self.versions.of(*peer)?)))
-                .collect(),
-        }
     }
 
     fn try_step(

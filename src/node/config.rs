@@ -1,0 +1,62 @@
+//! The settings of a node.
+
+use std::time::Duration;
+
+use crate::node::leader::planner::Keeping;
+use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
+
+/// The settings of a node. Times are durations, not ticks.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeConfig {
+    /// The period of a leader's heartbeats, and the unit of election timeouts.
+    pub(crate) heartbeat: Duration,
+    /// ZooKeeper's tick: session timeouts lie between 2 and 20 of them.
+    pub(crate) tick: Duration,
+    /// How often a leader looks for containers that are not used any more.
+    pub(crate) container_period: Duration,
+    /// The highest version that this node supports: [`VERSION`](crate::types::version::VERSION), except
+    /// where a test plays another build.
+    pub(crate) version: u16,
+    /// A random number for each start. It seeds the election timeouts and tells this start from
+    /// earlier ones.
+    pub(crate) seed: u64,
+    pub(crate) log: LogLimits,
+    /// What it does about the members while it leads.
+    pub(crate) keeping: Keeping,
+    /// The peers that the user listed. They found a cluster if there is none yet.
+    pub(crate) peers: Vec<String>,
+    /// After this time without a cluster, a majority of the peers may found one.
+    pub(crate) majority_after: Option<Duration>,
+    /// The zone of this instance, so that voters are spread over zones; empty: unknown.
+    pub(crate) zone: String,
+}
+
+/// When a checkpoint is due, what of the log is retained behind it for peers that lag a little, and how
+/// many changes are retained for watches that begin in the past.
+///
+/// A checkpoint is due after so many entries, after so many bytes of entries, or after some time with
+/// any entry at all. Each member draws its own share of these limits, around the whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogLimits {
+    pub(crate) checkpoint_entries: u64,
+    pub(crate) checkpoint_bytes: usize,
+    pub(crate) checkpoint_age: Duration,
+    pub(crate) retained_entries: usize,
+    pub(crate) retained_bytes: usize,
+    pub(crate) history_changes: usize,
+    pub(crate) history_bytes: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> LogLimits {
+        LogLimits {
+            checkpoint_entries: 20_000,
+            checkpoint_bytes: 16 << 20,
+            checkpoint_age: Duration::from_secs(600),
+            retained_entries: 5_000,
+            retained_bytes: 4 << 20,
+            history_changes: HISTORY_CHANGES,
+            history_bytes: HISTORY_BYTES,
+        }
+    }
+}

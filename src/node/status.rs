@@ -1,0 +1,103 @@
+//! What a node shows of itself.
+
+use raft::StateRole;
+
+use crate::machine::Machine;
+use crate::node::Node;
+use crate::node::bootstrap::Formation;
+use crate::node::io::NodeStatus;
+use crate::node::stored::Identity;
+use crate::types::membership::{Member, NodeId};
+use crate::types::metrics::Metrics;
+use crate::types::watch::WatchInfo;
+
+impl Node {
+    /// All counters but those of the network.
+    pub(crate) fn metrics(&self) -> Metrics {
+        Metrics {
+            watches: self.replica.watches.len() as u64,
+            znodes: self.machine.tree().len() as u64,
+            sessions: self.machine.session_count() as u64,
+            zxid: self.machine.zxid(),
+            ..self.metrics.clone()
+        }
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.bootstrap.identity
+    }
+
+    /// This node as a member.
+    pub(crate) fn member(&self) -> &Member {
+        &self.membership.me
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
+    }
+
+    #[cfg(test)]
+    pub(crate) fn watch_count(&self) -> usize {
+        self.replica.watches.len()
+    }
+
+    /// The end of the log.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn last_index(&self) -> u64 {
+        self.raw.raft.raft_log.last_index()
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn committed(&self) -> u64 {
+        self.raw.raft.raft_log.committed
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
+        self.raw.raft.raft_log.term(index).ok()
+    }
+
+    /// The state machine.
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The watches that its users have set, by their paths.
+    pub(crate) fn watches(&self) -> impl Iterator<Item = WatchInfo> {
+        self.replica.watches.infos()
+    }
+
+    /// The term, the leader (0: none known) and whether that is this node.
+    pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
+        let raft = &self.raw.raft;
+        (raft.term, raft.leader_id, raft.state == StateRole::Leader)
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        let raft = &self.raw.raft;
+        let leads = raft.state == StateRole::Leader;
+        NodeStatus {
+            leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
+            is_leader: leads && self.stopped.is_none(),
+            term: raft.term,
+            zxid: self.machine.zxid(),
+            hash: self.machine.hash(),
+            fresh_at: self.rounds.fresh_at(),
+            sessions: self.machine.session_count(),
+            znodes: self.machine.tree().len(),
+            peers: self.unreachable.clone(),
+            version: self.machine.version(),
+            own_version: self.versions.own(),
+            availability: self.availability(),
+            is_placed: self.membership.is_placed(),
+            forming: self.bootstrap.formation.as_ref().and_then(Formation::problem),
+            quorum_loss: self.quorum_loss(),
+            blank: self.blank(),
+            versions: self
+                .unreachable
+                .iter()
+                .filter_map(|(peer, _)| Some((*peer, self.versions.of(*peer)?)))
+                .collect(),
+        }
+    }
+}

@@ -10,7 +10,8 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::{Watch, watch};
 use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::Op;
-use crate::node::io::{Answer, ClientRequest, Read, RequestId, WatchId, Write};
+use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::query::{Answer, Query, Read};
 use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
@@ -148,13 +149,15 @@ impl<'a> NonBlocking<'a> {
     pub(crate) fn read<T: 'static>(
         &self,
         path: &str,
-        read: impl FnOnce(String) -> Read,
+        read: impl FnOnce(Arc<str>) -> Read,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let session = self.session.id();
         let full = self.session.root.full(path).into_owned();
-        let request =
-            |request| ClientRequest::Read { request, session, read: read(full), watch: None };
+        let request = |request| {
+            let query = Query::Read { read: read(full.into()), watch: None };
+            ClientRequest::Query { request, session, query }
+        };
         self.ask(self.validate(path), request, convert)
     }
 
@@ -230,13 +233,13 @@ impl<'a> NonBlocking<'a> {
     fn read_and_watch<T: 'static>(
         &self,
         path: &str,
-        read: impl FnOnce(String) -> Read,
+        read: impl FnOnce(Arc<str>) -> Read,
         convert: impl FnOnce(Answer, Watch) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let session = self.session.id();
         let request = |request, watch, path: Arc<str>| {
-            let (read, watch) = (read((*path).to_owned()), Some((watch, path)));
-            ClientRequest::Read { request, session, read, watch }
+            let query = Query::Read { read: read(path), watch: Some(watch) };
+            ClientRequest::Query { request, session, query }
         };
         self.watching(path, request, convert)
     }
@@ -294,14 +297,10 @@ impl<'a> NonBlocking<'a> {
         let session = self.session.id();
         self.watching(
             path,
-            |request, watch, path| ClientRequest::Watch {
-                request,
-                session,
-                watch,
-                path,
-                mode,
-                from,
-                data,
+            |request, watch, path| {
+                let recursive = mode == WatchMode::PersistentRecursive;
+                let query = Query::Watch { watch, path, recursive, from, data };
+                ClientRequest::Query { request, session, query }
             },
             |answer, watch| expect::done(answer).map(|()| watch),
         )
@@ -312,21 +311,27 @@ impl<'a> NonBlocking<'a> {
     pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
         let session = self.session.id();
         let full = self.session.root.full(path).into_owned();
-        let request =
-            |request| ClientRequest::RemoveWatches { request, session, path: full, which };
+        let request = |request| {
+            let query = Query::RemoveWatches { path: full, which };
+            ClientRequest::Query { request, session, query }
+        };
         self.ask(self.validate(path), request, expect::done)
     }
 
     /// See [`Session::sync`].
     pub fn sync(&self) -> Pending<Zxid> {
         let session = self.session.id();
-        self.ask(Ok(()), |request| ClientRequest::Sync { request, session }, expect::synced)
+        self.ask(
+            Ok(()),
+            |request| ClientRequest::Query { request, session, query: Query::Sync },
+            expect::synced,
+        )
     }
 
     /// The same, however many requests are waiting.
     pub(crate) fn sync_in_any_case(&self) -> Pending<Zxid> {
         let (shared, session) = (self.session.shared(), self.session.id());
-        let sync = |request| ClientRequest::Sync { request, session };
+        let sync = |request| ClientRequest::Query { request, session, query: Query::Sync };
         shared.ask_within(usize::MAX, self.session.asker(), sync, None, expect::synced)
     }
 

@@ -16,9 +16,10 @@ use crate::machine::State;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{
-    ClientRequest, DiskOp, Effects, Input, Now, Problem, Read, RequestId, Time, WatchId, Write,
+    ClientRequest, DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::query::{Query, Read};
 use crate::node::stored::{EntryKind, HardState, Identity, LogEntry, SnapshotMeta, Voting};
 use crate::node::{LogLimits, Node, NodeConfig};
 use crate::runtime::boot;
@@ -28,7 +29,7 @@ use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::membership::{Genesis, Member, NodeId};
 use crate::types::session::SessionState;
 use crate::types::version::VERSION;
-use crate::types::watch::{WatchMode, WatcherType};
+use crate::types::watch::WatcherType;
 use crate::types::znode::{CreateMode, SessionId};
 
 const ID: NodeId = 1;
@@ -316,20 +317,18 @@ impl<'a> World<'a> {
             }
             4 => ClientRequest::Write { request, session, command: Write::Close },
             5 => ClientRequest::Abandon { session, state: SessionState::Detached },
-            6 => ClientRequest::Sync { request, session },
-            7 => ClientRequest::Watch {
-                request,
-                session,
-                watch,
-                path: self.path().into(),
-                mode: WatchMode::Persistent,
-                from: (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64))),
-                data: self.choices.below(2) == 0,
-            },
+            6 => ClientRequest::Query { request, session, query: Query::Sync },
+            7 => {
+                let from = (self.choices.below(2) == 0).then(|| u64::from(self.choices.below(64)));
+                let (path, recursive) = (self.path().into(), false);
+                let data = self.choices.below(2) == 0;
+                let query = Query::Watch { watch, path, recursive, from, data };
+                ClientRequest::Query { request, session, query }
+            }
             8 => {
-                let path = self.path();
-                let watch = Some((watch, path.as_str().into()));
-                ClientRequest::Read { request, session, read: Read::Get { path }, watch }
+                let read = Read::Get { path: self.path().into() };
+                let query = Query::Read { read, watch: Some(watch) };
+                ClientRequest::Query { request, session, query }
             }
             9 => {
                 let command = match self.choices.below(3) {
@@ -340,7 +339,8 @@ impl<'a> World<'a> {
             }
             10 if self.choices.below(2) == 0 => {
                 let (path, which) = (self.path(), WatcherType::Any);
-                ClientRequest::RemoveWatches { request, session, path, which }
+                let query = Query::RemoveWatches { path, which };
+                ClientRequest::Query { request, session, query }
             }
             _ => ClientRequest::Write { request, session, command: Write::Op(self.op()) },
         })

@@ -75,7 +75,7 @@ use crate::types::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;
-pub(crate) use self::tree::{Content, Tree, Znode};
+pub(crate) use self::tree::{Tree, Znode};
 
 /// The state, and what has changed of it since it was last saved.
 #[derive(Debug)]

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{OpError, Reply, Request};
-use crate::node::io::{Answer, Availability, Read};
+use crate::node::io::Availability;
+use crate::node::query::{Answer, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
-use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
-use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
+use crate::types::watch::{EventKind, EventZnode, WatchEvent};
 use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// What a client asks of its member.
@@ -33,29 +34,12 @@ pub(crate) enum Ask {
     Begun,
     /// A write of a session, numbered: for the leader.
     Write(Request),
-    Read {
+    /// Answered in the session's turn.
+    Query {
         call: Call,
-        read: ReadOf,
-        watch: Option<u64>,
-    },
-    SetWatch {
-        call: Call,
-        watch: u64,
-        path: String,
-        recursive: bool,
-        from: Option<Zxid>,
-        data: bool,
-        /// A round as in [`Ask::Sync`], for a zxid that the member has not reached.
-        round: u64,
-    },
-    RemoveWatches {
-        call: Call,
-        path: String,
-        which: WatcherType,
-    },
-    /// Answered when the member has what was written before this round, or a later one, was asked.
-    Sync {
-        call: Call,
+        query: Query,
+        /// What a sync, or a watch from a zxid that the member has not reached, waits for: this round or
+        /// a later one.
         round: u64,
     },
     Unwatch {
@@ -115,18 +99,6 @@ pub(crate) struct Call {
     pub(crate) after: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ReadOf {
-    Get(String),
-    Exists(String),
-    Children(String),
-    Acl(String),
-    Ephemerals,
-    Ids,
-    /// The znode and all below it.
-    Below(String),
-}
-
 /// What a member tells its client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum News {
@@ -172,11 +144,11 @@ pub(crate) enum News {
     /// More znodes of the same.
     Znodes {
         request: u64,
-        znodes: Vec<ZnodeOf>,
+        znodes: Vec<ZnodeRead>,
     },
     Answer {
         request: u64,
-        answer: Result<AnswerOf, Refusal>,
+        answer: Result<Answer, Refusal>,
     },
     Confirmed {
         boot: u64,
@@ -197,19 +169,11 @@ pub(crate) enum News {
     },
 }
 
-/// A znode by its whole path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ZnodeOf {
-    pub(crate) path: String,
-    /// Unless it may not be read.
-    pub(crate) content: Option<(Bytes, Stat)>,
-}
-
 /// What came of an answer before it.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     pub(crate) names: Vec<String>,
-    pub(crate) znodes: Vec<ZnodeOf>,
+    pub(crate) znodes: Vec<ZnodeRead>,
 }
 
 /// How one group of news ends.
@@ -233,82 +197,8 @@ pub(crate) struct EventOf {
     znode: Option<(Option<Bytes>, Stat)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum AnswerOf {
-    Done,
-    Data(Bytes, Stat),
-    Exists(Option<Stat>),
-    /// The last of the names.
-    Children(Vec<String>),
-    Acl(Vec<Acl>, Stat),
-    Ids(Vec<Id>),
-    Watching,
-    Synced(Zxid),
-    /// The last of the znodes.
-    Below(Zxid, Vec<ZnodeOf>),
-}
-
-/// Why a read failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Refusal {
-    NoNode { path: String },
-    NoAuth { path: String, permission: Permissions },
-    NoWatch { path: String },
-    TooOld { path: String, zxid: Zxid, oldest: Zxid },
-    FutureZxid { path: String, zxid: Zxid, last: Zxid },
-    TooLarge { path: String, size: u64, limit: u64 },
-    Other { reason: String },
-}
-
 /// How many bytes of names or znodes travel as one piece, about.
 const PIECE_BYTES: usize = 256 << 10;
-
-impl ReadOf {
-    /// `None` for what needs the whole tree.
-    pub(crate) fn of(read: Read) -> Option<ReadOf> {
-        Some(match read {
-            Read::Get { path } => ReadOf::Get(path),
-            Read::Exists { path } => ReadOf::Exists(path),
-            Read::Children { path } => ReadOf::Children(path),
-            Read::Acl { path } => ReadOf::Acl(path),
-            Read::Ephemerals => ReadOf::Ephemerals,
-            Read::Ids => ReadOf::Ids,
-            Read::Below { path } => ReadOf::Below(path),
-            Read::Tree => return None,
-        })
-    }
-
-    pub(crate) fn into_read(self) -> Read {
-        match self {
-            ReadOf::Get(path) => Read::Get { path },
-            ReadOf::Exists(path) => Read::Exists { path },
-            ReadOf::Children(path) => Read::Children { path },
-            ReadOf::Acl(path) => Read::Acl { path },
-            ReadOf::Ephemerals => Read::Ephemerals,
-            ReadOf::Ids => Read::Ids,
-            ReadOf::Below(path) => Read::Below { path },
-        }
-    }
-
-    pub(crate) fn path(&self) -> Option<&str> {
-        match self {
-            ReadOf::Get(path)
-            | ReadOf::Exists(path)
-            | ReadOf::Children(path)
-            | ReadOf::Below(path)
-            | ReadOf::Acl(path) => Some(path),
-            ReadOf::Ephemerals | ReadOf::Ids => None,
-        }
-    }
-
-    /// What a watch that goes with it listens to.
-    pub(crate) fn watch_kind(&self) -> WatchKind {
-        match self {
-            ReadOf::Children(_) => WatchKind::Children,
-            _ => WatchKind::Data,
-        }
-    }
-}
 
 impl EventOf {
     pub(crate) fn of(event: WatchEvent) -> EventOf {
@@ -329,7 +219,7 @@ impl EventOf {
     }
 }
 
-/// An answer as news: of many children, in pieces.
+/// An answer as news: of many children or znodes, in pieces.
 pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
     let mut news = Vec::new();
     let answer = match answer {
@@ -343,13 +233,11 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
                     bytes = 0;
                 }
             }
-            Ok(AnswerOf::Children(part))
+            Ok(Answer::Children(part))
         }
         Ok(Answer::Below(zxid, all)) => {
             let (mut part, mut bytes) = (Vec::new(), 0);
-            for (path, content) in all {
-                let content = content.map(|(data, stat)| (Bytes::copy_from_slice(&data), stat));
-                let znode = ZnodeOf { path, content };
+            for znode in all {
                 bytes += znode.size();
                 part.push(znode);
                 if bytes > PIECE_BYTES {
@@ -357,71 +245,28 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
                     bytes = 0;
                 }
             }
-            Ok(AnswerOf::Below(zxid, part))
+            Ok(Answer::Below(zxid, part))
         }
-        Ok(Answer::Reply(_)) => Ok(AnswerOf::Done),
-        Ok(Answer::Data(data, stat)) => Ok(AnswerOf::Data(Bytes::copy_from_slice(&data), stat)),
-        Ok(Answer::Exists(stat)) => Ok(AnswerOf::Exists(stat)),
-        Ok(Answer::Acl(acl, stat)) => Ok(AnswerOf::Acl(acl, stat)),
-        Ok(Answer::Ids(ids)) => Ok(AnswerOf::Ids(ids)),
-        Ok(Answer::Watching) => Ok(AnswerOf::Watching),
-        Ok(Answer::Synced(zxid)) => Ok(AnswerOf::Synced(zxid)),
         Ok(Answer::Tree(_)) => Err(Refusal::Other { reason: "a whole tree".to_owned() }),
-        Err(error) => Err(Refusal::of(error)),
+        answer => answer.map_err(Refusal::of),
     };
     news.push(News::Answer { request, answer });
     news
 }
 
-impl AnswerOf {
-    /// With the pieces that came before.
-    pub(crate) fn into_answer(self, pieces: Pieces) -> Answer {
-        let Pieces { mut names, mut znodes } = pieces;
-        match self {
-            AnswerOf::Done => Answer::Reply(Reply::Done),
-            AnswerOf::Data(data, stat) => Answer::Data(Arc::from(&data[..]), stat),
-            AnswerOf::Exists(stat) => Answer::Exists(stat),
-            AnswerOf::Children(rest) => {
-                names.extend(rest);
-                Answer::Children(names)
+impl Pieces {
+    /// The whole answer: these, and then its last piece.
+    pub(crate) fn complete(mut self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Children(rest) => {
+                self.names.extend(rest);
+                Answer::Children(self.names)
             }
-            AnswerOf::Acl(acl, stat) => Answer::Acl(acl, stat),
-            AnswerOf::Ids(ids) => Answer::Ids(ids),
-            AnswerOf::Watching => Answer::Watching,
-            AnswerOf::Synced(zxid) => Answer::Synced(zxid),
-            AnswerOf::Below(zxid, rest) => {
-                znodes.extend(rest);
-                let znodes = znodes.into_iter().map(|ZnodeOf { path, content }| {
-                    (path, content.map(|(data, stat)| (Arc::from(&data[..]), stat)))
-                });
-                Answer::Below(zxid, znodes.collect())
+            Answer::Below(zxid, rest) => {
+                self.znodes.extend(rest);
+                Answer::Below(zxid, self.znodes)
             }
-        }
-    }
-}
-
-impl Refusal {
-    fn of(error: Error) -> Refusal {
-        match error {
-            Error::NoNode { path } => Refusal::NoNode { path },
-            Error::NoAuth { path, permission } => Refusal::NoAuth { path, permission },
-            Error::NoWatch { path } => Refusal::NoWatch { path },
-            Error::TooOld { path, zxid, oldest } => Refusal::TooOld { path, zxid, oldest },
-            Error::TooLarge { path, size, limit } => Refusal::TooLarge { path, size, limit },
-            Error::FutureZxid { path, zxid, last } => Refusal::FutureZxid { path, zxid, last },
-            other => Refusal::Other { reason: other.to_string() },
-        }
-    }
-
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Refusal::NoNode { path } => Error::NoNode { path },
-            Refusal::NoAuth { path, permission } => Error::NoAuth { path, permission },
-            Refusal::NoWatch { path } => Error::NoWatch { path },
-            Refusal::TooOld { path, zxid, oldest } => Error::TooOld { path, zxid, oldest },
-            Refusal::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
-            Refusal::FutureZxid { path, zxid, last } => Error::FutureZxid { path, zxid, last },
-            Refusal::Other { reason } => Error::Stopped { reason },
+            other => other,
         }
     }
 }
@@ -434,8 +279,7 @@ impl Ask {
             + match self {
                 Ask::Write(request) => crate::node::leader::admission::size(&request.command),
                 Ask::Watch(held) => held.path.len(),
-                Ask::Read { read, .. } => read.path().map_or(0, str::len),
-                Ask::SetWatch { path, .. } | Ask::RemoveWatches { path, .. } => path.len(),
+                Ask::Query { query, .. } => query.path().map_or(0, str::len),
                 Ask::Round { sessions, .. } => sessions.len() * 10,
                 _ => 0,
             }
@@ -454,12 +298,12 @@ impl News {
                     event.path.len() + data.map_or(0, |data| data.len() + FIXED)
                 }
                 News::Names { names: of, .. } => names(of),
-                News::Znodes { znodes, .. } => znodes.iter().map(ZnodeOf::size).sum(),
+                News::Znodes { znodes, .. } => znodes.iter().map(ZnodeRead::size).sum(),
                 News::Answer { answer: Ok(answer), .. } => match answer {
-                    AnswerOf::Data(data, _) => data.len() + FIXED,
-                    AnswerOf::Children(of) => names(of),
-                    AnswerOf::Below(_, znodes) => znodes.iter().map(ZnodeOf::size).sum(),
-                    AnswerOf::Acl(acl, _) => acl.len() * FIXED,
+                    Answer::Data(data, _) => data.len() + FIXED,
+                    Answer::Children(of) => names(of),
+                    Answer::Below(_, znodes) => znodes.iter().map(ZnodeRead::size).sum(),
+                    Answer::Acl(acl, _) => acl.len() * FIXED,
                     _ => FIXED,
                 },
                 News::Outcome { result: Ok(Reply::Multi(results)), .. } => {
@@ -489,11 +333,4 @@ pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bo
         && ids.len() == members.len()
         && members.iter().all(Member::may_be_listed)
         && [voters, learners, outgoing, silent].iter().all(|nodes| nodes.len() <= MEMBERS_MAX)
-}
-
-impl ZnodeOf {
-    fn size(&self) -> usize {
-        const STAT: usize = 64;
-        self.path.len() + self.content.as_ref().map_or(0, |(data, _)| data.len()) + STAT
-    }
 }

@@ -1,21 +1,21 @@
 //! What goes into a node and what comes out: the whole boundary between the
 //! deterministic core and the threads, clocks, disks and sockets around it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::command::{Op, Reply};
-use crate::machine::{Content, Dirty, State, Tree};
+use crate::machine::command::Op;
+use crate::machine::{Dirty, State, Tree};
 use crate::node::message::PeerMessage;
+use crate::node::query::{Answer, Query};
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
-use crate::types::acl::{Acl, Id};
+use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::session::SessionState;
-use crate::types::watch::{WatchEvent, WatchMode, WatcherType};
-use crate::types::znode::{SessionId, Stat, Zxid};
+use crate::types::watch::WatchEvent;
+use crate::types::znode::{SessionId, Zxid};
 
 /// Monotonic time since the node's epoch, which is the shell's to choose.
 pub(crate) type Time = Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Now {
 pub(crate) struct RequestId(pub(crate) u64);
 
 /// A watch, by a number that the shell never uses twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct WatchId(pub(crate) u64);
 
 impl WatchId {
@@ -136,32 +136,13 @@ pub(crate) enum ClientRequest {
     Introduce { session: SessionId, ids: Vec<Id> },
     /// Answered with the `Reply` that fits the command.
     Write { request: RequestId, session: SessionId, command: Write },
-    /// Answered, once all earlier requests of the session are, from this replica. With `watch`,
-    /// the one-shot watch that goes with the read is set in the same instant (not when the
-    /// read fails, but for `Exists` also when the znode is missing). It has the read's path.
-    Read { request: RequestId, session: SessionId, read: Read, watch: Option<(WatchId, Arc<str>)> },
-    /// Sets a persistent watch. Answered with `Answer::Watching`. With `from`, its first events are
-    /// of all changes after that zxid, or it fails.
-    Watch {
-        request: RequestId,
-        session: SessionId,
-        watch: WatchId,
-        path: Arc<str>,
-        mode: WatchMode,
-        from: Option<Zxid>,
-        /// Whether its events bring the znode as it is then.
-        data: bool,
-    },
-    /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
-    RemoveWatches { request: RequestId, session: SessionId, path: String, which: WatcherType },
+    /// Answered from this replica, once all earlier requests of the session are.
+    Query { request: RequestId, session: SessionId, query: Query },
     /// The holder lets go of the session without closing it: it is kept alive no longer, and can
     /// be resumed until it expires. Not answered. With the final state that it is in for its holder.
     Abandon { session: SessionId, state: SessionState },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
-    /// Answered with `Answer::Synced` when this replica has everything that was written, anywhere,
-    /// before the request came in.
-    Sync { request: RequestId, session: SessionId },
 }
 
 #[derive(Debug)]
@@ -171,50 +152,6 @@ pub(crate) enum Write {
     Authenticate(Vec<Id>),
     /// Closes the session. Answered with `Reply::Done`, also when it was gone already.
     Close,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Read {
-    Get {
-        path: String,
-    },
-    Exists {
-        path: String,
-    },
-    Children {
-        path: String,
-    },
-    Acl {
-        path: String,
-    },
-    /// Answered by [`Answer::Children`] with whole paths.
-    Ephemerals,
-    /// As whom the session is known.
-    Ids,
-    /// All of it.
-    Tree,
-    /// What may be read of this znode and all below it: for those without a replica. Answered by
-    /// [`Answer::Below`].
-    Below {
-        path: String,
-    },
-}
-
-/// The answer to a [`ClientRequest`] that succeeded.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Reply(Reply),
-    Data(Arc<[u8]>, Stat),
-    Exists(Option<Stat>),
-    Children(Vec<String>),
-    /// An access list as the session may see it.
-    Acl(Vec<Acl>, Stat),
-    Ids(Vec<Id>),
-    Tree(Tree),
-    /// As of this zxid, each znode behind its parent; no content of what may not be read.
-    Below(Zxid, Vec<(String, Content)>),
-    Watching,
-    Synced(Zxid),
 }
 
 /// What the shell must do after a step, in the order of the fields.

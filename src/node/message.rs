@@ -335,10 +335,9 @@ mod tests {
     use super::*;
     use crate::golden::Golden;
     use crate::machine::command::{Command, Reply};
-    use crate::node::client_message::{
-        AnswerOf, Call, Claim, EventOf, HeldWatch, ReadOf, Refusal, ZnodeOf,
-    };
-    use crate::node::io::Availability;
+    use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
+    use crate::node::io::{Availability, WatchId};
+    use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::types::acl::{Acl, Id, Permissions};
     use crate::types::membership::Promise;
@@ -474,13 +473,14 @@ mod tests {
         let path = || "/a".to_owned();
         let call = Call { request: 7, session, holder, after: 9 };
         let reads = [
-            ReadOf::Get(path()),
-            ReadOf::Exists(path()),
-            ReadOf::Children(path()),
-            ReadOf::Acl(path()),
-            ReadOf::Ephemerals,
-            ReadOf::Ids,
-            ReadOf::Below(path()),
+            Read::Get { path: "/a".into() },
+            Read::Exists { path: "/a".into() },
+            Read::Children { path: "/a".into() },
+            Read::Acl { path: "/a".into() },
+            Read::Ephemerals,
+            Read::Ids,
+            Read::Below { path: "/a".into() },
+            Read::Tree,
         ];
         let mut asks = vec![
             Ask::Begin { seen: 350 },
@@ -497,24 +497,21 @@ mod tests {
             }),
             Ask::Begun,
             Ask::Write(request.clone()),
-            Ask::SetWatch {
-                call,
-                watch: 6,
-                path: path(),
-                recursive: true,
-                from: Some(350),
-                data: true,
-                round: 2,
-            },
-            Ask::RemoveWatches { call, path: path(), which: WatcherType::Any },
-            Ask::Sync { call, round: 2 },
             Ask::Unwatch { watch: 6 },
             Ask::Leave { session, holder },
             Ask::Round { boot: 1, round: 2, sessions: vec![session] },
             Ask::End,
             Ask::Of { cluster: 77 },
         ];
-        asks.extend(reads.map(|read| Ask::Read { call, read, watch: Some(6) }));
+        let watch = WatchId(6);
+        let reads = reads.map(|read| Query::Read { read, watch: Some(watch) });
+        let others = [
+            Query::Watch { watch, path: "/a".into(), recursive: true, from: Some(350), data: true },
+            Query::RemoveWatches { path: path(), which: WatcherType::Any },
+            Query::Sync,
+        ];
+        let queries = reads.into_iter().chain(others);
+        asks.extend(queries.map(|query| Ask::Query { call, query, round: 2 }));
         asks
     }
 
@@ -545,9 +542,9 @@ mod tests {
             News::Names { request, names: vec!["a".to_owned()] },
             News::Znodes {
                 request,
-                znodes: vec![ZnodeOf {
+                znodes: vec![ZnodeRead {
                     path: path(),
-                    content: Some(("data".into(), Stat::default())),
+                    content: Some(ZnodeContent { data: b"data"[..].into(), stat: Stat::default() }),
                 }],
             },
             News::Confirmed { boot: 1, round: 2, refused: vec![session] },
@@ -564,15 +561,15 @@ mod tests {
             News::Cluster { cluster: 77 },
         ];
         let answers = [
-            Ok(AnswerOf::Done),
-            Ok(AnswerOf::Data("data".into(), Stat::default())),
-            Ok(AnswerOf::Exists(None)),
-            Ok(AnswerOf::Children(vec!["a".to_owned()])),
-            Ok(AnswerOf::Acl(Acl::open(), Stat::default())),
-            Ok(AnswerOf::Ids(ids)),
-            Ok(AnswerOf::Watching),
-            Ok(AnswerOf::Synced(350)),
-            Ok(AnswerOf::Below(350, Vec::new())),
+            Ok(Answer::Reply(Reply::Done)),
+            Ok(Answer::Data(b"data"[..].into(), Stat::default())),
+            Ok(Answer::Exists(None)),
+            Ok(Answer::Children(vec!["a".to_owned()])),
+            Ok(Answer::Acl(Acl::open(), Stat::default())),
+            Ok(Answer::Ids(ids)),
+            Ok(Answer::Watching),
+            Ok(Answer::Synced(350)),
+            Ok(Answer::Below(350, Vec::new())),
             Err(Refusal::NoNode { path: path() }),
             Err(Refusal::NoAuth { path: path(), permission: Permissions::READ }),
             Err(Refusal::NoWatch { path: path() }),

@@ -43,6 +43,7 @@ mod membership;
 pub(crate) mod message;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
+pub(crate) mod query;
 pub(crate) mod raft;
 mod receive;
 pub(crate) mod replica;

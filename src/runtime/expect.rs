@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::machine::Tree;
 use crate::machine::command::Reply;
-use crate::node::io::Answer;
+use crate::node::query::{Answer, ZnodeRead};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Created, OpResult, Stat};
@@ -81,7 +81,12 @@ pub(crate) fn ids(answer: Answer) -> Result<Vec<Id>> {
 pub(crate) fn tree(answer: Answer) -> Result<Arc<Tree>> {
     match answer {
         Answer::Tree(tree) => Ok(Arc::new(tree)),
-        Answer::Below(zxid, znodes) => Ok(Arc::new(Tree::excerpt(zxid, znodes))),
+        Answer::Below(zxid, znodes) => {
+            let znodes = znodes.into_iter().map(|ZnodeRead { path, content }| {
+                (path, content.map(|content| (content.data, content.stat)))
+            });
+            Ok(Arc::new(Tree::excerpt(zxid, znodes)))
+        }
         other => unexpected(&other),
     }
 }

@@ -13,9 +13,10 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::machine::command::Reply;
 use crate::node::Node;
 use crate::node::io::{
-    Answer, ClientRequest, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
+    ClientRequest, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
+use crate::node::query::Answer;
 use crate::planted::{Bug, planted};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;

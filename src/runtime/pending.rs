@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use crate::node::io::Answer;
+use crate::node::query::Answer;
 use crate::runtime::clock::Clock;
 use crate::runtime::own_thread;
 use crate::sync::slot;

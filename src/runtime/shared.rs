@@ -13,7 +13,8 @@ use once_cell::sync::OnceCell;
 
 use crate::machine::Tree;
 use crate::node::Node;
-use crate::node::io::{Answer, ClientRequest, NodeStatus, Read, RequestId, WatchId};
+use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId};
+use crate::node::query::{Answer, Query, Read};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
@@ -268,8 +269,8 @@ impl Shared {
         let waiting = self.sessions().into_iter().map(|session| {
             let (asker, id) = (Asker::Holder(Arc::clone(&session)), session.id);
             let read = |request| {
-                let (read, watch) = (Read::Ids, None);
-                ClientRequest::Read { request, session: id, read, watch }
+                let query = Query::Read { read: Read::Ids, watch: None };
+                ClientRequest::Query { request, session: id, query }
             };
             let answered = self.ask_within(usize::MAX, asker, read, None, expect::ids);
             (session, answered)

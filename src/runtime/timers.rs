@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::machine::command::Reply;
-use crate::node::io::{Answer, Time};
+use crate::node::io::Time;
+use crate::node::query::Answer;
 use crate::runtime::pending::Slot;
 use crate::types::error::Error;
 

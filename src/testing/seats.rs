@@ -398,13 +398,13 @@ mod tests {
     use super::*;
     use crate::api::watch::{Watch, watch};
     use crate::node::io::{ClientRequest, WatchId};
+    use crate::node::query::Query;
     use crate::runtime::chroot::Root;
     use crate::runtime::expect;
     use crate::runtime::pending::Pending;
     use crate::runtime::session::SessionShared;
     use crate::runtime::shared::Asker;
     use crate::types::session::SessionState;
-    use crate::types::watch::WatchMode;
     use crate::types::znode::SessionId;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -412,13 +412,13 @@ mod tests {
     fn ask_watch(shared: &Arc<Shared>, session: &Arc<SessionShared>) -> Pending<Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
         let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
-        let (session_id, mode) = (session.id, WatchMode::Persistent);
+        let session_id = session.id;
         shared.ask(
             Asker::Holder(Arc::clone(session)),
             |request| {
-                let (session, path) = (session_id, path.into());
-                let (watch, from, data) = (id, None, false);
-                ClientRequest::Watch { request, session, watch, path, mode, from, data }
+                let (watch, path, recursive) = (id, path.into(), false);
+                let query = Query::Watch { watch, path, recursive, from: None, data: false };
+                ClientRequest::Query { request, session: session_id, query }
             },
             Some((id, sender)),
             |answer| expect::done(answer).map(|()| watch),

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
 use crate::machine::command::{Op, Reply};
-use crate::node::io::Answer;
+use crate::node::query::Answer;
 use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::error::Result;

@@ -75,6 +75,15 @@ pub(crate) struct Tree {
     hash: u64,
 }
 
+/// By their hashes: equal ones hold the same, as far as replicas can tell.
+impl PartialEq for Tree {
+    fn eq(&self, other: &Tree) -> bool {
+        (self.zxid, self.hash) == (other.zxid, other.hash)
+    }
+}
+
+impl Eq for Tree {}
+
 impl Tree {
     /// The tree of a new cluster.
     pub(super) fn genesis() -> Tree {

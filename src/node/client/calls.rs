@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::{Client, Watch};
-use crate::node::client_message::{AnswerOf, Ask, Call, EventOf, Pieces, ReadOf, Refusal, ZnodeOf};
-use crate::node::io::{ClientRequest, Holding, RequestId, WatchId};
+use crate::node::client_message::{Ask, Call, EventOf, Pieces};
+use crate::node::io::{Holding, RequestId, WatchId};
+use crate::node::query::{Answer, Query, Read, Refusal, ZnodeRead};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
-use crate::node::replica::watch_kind::WatchKind;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
-use crate::types::watch::WatchMode;
 use crate::types::znode::SessionId;
 
 /// A request that the member has to answer.
@@ -29,56 +28,32 @@ pub(super) struct Outstanding {
 }
 
 impl Client {
-    /// Queues a request that a member answers.
-    pub(super) fn call(&mut self, request: ClientRequest) {
-        let (id, session) = match &request {
-            ClientRequest::Read { request, session, .. }
-            | ClientRequest::Watch { request, session, .. }
-            | ClientRequest::RemoveWatches { request, session, .. }
-            | ClientRequest::Sync { request, session } => (*request, *session),
-            // The others are not for a member.
-            _ => return,
-        };
+    /// Queues a query that a member answers.
+    pub(super) fn query(&mut self, id: RequestId, session: SessionId, query: Query) {
         let Some((holder, after)) = self.local.turn(id, session, &mut self.effects) else {
             return;
         };
+        if matches!(query, Query::Read { read: Read::Tree, .. }) {
+            let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
+            return self.effects.replies.push((id, Err(error)));
+        }
         self.next_call += 1;
         let call = Call { request: self.next_call, session, holder, after };
+        // Any round from the next one on does.
         let round = self.rounds.upcoming();
-        let held = |path: &Arc<str>, kind, data| {
+        let (confirms, data) = match &query {
+            Query::Sync => (true, false),
+            Query::Watch { from, data, .. } => (from.is_some_and(|from| from > self.seen), *data),
+            _ => (false, false),
+        };
+        if confirms {
+            self.rounds.wait(0);
+        }
+        let watch = query.watch().map(|(id, path, kind)| {
             let path = Arc::clone(path);
-            Watch { session, holder, path, kind, existed: true, data }
-        };
-        let (ask, watch) = match request {
-            ClientRequest::Read { read, watch, .. } => {
-                let Some(read) = ReadOf::of(read) else {
-                    let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
-                    return self.effects.replies.push((id, Err(error)));
-                };
-                let kind = read.watch_kind();
-                let watch = watch.map(|(id, path)| (id, held(&path, kind, false)));
-                let number = watch.as_ref().map(|(id, _)| id.0);
-                (Ask::Read { call, read, watch: number }, watch)
-            }
-            ClientRequest::Watch { watch, path, mode, from, data, .. } => {
-                let recursive = mode == WatchMode::PersistentRecursive;
-                let kind = if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
-                if from.is_some_and(|from| from > self.seen) {
-                    self.rounds.wait(0);
-                }
-                let set = Some((watch, held(&path, kind, data)));
-                let (watch, path) = (watch.0, (*path).to_owned());
-                (Ask::SetWatch { call, watch, path, recursive, from, data, round }, set)
-            }
-            ClientRequest::RemoveWatches { path, which, .. } => {
-                (Ask::RemoveWatches { call, path, which }, None)
-            }
-            _ => {
-                // Any round from the next one on does.
-                self.rounds.wait(0);
-                (Ask::Sync { call, round }, None)
-            }
-        };
+            (id, Watch { session, holder, path, kind, existed: true, data })
+        });
+        let ask = Ask::Query { call, query, round };
         if watch.is_some() && !self.has_room_for_watch(ask.size()) {
             return self.effects.replies.push((id, Err(Error::Busy { limit: WATCHES_MAX })));
         }
@@ -142,14 +117,14 @@ impl Client {
         Some(call)
     }
 
-    pub(super) fn take_pieces(&mut self, number: u64, names: Vec<String>, znodes: Vec<ZnodeOf>) {
+    pub(super) fn take_pieces(&mut self, number: u64, names: Vec<String>, znodes: Vec<ZnodeRead>) {
         if let Some(call) = self.calls.get_mut(&number) {
             call.pieces.names.extend(names);
             call.pieces.znodes.extend(znodes);
         }
     }
 
-    pub(super) fn take_answer(&mut self, number: u64, answer: Result<AnswerOf, Refusal>) {
+    pub(super) fn take_answer(&mut self, number: u64, answer: Result<Answer, Refusal>) {
         let Some(call) = self.end_call(number) else {
             return;
         };
@@ -157,13 +132,10 @@ impl Client {
         if let (Ok(answer), Some((id, mut watch))) = (&answer, watch)
             && !self.over.remove(&id)
         {
-            watch.existed = !matches!(answer, AnswerOf::Exists(None));
+            watch.existed = !matches!(answer, Answer::Exists(None));
             self.add_watch(id, watch);
         }
-        let answer = match answer {
-            Ok(answer) => Ok(answer.into_answer(pieces)),
-            Err(refusal) => Err(refusal.into_error()),
-        };
+        let answer = answer.map(|answer| pieces.complete(answer)).map_err(Refusal::into_error);
         self.effects.replies.push((request, answer));
     }
 

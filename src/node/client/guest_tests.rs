@@ -8,15 +8,16 @@ use bytes::Bytes;
 
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
-use crate::node::client_message::{Ask, Call, Claim, HeldWatch, News, ReadOf};
+use crate::node::client_message::{Ask, Call, Claim, HeldWatch, News};
 use crate::node::io::{ClientRequest, Input, RequestId, WatchId, Write};
 use crate::node::message::PeerMessage;
+use crate::node::query::{Query, Read};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
 use crate::node::replica::watches::WatchKind;
 use crate::node::tests::harness::{HEARTBEAT, TICK};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
-use crate::types::watch::{EventKind, WATCH_CAPACITY, WatchMode};
+use crate::types::watch::{EventKind, WATCH_CAPACITY};
 use crate::types::znode::SessionId;
 
 /// Says something to member 1 as if from a client, and gives what is let go and why. Its first message
@@ -43,6 +44,11 @@ fn say(
     .collect()
 }
 
+fn get(call: Call, path: &str) -> Ask {
+    let query = Query::Read { read: Read::Get { path: path.into() }, watch: None };
+    Ask::Query { call, query, round: 0 }
+}
+
 #[test]
 fn a_client_may_say_only_what_a_client_may() {
     let mut storm = Storm::new(1);
@@ -51,7 +57,7 @@ fn a_client_may_say_only_what_a_client_may() {
     let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
     let read = |path: &str| {
         let call = Call { request: 1, session: SessionId(9), holder: 9, after: 0 };
-        Ask::Read { call, read: ReadOf::Get(path.to_owned()), watch: None }
+        get(call, path)
     };
     let refused = [
         Ask::Write(request(Command::Expire { term: 1 })),
@@ -94,7 +100,7 @@ fn what_a_client_costs_its_member_is_bounded() {
     // Reads of a session that is never opened wait.
     let read = |request| {
         let call = Call { request, session: SessionId(9), holder: 9, after: 0 };
-        Ask::Read { call, read: ReadOf::Get(path.clone()), watch: None }
+        get(call, &path)
     };
     assert!(said(&mut storm, guest, 0, begin()).is_empty());
     let mut number = 0;
@@ -125,7 +131,7 @@ fn what_a_client_costs_its_member_is_bounded() {
     let mut answers = 0;
     for request in 0..20 {
         let call = Call { request, session, holder, after: 0 };
-        let read = Ask::Read { call, read: ReadOf::Get("/n".to_owned()), watch: None };
+        let read = get(call, "/n");
         let (attachment, number, asks) = (storm.attachment, request + 2, vec![read]);
         let asks = PeerMessage::Ask { attachment, number, heard: 0, asks };
         storm.cluster.deliver(guest, 1, asks);
@@ -158,8 +164,9 @@ fn what_a_client_may_hold_is_bounded() {
     };
     let watch = |session, watch, path: &str| {
         let call = Call { request: watch, session, holder, after: 0 };
-        let (path, recursive, from, data, round) = (path.to_owned(), false, None, false, 0);
-        Ask::SetWatch { call, watch, path, recursive, from, data, round }
+        let (watch, path, recursive) = (WatchId(watch), path.into(), false);
+        let query = Query::Watch { watch, path, recursive, from: None, data: false };
+        Ask::Query { call, query, round: 0 }
     };
     let long = format!("/{}", "x".repeat(4000));
     let watches =
@@ -313,13 +320,12 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
     for bytes in [1, 4000] {
         let mut storm = Storm::new(1);
         let path: Arc<str> = format!("/{}", "x".repeat(bytes)).into();
-        let (session, mode, from, data) =
-            (SessionId(FIRST_CLIENT), WatchMode::Persistent, None, false);
+        let session = SessionId(FIRST_CLIENT);
         let requests = (0..WATCHES_MAX as u64 + 10).map(|number| {
             let (request, watch) = (RequestId(number), WatchId(1000 + number));
-            let path = Arc::clone(&path);
-            let watch = ClientRequest::Watch { request, session, watch, path, mode, from, data };
-            Input::Client(watch)
+            let (path, recursive) = (Arc::clone(&path), false);
+            let query = Query::Watch { watch, path, recursive, from: None, data: false };
+            Input::Client(ClientRequest::Query { request, session, query })
         });
         let now = storm.cluster.clock();
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
@@ -357,7 +363,7 @@ fn many_clients_may_ask_for_much_at_once() {
     storm.advance(Duration::from_secs(1));
     for guest in guests.clone() {
         let call = Call { request: 1, session: SessionId(guest), holder, after: 0 };
-        let read = Ask::Read { call, read: ReadOf::Get("/n".to_owned()), watch: None };
+        let read = get(call, "/n");
         let asks = PeerMessage::Ask { attachment: 9, number: 2, heard: 0, asks: vec![read] };
         storm.cluster.deliver(guest, 1, asks);
     }

@@ -357,7 +357,7 @@ impl Client {
                 self.local.end_unknown(session, state, reason, effects);
             }
             ClientRequest::Unwatch { watch } => self.unwatch(watch),
-            other => self.call(other),
+            ClientRequest::Query { request, session, query } => self.query(request, session, query),
         }
     }
 

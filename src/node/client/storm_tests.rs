@@ -9,16 +9,15 @@ use bytes::Bytes;
 use super::{Client, ClientConfig};
 use crate::machine::command::{Op, Reply};
 use crate::node::client_message::{News, Told};
-use crate::node::io::{
-    Answer, ClientRequest, Effects, Input, Problem, Read, RequestId, Time, WatchId, Write,
-};
+use crate::node::io::{ClientRequest, Effects, Input, Problem, RequestId, Time, WatchId, Write};
 use crate::node::message::PeerMessage;
+use crate::node::query::{Answer, Query, Read};
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::planted::{Bug, plant};
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
 use crate::types::version::VERSION;
-use crate::types::watch::{EventKind, WatchMode};
+use crate::types::watch::EventKind;
 use crate::types::znode::{CreateMode, SessionId, Zxid};
 
 const MEMBERS: u64 = 3;
@@ -135,10 +134,9 @@ impl Storm {
         storm.advance(Duration::from_secs(3));
         for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
             let (request, session) = (storm.number(), SessionId(id));
-            let (path, mode) = ("/n".into(), WatchMode::Persistent);
-            let (watch, from, data) = (WatchId(id), None, false);
-            let watch = ClientRequest::Watch { request, session, watch, path, mode, from, data };
-            storm.ask(id, watch);
+            let (watch, path, recursive) = (WatchId(id), "/n".into(), false);
+            let query = Query::Watch { watch, path, recursive, from: None, data: false };
+            storm.ask(id, ClientRequest::Query { request, session, query });
         }
         storm.advance(Duration::from_secs(1));
         let leader = storm.cluster.leader().expect("nothing has happened yet");
@@ -298,10 +296,10 @@ impl Storm {
             6..=8 => {
                 let request = self.number();
                 self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Get);
-                let (read, watch) = (Read::Get { path: "/n".to_owned() }, WatchId(request.0));
+                let (read, watch) = (Read::Get { path: "/n".into() }, WatchId(request.0));
                 self.seats.get_mut(&id).unwrap().once.insert(watch);
-                let watch = Some((watch, "/n".into()));
-                self.ask(id, ClientRequest::Read { request, session, read, watch });
+                let query = Query::Read { read, watch: Some(watch) };
+                self.ask(id, ClientRequest::Query { request, session, query });
             }
             9 | 10 => {
                 self.cut.insert((id, member));

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Reply};
-use crate::node::io::{Answer, Effects, Holding, Read, RequestId, Time, WatchId};
-use crate::node::replica::watches::WatchKind;
-use crate::node::sessions::queue::Viewer;
-use crate::node::sessions::read_index::Ticket;
+use crate::node::io::{Effects, Holding, RequestId, Time};
+use crate::node::query::Answer;
+use crate::node::sessions::queue::{Queue, Viewer};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::session::SessionState;
-use crate::types::watch::WatcherType;
 use crate::types::znode::{SessionId, Zxid};
 
 #[derive(Debug)]
@@ -43,7 +41,7 @@ pub(crate) struct LocalSession {
     pub(super) moved_at: Time,
     pub(super) patience: Duration,
     pub(super) writes: VecDeque<PendingWrite>,
-    pub(super) waits: VecDeque<Wait>,
+    pub(super) waits: Queue<RequestId>,
     pub(super) closing: bool,
     /// As whom it is known, until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
@@ -77,67 +75,6 @@ impl PendingWrite {
         if let Some(error) = self.command.unsupported(version) {
             self.command = Command::Multi(Vec::new());
             self.refused = Some(error);
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Wait {
-    pub(super) after: u64,
-    pub(super) request: RequestId,
-    pub(super) what: WaitFor,
-}
-
-#[derive(Debug)]
-pub(super) enum WaitFor {
-    Read {
-        read: Read,
-        watch: Option<(WatchId, Arc<str>)>,
-    },
-    Watch {
-        new: NewWatch,
-        /// It begins after a zxid that this replica had not reached when it was asked for.
-        round: Option<Confirming>,
-    },
-    RemoveWatches {
-        path: String,
-        which: WatcherType,
-    },
-    Sync(Confirming),
-    /// The end of a session that is being closed already.
-    Close,
-}
-
-/// A persistent or recursive watch that is to be set.
-#[derive(Debug)]
-pub(crate) struct NewWatch {
-    pub(crate) id: WatchId,
-    pub(crate) path: Arc<str>,
-    pub(crate) kind: WatchKind,
-    /// The zxid after which it begins; `None`: now.
-    pub(crate) from: Option<Zxid>,
-    /// Whether its events bring the znode.
-    pub(crate) data: bool,
-}
-
-/// What waits for a round, and then for this replica to reach the index at which it was confirmed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Confirming {
-    pub(super) ticket: Ticket,
-    pub(super) index: Option<u64>,
-}
-
-impl Confirming {
-    pub(super) fn is_reached(&self, applied_index: u64) -> bool {
-        self.index.is_some_and(|index| applied_index >= index)
-    }
-}
-
-impl WaitFor {
-    pub(super) fn round(&mut self) -> Option<&mut Confirming> {
-        match self {
-            WaitFor::Sync(round) | WaitFor::Watch { round: Some(round), .. } => Some(round),
-            _ => None,
         }
     }
 }

@@ -21,13 +21,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::holder::NewWatch;
-use self::holder::{LocalSession, Opening, PendingWrite, Wait, WaitFor};
+use self::holder::{LocalSession, Opening, PendingWrite};
+use self::queue::{Queue, Turn};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, Request, TIMEOUT_KEPT};
-use crate::node::io::{Answer, Effects, RequestId, Time, Write};
+use crate::node::io::{Effects, RequestId, Time, Write};
 use crate::node::leader::admission;
 use crate::node::negotiated;
+use crate::node::query::Answer;
 use crate::node::sessions::read_index::Ticket;
 use crate::node::versions::Gate;
 use crate::planted::{Bug, planted};
@@ -142,7 +143,7 @@ impl LocalSessions {
                 moved_at: Time::ZERO,
                 patience: self.patience,
                 writes: VecDeque::new(),
-                waits: VecDeque::new(),
+                waits: Queue::default(),
                 closing: false,
                 ids: Arc::default(),
                 introduce: Vec::new(),
@@ -216,7 +217,7 @@ impl LocalSessions {
             && closes
             && held.closing
         {
-            held.waits.push_back(Wait { after: held.issued, request, what: WaitFor::Close });
+            held.waits.push(request, held.issued, Turn::Close, None);
             self.waits += 1;
             self.ready.insert(session);
             return;
@@ -585,7 +586,7 @@ impl LocalSessions {
                 .into_iter()
                 .map(|opening| opening.request)
                 .chain(held.writes.into_iter().map(|write| write.request))
-                .chain(held.waits.into_iter().map(|wait| wait.request));
+                .chain(held.waits.askers().copied());
             effects.replies.extend(requests.map(|request| (request, Err(error.clone()))));
         }
         self.waits = 0;

@@ -1,26 +1,27 @@
-//! Reads, watches and syncs that wait for their turn: a session's calls take effect in the order in
-//! which they were made.
+//! The queue in which a session's queries take their turn, and how a replica answers them: those of its
+//! own users and those of clients alike. Only the one who is answered differs.
 //!
-//! A watch from a zxid that this replica has not reached waits until it has. So that a zxid which
-//! nobody has reached is told from one that is on its way, it asks for a round as a sync does: what
-//! was written anywhere before it was asked for is here once the replica has reached the round's
-//! index.
+//! A query is answered behind the writes of its session that were made before it. A sync waits for a
+//! ReadIndex request that was made after it, and then for this replica to reach the confirmed index. So
+//! does a watch from a zxid that this replica has not reached: once it has reached the index, it has
+//! everything that was written before the query was made, and a zxid that it still does not know is one
+//! that nobody has reached.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::machine::command::Reply;
 use crate::machine::{CONFIG, Machine, Tree, Znode};
-use crate::node::io::{Answer, Effects, Read, RequestId, WatchId};
+use crate::node::io::{Effects, RequestId};
+use crate::node::query::{Answer, Query, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::history::History;
-use crate::node::replica::watches::{Fired, WatchKind, WatchTable};
+use crate::node::replica::watches::{Fired, WatchTable};
 use crate::node::sessions::LocalSessions;
-use crate::node::sessions::holder::{Confirming, NewWatch, Wait, WaitFor};
 use crate::node::sessions::read_index::Ticket;
 use crate::planted::{Bug, planted};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
-use crate::types::watch::WatcherType;
 use crate::types::znode::{SessionId, Zxid};
 
 /// How much is read of a tree for somebody else, at most.
@@ -28,90 +29,261 @@ pub(crate) const BELOW_BYTES_MAX: usize = 8 << 20;
 /// What a znode takes besides its path and its data, about.
 const ZNODE_BYTES: usize = 64;
 
-impl LocalSessions {
-    pub(crate) fn read(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        read: Read,
-        watch: Option<(WatchId, Arc<str>)>,
-        effects: &mut Effects,
-    ) {
-        self.wait(request, session, WaitFor::Read { read, watch }, effects);
+/// The queries of one session that wait for their turn. `T` says who is answered.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    waits: VecDeque<Wait<T>>,
+}
+
+#[derive(Debug)]
+struct Wait<T> {
+    asker: T,
+    /// The last write of the session that was made before.
+    after: u64,
+    turn: Turn,
+    confirming: Option<Confirming>,
+}
+
+/// What is done when its turn has come.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    Query(Query),
+    /// The session is being closed already, and that is the answer to closing it again.
+    Close,
+}
+
+/// The ReadIndex request that a query waits for.
+#[derive(Clone, Copy, Debug)]
+struct Confirming {
+    number: u64,
+    /// Where it was confirmed.
+    index: Option<u64>,
+}
+
+/// How far the replica has got, for one session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// The last write of the session that is done.
+    pub(crate) done: u64,
+    /// The last entry of the log that is applied, and the zxid that goes with it.
+    pub(crate) applied: u64,
+    pub(crate) zxid: Zxid,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue { waits: VecDeque::new() }
+    }
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn push(&mut self, asker: T, after: u64, turn: Turn, confirming: Option<u64>) {
+        let confirming = confirming.map(|number| Confirming { number, index: None });
+        self.waits.push_back(Wait { asker, after, turn, confirming });
     }
 
-    /// Queues a watch. If it begins after what this replica has applied, says which ticket a round
-    /// must carry for it.
-    pub(crate) fn watch(
+    pub(crate) fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+    }
+
+    /// ReadIndex requests of these numbers are confirmed at this index.
+    pub(crate) fn confirmed(&mut self, is_one: impl Fn(u64) -> bool, index: u64) {
+        let confirming = self.waits.iter_mut().filter_map(|wait| wait.confirming.as_mut());
+        for confirming in confirming.filter(|confirming| is_one(confirming.number)) {
+            confirming.index.get_or_insert(index);
+        }
+    }
+
+    /// The first query, if its turn has come.
+    pub(crate) fn next_due(&mut self, progress: Progress) -> Option<(T, Turn)> {
+        if !self.waits.front()?.is_due(progress) {
+            return None;
+        }
+        let first = self.waits.pop_front()?;
+        Some((first.asker, first.turn))
+    }
+
+    /// Whether the first query waits for this replica to catch up with the log.
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.waits.front().is_some_and(|first| match first.turn {
+            Turn::Query(Query::Sync) => first.confirming.is_some_and(|it| it.index.is_some()),
+            Turn::Query(Query::Watch { .. }) => first.confirming.is_some(),
+            _ => false,
+        })
+    }
+
+    /// All who wait, with the numbers of the ReadIndex requests that they wait for.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (T, Turn, Option<u64>)> + '_ {
+        self.waits
+            .drain(..)
+            .map(|wait| (wait.asker, wait.turn, wait.confirming.map(|it| it.number)))
+    }
+
+    pub(crate) fn askers(&self) -> impl Iterator<Item = &T> {
+        self.waits.iter().map(|wait| &wait.asker)
+    }
+}
+
+impl<T> Wait<T> {
+    fn is_due(&self, progress: Progress) -> bool {
+        let index = self.confirming.and_then(|confirming| confirming.index);
+        let reached = index.is_some_and(|index| progress.applied >= index);
+        progress.done >= self.after
+            && match &self.turn {
+                Turn::Query(Query::Sync) => {
+                    reached || (planted(Bug::SyncWithoutCatchingUp) && index.is_some())
+                }
+                Turn::Query(Query::Watch { from: Some(from), .. }) => {
+                    *from <= progress.zxid || reached || planted(Bug::WatchBeforeItsZxid)
+                }
+                _ => true,
+            }
+    }
+}
+
+/// Where queries are answered from.
+pub(crate) struct Answering<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) tree: &'a Tree,
+    pub(crate) watches: &'a mut WatchTable,
+    pub(crate) history: &'a History,
+    pub(crate) fired: &'a mut Fired,
+    /// Whether the session is a client's.
+    pub(crate) of_client: bool,
+}
+
+impl Answering<'_> {
+    pub(crate) fn answer(&mut self, query: Query, viewer: Viewer<'_>) -> Result<Answer, Error> {
+        match query {
+            Query::Read { .. } => self.read(&query, viewer),
+            Query::Watch { .. } => self.watch(query, viewer).map(|()| Answer::Watching),
+            Query::RemoveWatches { path, which } => {
+                let (session, zxid, of_client) = (viewer.session, self.tree.zxid(), self.of_client);
+                let watches = &mut *self.watches;
+                if watches.remove_watches(session, &path, which, of_client, zxid, self.fired) {
+                    Ok(Answer::Reply(Reply::Done))
+                } else {
+                    Err(Error::NoWatch { path })
+                }
+            }
+            Query::Sync => Ok(Answer::Synced(self.tree.zxid())),
+        }
+    }
+
+    fn watch(&mut self, query: Query, viewer: Viewer<'_>) -> Result<(), Error> {
+        let Some((id, path, kind)) = query.watch() else { return Ok(()) };
+        let Query::Watch { from, data, .. } = query else { return Ok(()) };
+        let (path, applied, session) = (Arc::clone(path), self.tree.zxid(), viewer.session);
+        let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
+        else {
+            self.watches.add(id, path, kind, session);
+            if data {
+                self.watches.bring_data(id);
+            }
+            return Ok(());
+        };
+        if zxid > applied {
+            return Err(Error::FutureZxid { path: (*path).to_owned(), zxid, last: applied });
+        }
+        match self.history.after(zxid) {
+            Ok(past) => {
+                let may_read = |acl: Option<&AccessList>| viewer.may(acl, Permissions::READ);
+                self.watches.add_with_past((id, path, kind), session, past, may_read, self.fired);
+                Ok(())
+            }
+            Err(oldest) => Err(Error::TooOld { path: (*path).to_owned(), zxid, oldest }),
+        }
+    }
+
+    fn read(&mut self, query: &Query, viewer: Viewer<'_>) -> Result<Answer, Error> {
+        let Query::Read { read, .. } = query else { return Ok(Answer::Watching) };
+        let answer = self.answer_read(read, viewer)?;
+        if let Some((id, path, kind)) = query.watch() {
+            self.watches.add(id, Arc::clone(path), kind, viewer.session);
+        }
+        Ok(answer)
+    }
+
+    fn answer_read(&self, read: &Read, viewer: Viewer<'_>) -> Result<Answer, Error> {
+        let (tree, session) = (self.tree, viewer.session);
+        // What the session may not read is refused; what is missing is `None`.
+        let permitted = |path: &str, wanted: Permissions| {
+            let znode = tree.get(path);
+            let acl = znode.and_then(|znode| Some(&**znode.acl()?));
+            if viewer.may(acl, wanted) {
+                Ok(znode)
+            } else {
+                Err(Error::NoAuth { path: path.to_owned(), permission: wanted })
+            }
+        };
+        let readable = |path: &str| permitted(path, Permissions::READ);
+        let missing = |path: &str| Error::NoNode { path: path.to_owned() };
+        Ok(match read {
+            Read::Get { path } => {
+                let znode = match planted(Bug::ReadUnchecked) {
+                    true => tree.get(path),
+                    false => readable(path)?,
+                };
+                let znode = znode.ok_or_else(|| missing(path))?;
+                Answer::Data(znode.data().clone(), znode.stat())
+            }
+            Read::Exists { path } => Answer::Exists(readable(path)?.map(Znode::stat)),
+            Read::Children { path } => {
+                let znode = readable(path)?.ok_or_else(|| missing(path))?;
+                Answer::Children(znode.children().map(str::to_owned).collect())
+            }
+            Read::Acl { path } => {
+                let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
+                let znode = znode.ok_or_else(|| missing(path))?;
+                let acl = znode.acl().map(|acl| &**acl);
+                Answer::Acl(acl::shown(acl, &**path == CONFIG, viewer.ids), znode.stat())
+            }
+            Read::Ids => Answer::Ids((**viewer.ids).clone()),
+            Read::Ephemerals => {
+                let paths = self.machine.session(session).map(|record| record.ephemerals.iter());
+                let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());
+                let forgotten = usize::from(planted(Bug::EphemeralForgotten));
+                Answer::Children(paths.skip(forgotten).collect())
+            }
+            Read::Tree => Answer::Tree(tree.clone()),
+            Read::Below { path } => read_below(tree, path, viewer)?,
+        })
+    }
+}
+
+impl LocalSessions {
+    /// Queues a query. If a ReadIndex request must be made for it, returns the ticket that this must
+    /// carry. `applied` is the last zxid that this replica has.
+    pub(crate) fn query(
         &mut self,
         request: RequestId,
         session: SessionId,
-        new: NewWatch,
+        query: Query,
         applied: Zxid,
         effects: &mut Effects,
     ) -> Option<Ticket> {
-        if new.from.is_none_or(|zxid| zxid <= applied) {
-            self.wait(request, session, WaitFor::Watch { new, round: None }, effects);
-            return None;
-        }
-        let watch = |round| WaitFor::Watch { new, round: Some(round) };
-        self.wait_for_round(request, session, watch, effects)
-    }
-
-    pub(crate) fn remove_watches(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        path: String,
-        which: WatcherType,
-        effects: &mut Effects,
-    ) {
-        self.wait(request, session, WaitFor::RemoveWatches { path, which }, effects);
-    }
-
-    /// Queues a sync and says which ticket a round must carry for it.
-    pub(crate) fn sync(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        effects: &mut Effects,
-    ) -> Option<Ticket> {
-        self.wait_for_round(request, session, WaitFor::Sync, effects)
-    }
-
-    fn wait_for_round(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        what: impl FnOnce(Confirming) -> WaitFor,
-        effects: &mut Effects,
-    ) -> Option<Ticket> {
-        let ticket = self.next_ticket;
-        if !self.wait(request, session, what(Confirming { ticket, index: None }), effects) {
-            return None;
-        }
-        self.next_ticket += 1;
-        self.tickets.insert(ticket, session);
-        Some(ticket)
-    }
-
-    fn wait(
-        &mut self,
-        request: RequestId,
-        session: SessionId,
-        what: WaitFor,
-        effects: &mut Effects,
-    ) -> bool {
-        let Some(held) = self.taking(request, session, effects) else {
-            return false;
+        let confirms = match &query {
+            Query::Sync => true,
+            Query::Watch { from, .. } => from.is_some_and(|zxid| zxid > applied),
+            _ => false,
         };
-        held.waits.push_back(Wait { after: held.issued, request, what });
+        let ticket = confirms.then_some(self.next_ticket);
+        let held = self.taking(request, session, effects)?;
+        held.waits.push(request, held.issued, Turn::Query(query), ticket);
         self.waits += 1;
         self.ready.insert(session);
-        true
+        if let Some(ticket) = ticket {
+            self.next_ticket += 1;
+            self.tickets.insert(ticket, session);
+        }
+        ticket
     }
 
-    /// Whether any read, watch or sync waits for its turn.
+    /// Whether any query waits for its turn.
     pub(crate) fn has_waits(&self) -> bool {
         self.waits > 0
     }
@@ -122,34 +294,27 @@ impl LocalSessions {
         };
         let error = held.over();
         self.waits -= held.waits.len();
-        for mut wait in held.waits.drain(..) {
-            if let Some(round) = wait.what.round() {
-                self.tickets.remove(&round.ticket);
+        for (request, turn, ticket) in held.waits.drain() {
+            if let Some(ticket) = ticket {
+                self.tickets.remove(&ticket);
             }
-            let answer = match wait.what {
-                WaitFor::Close => Ok(Answer::Reply(Reply::Done)),
-                _ => Err(error.clone()),
+            let answer = match turn {
+                Turn::Close => Ok(Answer::Reply(Reply::Done)),
+                Turn::Query(_) => Err(error.clone()),
             };
-            effects.replies.push((wait.request, answer));
+            effects.replies.push((request, answer));
         }
     }
 
-    /// A round carried this sync and was confirmed at this index.
+    /// The ReadIndex request that carried this ticket was confirmed at this index.
     pub(crate) fn synced(&mut self, ticket: Ticket, at: u64) {
         let Some(session) = self.tickets.remove(&ticket) else {
             return;
         };
-        let Some(held) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        for wait in &mut held.waits {
-            if let Some(round) = wait.what.round()
-                && round.ticket == ticket
-            {
-                round.index = Some(at);
-            }
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.waits.confirmed(|number| number == ticket, at);
+            self.ready.insert(session);
         }
-        self.ready.insert(session);
     }
 
     /// The replica has moved on: syncs, and watches from a zxid, may be answerable.
@@ -157,74 +322,39 @@ impl LocalSessions {
         self.ready.append(&mut self.catching_up);
     }
 
-    /// Answers the waits whose turn has come.
+    /// Answers the queries whose turn has come.
     pub(crate) fn answer_waits(
         &mut self,
         machine: &Machine,
-        applied_index: u64,
+        applied: u64,
         watches: &mut WatchTable,
         history: &History,
         effects: &mut Effects,
     ) {
         let mut fired = Fired::default();
-        let tree = machine.tree();
+        let (tree, of_client) = (machine.tree(), false);
+        let (tree, fired_ref) = (&tree, &mut fired);
+        let mut answering =
+            Answering { machine, tree, watches, history, fired: fired_ref, of_client };
         for session in std::mem::take(&mut self.ready) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;
             };
-            while let Some(wait) = held.waits.front() {
-                let due = held.opening.is_none()
-                    && (held.applied >= wait.after || planted(Bug::ReadBeforeOwnWrites))
-                    && match &wait.what {
-                        WaitFor::Sync(round) => {
-                            let careless = planted(Bug::SyncWithoutCatchingUp);
-                            round.is_reached(applied_index) || (careless && round.index.is_some())
-                        }
-                        WaitFor::Watch { new, round: Some(round) } => {
-                            let caught_up = new.from.is_none_or(|zxid| zxid <= tree.zxid());
-                            caught_up
-                                || round.is_reached(applied_index)
-                                || planted(Bug::WatchBeforeItsZxid)
-                        }
-                        _ => true,
-                    };
-                if !due {
-                    match wait.what {
-                        WaitFor::Sync(Confirming { index: Some(_), .. })
-                        | WaitFor::Watch { round: Some(_), .. } => {
-                            self.catching_up.insert(session);
-                        }
-                        _ => {}
-                    }
-                    break;
-                }
-                let Some(wait) = held.waits.pop_front() else {
-                    break;
-                };
+            if held.opening.is_some() {
+                continue;
+            }
+            let done = if planted(Bug::ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
+            let progress = Progress { done, applied, zxid: tree.zxid() };
+            while let Some((request, turn)) = held.waits.next_due(progress) {
                 self.waits -= 1;
-                let answer = match wait.what {
-                    WaitFor::Sync(_) => Ok(Answer::Synced(tree.zxid())),
-                    WaitFor::Close => Ok(Answer::Reply(Reply::Done)),
-                    WaitFor::Watch { new, round } => {
-                        if let Some(round) = round {
-                            self.tickets.remove(&round.ticket);
-                        }
-                        set_watch(new, held.viewer(), tree.zxid(), watches, history, &mut fired)
-                            .map(|()| Answer::Watching)
-                    }
-                    WaitFor::RemoveWatches { path, which } => {
-                        let zxid = tree.zxid();
-                        if watches.remove_watches(session, &path, which, false, zxid, &mut fired) {
-                            Ok(Answer::Reply(Reply::Done))
-                        } else {
-                            Err(Error::NoWatch { path })
-                        }
-                    }
-                    WaitFor::Read { read, watch } => {
-                        answer_read(&read, watch, held.viewer(), &tree, machine, watches)
-                    }
+                let answer = match turn {
+                    Turn::Close => Ok(Answer::Reply(Reply::Done)),
+                    Turn::Query(query) => answering.answer(query, held.viewer()),
                 };
-                effects.replies.push((wait.request, answer));
+                effects.replies.push((request, answer));
+            }
+            if held.waits.is_catching_up() {
+                self.catching_up.insert(session);
             }
         }
         // Behind the events of all that was applied by now.
@@ -246,98 +376,6 @@ impl Viewer<'_> {
     }
 }
 
-pub(crate) fn set_watch(
-    new: NewWatch,
-    held: Viewer<'_>,
-    applied: Zxid,
-    watches: &mut WatchTable,
-    history: &History,
-    fired: &mut Fired,
-) -> Result<(), Error> {
-    let NewWatch { id, path, kind, from, data } = new;
-    let session = held.session;
-    let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
-    else {
-        watches.add(id, path, kind, session);
-        if data {
-            watches.bring_data(id);
-        }
-        return Ok(());
-    };
-    if zxid > applied {
-        return Err(Error::FutureZxid { path: (*path).to_owned(), zxid, last: applied });
-    }
-    match history.after(zxid) {
-        Ok(past) => {
-            let may_read = |acl: Option<&AccessList>| held.may(acl, Permissions::READ);
-            watches.add_with_past((id, path, kind), session, past, may_read, fired);
-            Ok(())
-        }
-        Err(oldest) => Err(Error::TooOld { path: (*path).to_owned(), zxid, oldest }),
-    }
-}
-
-pub(crate) fn answer_read(
-    read: &Read,
-    watch: Option<(WatchId, Arc<str>)>,
-    held: Viewer<'_>,
-    tree: &Tree,
-    machine: &Machine,
-    watches: &mut WatchTable,
-) -> Result<Answer, Error> {
-    let session = held.session;
-    // What the session may not read is refused; what is missing is `None`.
-    let permitted = |path: &str, wanted: Permissions| {
-        let znode = tree.get(path);
-        let acl = znode.and_then(|znode| Some(&**znode.acl()?));
-        if held.may(acl, wanted) {
-            Ok(znode)
-        } else {
-            Err(Error::NoAuth { path: path.to_owned(), permission: wanted })
-        }
-    };
-    let readable = |path: &str| permitted(path, Permissions::READ);
-    let missing = |path: &str| Error::NoNode { path: path.to_owned() };
-    let (answer, kind) = match read {
-        Read::Get { path } if planted(Bug::ReadUnchecked) => {
-            let znode = tree.get(path).ok_or_else(|| missing(path))?;
-            (Answer::Data(znode.data().clone(), znode.stat()), WatchKind::Data)
-        }
-        Read::Get { path } => {
-            let znode = readable(path)?.ok_or_else(|| missing(path))?;
-            (Answer::Data(znode.data().clone(), znode.stat()), WatchKind::Data)
-        }
-        Read::Exists { path } => {
-            (Answer::Exists(readable(path)?.map(Znode::stat)), WatchKind::Data)
-        }
-        Read::Children { path } => {
-            let znode = readable(path)?.ok_or_else(|| missing(path))?;
-            let children = znode.children().map(str::to_owned).collect();
-            (Answer::Children(children), WatchKind::Children)
-        }
-        Read::Acl { path } => {
-            let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
-            let znode = znode.ok_or_else(|| missing(path))?;
-            let acl = znode.acl().map(|acl| &**acl);
-            let acl = acl::shown(acl, path == CONFIG, held.ids);
-            return Ok(Answer::Acl(acl, znode.stat()));
-        }
-        Read::Ids => return Ok(Answer::Ids((**held.ids).clone())),
-        Read::Ephemerals => {
-            let paths = machine.session(session).map(|record| record.ephemerals.iter());
-            let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());
-            let forgotten = usize::from(planted(Bug::EphemeralForgotten));
-            return Ok(Answer::Children(paths.skip(forgotten).collect()));
-        }
-        Read::Tree => return Ok(Answer::Tree(tree.clone())),
-        Read::Below { path } => return read_below(tree, path, held),
-    };
-    if let Some((id, path)) = watch {
-        watches.add(id, path, kind, session);
-    }
-    Ok(answer)
-}
-
 /// A znode and all below it, with the content of what may be read.
 fn read_below(tree: &Tree, path: &str, held: Viewer<'_>) -> Result<Answer, Error> {
     let (mut znodes, mut size) = (Vec::new(), 0);
@@ -348,8 +386,8 @@ fn read_below(tree: &Tree, path: &str, held: Viewer<'_>) -> Result<Answer, Error
             return Err(Error::TooLarge { path: path.to_owned(), size, limit });
         }
         let readable = held.may(znode.acl().map(|acl| &**acl), Permissions::READ);
-        let content = readable.then(|| (Arc::clone(znode.data()), znode.stat()));
-        znodes.push((at.to_owned(), content));
+        let content = || ZnodeContent { data: Arc::clone(znode.data()), stat: znode.stat() };
+        znodes.push(ZnodeRead { path: at.to_owned(), content: readable.then(content) });
     }
     Ok(Answer::Below(tree.zxid(), znodes))
 }

@@ -9,8 +9,7 @@ use crate::machine::command::{
 use crate::node::io::{ClientRequest, Effects, RequestId, Write};
 use crate::node::leader::admission;
 use crate::node::message::PeerMessage;
-use crate::node::replica::watches::{Fired, WatchKind};
-use crate::node::sessions::NewWatch;
+use crate::node::replica::watches::Fired;
 use crate::node::versions::Gate;
 use crate::node::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, negotiated, sessions};
 use crate::planted::{Bug, planted, strikes};
@@ -19,7 +18,6 @@ use crate::types::error::Error;
 use crate::types::quota;
 use crate::types::quota::Usage;
 use crate::types::session::SessionState;
-use crate::types::watch::WatchMode;
 use crate::types::znode::SessionId;
 
 impl Node {
@@ -45,21 +43,11 @@ impl Node {
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
             }
-            ClientRequest::Read { request, session, read, watch } => {
-                self.local.read(request, session, read, watch, effects);
-            }
-            ClientRequest::Watch { request, session, watch: id, path, mode, from, data } => {
-                let kind = match mode {
-                    WatchMode::Persistent => WatchKind::Persistent,
-                    WatchMode::PersistentRecursive => WatchKind::Recursive,
-                };
-                let (new, zxid) = (NewWatch { id, path, kind, from, data }, self.machine.zxid());
-                if let Some(ticket) = self.local.watch(request, session, new, zxid, effects) {
+            ClientRequest::Query { request, session, query } => {
+                let zxid = self.machine.zxid();
+                if let Some(ticket) = self.local.query(request, session, query, zxid, effects) {
                     self.rounds.wait(ticket);
                 }
-            }
-            ClientRequest::RemoveWatches { request, session, path, which } => {
-                self.local.remove_watches(request, session, path, which, effects);
             }
             ClientRequest::Abandon { session, .. } if planted(Bug::DetachCloses) => {
                 self.local.write(RequestId(0), session, Write::Close, effects);
@@ -70,11 +58,6 @@ impl Node {
                 effects.ended.extend(self.replica.watches.end_session(session));
             }
             ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
-            ClientRequest::Sync { request, session } => {
-                if let Some(ticket) = self.local.sync(request, session, effects) {
-                    self.rounds.wait(ticket);
-                }
-            }
         }
     }
 
@@ -350,10 +333,7 @@ pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, rea
         ClientRequest::Open { request, .. }
         | ClientRequest::Resume { request, .. }
         | ClientRequest::Write { request, .. }
-        | ClientRequest::Read { request, .. }
-        | ClientRequest::Watch { request, .. }
-        | ClientRequest::RemoveWatches { request, .. }
-        | ClientRequest::Sync { request, .. } => request,
+        | ClientRequest::Query { request, .. } => request,
         ClientRequest::Introduce { .. }
         | ClientRequest::Abandon { .. }
         | ClientRequest::Unwatch { .. } => return,

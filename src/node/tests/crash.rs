@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::machine::command::{Op, Reply};
-use crate::node::io::{Answer, RequestId, Write};
+use crate::node::io::{RequestId, Write};
+use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, Crash, HEARTBEAT};
 use crate::types::membership::NodeId;
 use crate::types::znode::CreateMode;

@@ -8,9 +8,10 @@ use crate::machine::command::{Batch, Op, Reply};
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::io::{
-    Answer, ClientRequest, DiskOp, Effects, Input, Now, Read, RequestId, Time, WatchId, Write,
+    ClientRequest, DiskOp, Effects, Input, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::query::{Answer, Query, Read};
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogEntry, SnapshotMeta};
 use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
 use crate::types::error::Error;
@@ -622,16 +623,15 @@ impl Cluster {
         from: Option<Zxid>,
     ) -> Result<Answer, Error> {
         let (watch, path) = (WatchId(watch), path.into());
-        let data = false;
-        let watch =
-            |request| ClientRequest::Watch { request, session, watch, path, mode, from, data };
-        let request = self.ask(id, watch);
+        let recursive = mode == WatchMode::PersistentRecursive;
+        let query = Query::Watch { watch, path, recursive, from, data: false };
+        let request = self.ask(id, |request| ClientRequest::Query { request, session, query });
         self.answer(request)
     }
 
     pub(crate) fn read(&mut self, id: NodeId, session: SessionId, path: &str) -> RequestId {
-        let read = Read::Get { path: path.to_owned() };
-        self.ask(id, |request| ClientRequest::Read { request, session, read, watch: None })
+        let query = Query::Read { read: Read::Get { path: path.into() }, watch: None };
+        self.ask(id, |request| ClientRequest::Query { request, session, query })
     }
 
     /// What the replica at `id` has at `path`.

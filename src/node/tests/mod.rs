@@ -20,8 +20,9 @@ pub(crate) mod version;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::io::{Answer, ClientRequest, RequestId, WatchId, Write};
 use crate::machine::command::{Op, Reply};
+use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::query::{Answer, Query};
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -196,7 +197,11 @@ fn a_sync_sees_all_completed_writes() {
     for n in 0..20 {
         let set = cluster.set(leader, writer_session, "/a", &n.to_string());
         cluster.answer(set).unwrap();
-        let sync = cluster.ask(reader, |request| ClientRequest::Sync { request, session });
+        let sync = cluster.ask(reader, |request| ClientRequest::Query {
+            request,
+            session,
+            query: Query::Sync,
+        });
         let read = cluster.read(reader, session, "/a");
         assert!(matches!(cluster.answer(sync), Ok(Answer::Synced(_))));
         match cluster.answer(read).unwrap() {
@@ -212,7 +217,11 @@ fn a_sync_without_a_quorum_waits_and_is_answered_after_it_is_back() {
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, Duration::from_secs(40));
     cluster.isolate(leader);
-    let sync = cluster.ask(leader, |request| ClientRequest::Sync { request, session });
+    let sync = cluster.ask(leader, |request| ClientRequest::Query {
+        request,
+        session,
+        query: Query::Sync,
+    });
     cluster.advance(Duration::from_secs(5));
     assert!(!cluster.replies.contains_key(&sync));
     cluster.heal();

@@ -21,7 +21,8 @@ use proptest::test_runner::{
 use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::{Change, ChangeKind, Command, Op, Reply, Request};
 use crate::machine::model::Model;
-use crate::node::io::{Answer, ClientRequest, Read, RequestId, WatchId, Write};
+use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::query::{Answer, Query, Read};
 use crate::node::tests::harness::{Cluster, TICK};
 use crate::planted::{Bug, plant};
 use crate::types::error::Error;
@@ -394,29 +395,20 @@ impl World {
         }
         let expected = self.read(session, &call, watch);
         let request = self.cluster.ask(NODE, |request| {
-            let watch_if = |watches: bool, path: &str| watches.then(|| (watch, path.into()));
-            let (watch, read) = match call {
-                Call::Get(path, watches) => (watch_if(watches, &path), Read::Get { path }),
-                Call::Exists(path, watches) => (watch_if(watches, &path), Read::Exists { path }),
+            let read = |read, watches: bool| Query::Read { read, watch: watches.then_some(watch) };
+            let query = match call {
+                Call::Get(path, watches) => read(Read::Get { path: path.into() }, watches),
+                Call::Exists(path, watches) => read(Read::Exists { path: path.into() }, watches),
                 Call::Children(path, watches) => {
-                    (watch_if(watches, &path), Read::Children { path })
+                    read(Read::Children { path: path.into() }, watches)
                 }
                 Call::Watch(path, mode) => {
-                    let (path, from) = (path.into(), None);
-                    let data = false;
-                    return ClientRequest::Watch {
-                        request,
-                        session,
-                        watch,
-                        path,
-                        mode,
-                        from,
-                        data,
-                    };
+                    let recursive = mode == WatchMode::PersistentRecursive;
+                    Query::Watch { watch, path: path.into(), recursive, from: None, data: false }
                 }
-                _ => (None, Read::Ephemerals),
+                _ => read(Read::Ephemerals, false),
             };
-            ClientRequest::Read { request, session, read, watch }
+            ClientRequest::Query { request, session, query }
         });
         self.expected.push((request, expected));
     }

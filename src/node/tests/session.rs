@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::machine::command::Op;
 use crate::machine::snapshot::ChunkWriter;
-use crate::node::io::{Answer, ClientRequest, Time, Write};
+use crate::node::io::{ClientRequest, Time, Write};
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::query::Answer;
 use crate::node::raft::ready;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::error::Error;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::machine::command::Op;
-use crate::node::io::{Answer, RequestId, Write};
+use crate::node::io::{RequestId, Write};
+use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::node::versions::PATIENCE_TICKS;
 use crate::types::acl::Acl;

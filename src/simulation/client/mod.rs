@@ -20,7 +20,7 @@ use crate::api::coordinator::Coordinator;
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::machine::command::Reply;
-use crate::node::io::Answer;
+use crate::node::query::Answer;
 use crate::runtime::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::types::acl::{Acl, Id};

@@ -23,8 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Outcome, Reply};
-use crate::node::client_message::{Ask, Call, News};
+use crate::node::client_message::{Ask, News};
 use crate::node::io::{Availability, Time, WatchId};
+use crate::node::sessions::queue::Queue;
 use crate::planted::{Bug, planted};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -115,17 +116,15 @@ struct GuestSession {
     /// It has been this holder's, as this replica has seen.
     opened: bool,
     ids: Arc<Vec<Id>>,
-    waits: VecDeque<Waiting>,
+    waits: Queue<Asker>,
 }
 
-/// A request that waits for its turn.
-#[derive(Debug)]
-struct Waiting {
-    call: Call,
-    ask: Ask,
+/// Who is answered.
+#[derive(Clone, Copy, Debug)]
+struct Asker {
+    request: u64,
+    /// What its query takes.
     size: usize,
-    /// Where the round was confirmed that it waits for.
-    index: Option<u64>,
 }
 
 impl Guest {
@@ -277,7 +276,7 @@ impl Guests {
         self.waiting.remove(&(session, holder));
         if let Some(guest) = self.guests.get_mut(&held.guest) {
             guest.sessions.remove(&(session, holder));
-            let freed: usize = held.waits.iter().map(|wait| wait.size).sum();
+            let freed: usize = held.waits.askers().map(|asker| asker.size).sum();
             guest.queued_bytes -= freed;
         }
     }
@@ -291,7 +290,7 @@ impl Guests {
             guest: from,
             opened: false,
             ids: Arc::default(),
-            waits: VecDeque::new(),
+            waits: Queue::default(),
         });
         held.guest = from;
         held

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use crate::machine::command::{Reply, Request, SessionChange};
-use crate::node::client_message::{Ask, Call, Claim, EventOf, HeldWatch, News, Told};
+use crate::node::client_message::{Ask, Claim, EventOf, HeldWatch, News, Told};
 use crate::node::io::WatchId;
 use crate::node::leader::admission;
 use crate::node::message::PeerMessage;
+use crate::node::query::{Answer, Query};
+use crate::node::replica::Replica;
 use crate::node::replica::server::{
-    BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, PAST_BYTES_MAX, PAST_CHANGES_MAX, TELL_BYTES,
-    Waiting, keeps_place, may_write, silence,
+    Asker, BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, PAST_BYTES_MAX, PAST_CHANGES_MAX,
+    TELL_BYTES, keeps_place, may_write, silence,
 };
-use crate::node::replica::watches::{Fired, Missed, WatchKind};
-use crate::node::sessions::NewWatch;
-use crate::node::sessions::queue::{Viewer, answer_read, set_watch};
+use crate::node::replica::watches::{Fired, Missed};
+use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
 use crate::node::{FORWARD_BYTES_MAX, Node, client_message};
 use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Permissions};
@@ -162,16 +163,8 @@ impl Node {
                 }
                 writes.push(request);
             }
-            Ask::Read { call, .. }
-            | Ask::SetWatch { call, .. }
-            | Ask::RemoveWatches { call, .. }
-            | Ask::Sync { call, .. } => {
-                let path = match &ask {
-                    Ask::Read { read, .. } => read.path(),
-                    Ask::SetWatch { path, .. } | Ask::RemoveWatches { path, .. } => Some(&**path),
-                    _ => None,
-                };
-                if path.is_some_and(|path| path::validate(path).is_err()) {
+            Ask::Query { call, query, round } => {
+                if query.path().is_some_and(|path| path::validate(path).is_err()) {
                     return Err("an invalid path");
                 }
                 guest.queued_bytes += size;
@@ -180,7 +173,8 @@ impl Node {
                     return Err("it asks for too much at a time");
                 }
                 let held = self.replica.clients.hold(from, call.session, call.holder);
-                held.waits.push_back(Waiting { call, ask, size, index: None });
+                let asker = Asker { request: call.request, size };
+                held.waits.push(asker, call.after, Turn::Query(query), Some(round));
                 self.replica.clients.waiting.insert((call.session, call.holder));
             }
             Ask::Unwatch { watch } => {
@@ -352,15 +346,8 @@ impl Node {
             return;
         };
         for key in &guest.sessions {
-            let waits = guests.sessions.get_mut(key).map(|held| &mut held.waits);
-            for wait in waits.into_iter().flatten() {
-                let (Ask::Sync { round: of, .. } | Ask::SetWatch { round: of, .. }) = wait.ask
-                else {
-                    continue;
-                };
-                if of <= round {
-                    wait.index.get_or_insert(index);
-                }
+            if let Some(held) = guests.sessions.get_mut(key) {
+                held.waits.confirmed(|of| of <= round, index);
             }
         }
         guest.tell(News::Confirmed { boot, round, refused });
@@ -382,72 +369,27 @@ impl Node {
             let Some(last_seq) = record.map(|record| record.last_seq) else {
                 continue;
             };
+            let done = if planted(Bug::GuestReadEarly) { u64::MAX } else { last_seq };
+            let progress = Progress { done, applied, zxid: tree.zxid() };
             while let Some(held) = self.replica.clients.sessions.get_mut(&key) {
                 let Some(guest) = self.replica.clients.guests.get_mut(&held.guest) else {
                     break;
                 };
-                let Some(wait) = held.waits.front() else {
+                if held.waits.is_empty() {
                     self.replica.clients.waiting.remove(&key);
                     break;
-                };
-                let reached = || wait.index.is_some_and(|index| applied >= index);
-                let due = held.opened
-                    && (last_seq >= wait.call.after || planted(Bug::GuestReadEarly))
-                    && guest.takes_answers()
-                    && guest.has_turn(unheard, now >= self.replica.clients.turn_at)
-                    && match &wait.ask {
-                        Ask::Sync { .. } => reached(),
-                        Ask::SetWatch { from: Some(from), .. } => *from <= tree.zxid() || reached(),
-                        _ => true,
-                    };
-                if !due {
-                    break;
                 }
-                let Some(wait) = held.waits.pop_front() else {
+                let takes = held.opened
+                    && guest.takes_answers()
+                    && guest.has_turn(unheard, now >= self.replica.clients.turn_at);
+                let due = if takes { held.waits.next_due(progress) } else { None };
+                let Some((Asker { request, size }, Turn::Query(query))) = due else {
                     break;
                 };
-                guest.queued_bytes -= wait.size;
+                guest.queued_bytes -= size;
                 let (from, ids) = (held.guest, Arc::clone(&held.ids));
-                let viewer = Viewer { session, ids: &ids };
-                let Call { request, .. } = wait.call;
-                let answer = match wait.ask {
-                    Ask::Read { read, watch, .. } => {
-                        let path = read.path().map(Arc::from);
-                        let watch = watch.zip(path).map(|(watch, path): (u64, Arc<str>)| {
-                            (self.number_watch(from, watch, path.len()), path)
-                        });
-                        let id = watch.as_ref().map(|(id, _)| *id);
-                        let read = read.into_read();
-                        let watches = &mut self.replica.watches;
-                        let answer =
-                            answer_read(&read, watch, viewer, &tree, &self.machine, watches);
-                        if let (Err(_), Some(id)) = (&answer, id) {
-                            self.replica.clients.end_watch(id);
-                        }
-                        answer
-                    }
-                    Ask::SetWatch { watch, path, recursive, from: zxid, data, .. } => {
-                        let kind =
-                            if recursive { WatchKind::Recursive } else { WatchKind::Persistent };
-                        let id = self.number_watch(from, watch, path.len());
-                        let new = NewWatch { id, path: path.into(), kind, from: zxid, data };
-                        let (watches, history) = (&mut self.replica.watches, &self.replica.history);
-                        let set = set_watch(new, viewer, tree.zxid(), watches, history, &mut fired);
-                        if set.is_err() {
-                            self.replica.clients.end_watch(id);
-                        }
-                        set.map(|()| crate::node::io::Answer::Watching)
-                    }
-                    Ask::RemoveWatches { path, which, .. } => {
-                        let (watches, zxid) = (&mut self.replica.watches, tree.zxid());
-                        if watches.remove_watches(session, &path, which, true, zxid, &mut fired) {
-                            Ok(crate::node::io::Answer::Watching)
-                        } else {
-                            Err(Error::NoWatch { path })
-                        }
-                    }
-                    _ => Ok(crate::node::io::Answer::Synced(tree.zxid())),
-                };
+                let answer =
+                    self.answer_client(from, query, Viewer { session, ids: &ids }, &mut fired);
                 if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
                     let before = guest.news_bytes;
                     client_message::answer(request, answer)
@@ -464,6 +406,30 @@ impl Node {
         // Behind the events of all that was applied by now.
         self.effects.events.append(&mut fired.events);
         self.effects.ended.append(&mut fired.ended);
+    }
+
+    /// Answers a client's query. The watch that it sets has a number of this member's own.
+    fn answer_client(
+        &mut self,
+        from: NodeId,
+        query: Query,
+        viewer: Viewer<'_>,
+        fired: &mut Fired,
+    ) -> Result<Answer, Error> {
+        let watch = query.watch().map(|(watch, path, _)| (watch.0, path.len()));
+        let id = watch.map(|(watch, bytes)| self.number_watch(from, watch, bytes));
+        let query = match id {
+            Some(id) => query.with_watch(id),
+            None => query,
+        };
+        let Replica { watches, history, clients, .. } = &mut self.replica;
+        let (machine, tree, of_client) = (&self.machine, &self.machine.tree(), true);
+        let mut answering = Answering { machine, tree, watches, history, fired, of_client };
+        let answer = answering.answer(query, viewer);
+        if let (Err(_), Some(id)) = (&answer, id) {
+            clients.end_watch(id);
+        }
+        answer
     }
 
     pub(in crate::node) fn guest_session_changed(&mut self, change: SessionChange) {

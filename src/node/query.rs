@@ -1,0 +1,222 @@
+//! What a session asks of a replica beside its writes, and what comes back. The same types serve a
+//! handle in the replica's own process and a client on the wire.
+//!
+//! To add a read: a variant of [`Read`], how [`sessions::queue`](super::sessions::queue) answers it,
+//! a variant of [`Answer`] if none fits, and the call of the handle.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Tree;
+use crate::machine::command::Reply;
+use crate::node::io::WatchId;
+use crate::node::replica::watch_kind::WatchKind;
+use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::error::Error;
+use crate::types::watch::WatcherType;
+use crate::types::znode::{Stat, Zxid};
+
+/// Queries of one session are answered in the order in which they were made, each behind the writes
+/// that were made before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Query {
+    /// With `watch`, the one-shot watch that goes with the read is set in the same instant: not when
+    /// the read fails, but for `Exists` also when the znode is missing. It has the read's path.
+    Read { read: Read, watch: Option<WatchId> },
+    /// Sets a persistent or a recursive watch. Answered with [`Answer::Watching`].
+    Watch {
+        watch: WatchId,
+        path: Arc<str>,
+        recursive: bool,
+        /// The first events are of all changes after this zxid, or it fails; `None`: of what comes.
+        from: Option<Zxid>,
+        /// Whether its events bring the znode as it is then.
+        data: bool,
+    },
+    /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
+    RemoveWatches { path: String, which: WatcherType },
+    /// Answered with [`Answer::Synced`] when the replica has everything that was written, anywhere,
+    /// before the query was made.
+    Sync,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Read {
+    Get {
+        path: Arc<str>,
+    },
+    Exists {
+        path: Arc<str>,
+    },
+    Children {
+        path: Arc<str>,
+    },
+    Acl {
+        path: Arc<str>,
+    },
+    /// Answered by [`Answer::Children`] with whole paths.
+    Ephemerals,
+    /// The ids that the session has.
+    Ids,
+    /// This znode and all below it, as far as they may be read. Answered by [`Answer::Below`].
+    Below {
+        path: Arc<str>,
+    },
+    /// The whole tree: for those who share the replica's process.
+    Tree,
+}
+
+/// The answer to a request that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Reply(Reply),
+    Data(#[serde(with = "shared_bytes")] Arc<[u8]>, Stat),
+    Exists(Option<Stat>),
+    Children(Vec<String>),
+    /// An access list as the session may see it.
+    Acl(Vec<Acl>, Stat),
+    Ids(Vec<Id>),
+    Watching,
+    Synced(Zxid),
+    /// As of this zxid, each znode behind its parent.
+    Below(Zxid, Vec<ZnodeRead>),
+    /// Never on the wire.
+    #[serde(skip)]
+    Tree(Tree),
+}
+
+/// A znode of [`Answer::Below`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ZnodeRead {
+    pub(crate) path: String,
+    /// `None` if it may not be read.
+    pub(crate) content: Option<ZnodeContent>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ZnodeContent {
+    #[serde(with = "shared_bytes")]
+    pub(crate) data: Arc<[u8]>,
+    pub(crate) stat: Stat,
+}
+
+/// Why a query failed, on the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Refusal {
+    NoNode { path: String },
+    NoAuth { path: String, permission: Permissions },
+    NoWatch { path: String },
+    TooOld { path: String, zxid: Zxid, oldest: Zxid },
+    FutureZxid { path: String, zxid: Zxid, last: Zxid },
+    TooLarge { path: String, size: u64, limit: u64 },
+    Other { reason: String },
+}
+
+impl Query {
+    pub(crate) fn path(&self) -> Option<&str> {
+        match self {
+            Query::Read { read, .. } => read.path().map(|path| &**path),
+            Query::Watch { path, .. } => Some(path),
+            Query::RemoveWatches { path, .. } => Some(path),
+            Query::Sync => None,
+        }
+    }
+
+    /// The watch that it sets, with its path and kind.
+    pub(crate) fn watch(&self) -> Option<(WatchId, &Arc<str>, WatchKind)> {
+        match self {
+            Query::Read { read, watch } => Some(((*watch)?, read.path()?, read.watch_kind())),
+            Query::Watch { watch, path, recursive, .. } => {
+                let kind = if *recursive { WatchKind::Recursive } else { WatchKind::Persistent };
+                Some((*watch, path, kind))
+            }
+            Query::RemoveWatches { .. } | Query::Sync => None,
+        }
+    }
+
+    /// The same query, which sets its watch under another number.
+    pub(crate) fn with_watch(mut self, number: WatchId) -> Query {
+        match &mut self {
+            Query::Read { watch: Some(watch), .. } | Query::Watch { watch, .. } => *watch = number,
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Read {
+    pub(crate) fn path(&self) -> Option<&Arc<str>> {
+        match self {
+            Read::Get { path }
+            | Read::Exists { path }
+            | Read::Children { path }
+            | Read::Below { path }
+            | Read::Acl { path } => Some(path),
+            Read::Ephemerals | Read::Ids | Read::Tree => None,
+        }
+    }
+
+    /// The kind of the watch that goes with it.
+    fn watch_kind(&self) -> WatchKind {
+        match self {
+            Read::Children { .. } => WatchKind::Children,
+            _ => WatchKind::Data,
+        }
+    }
+}
+
+impl ZnodeRead {
+    /// About how many bytes it takes.
+    pub(crate) fn size(&self) -> usize {
+        const STAT: usize = 64;
+        self.path.len() + self.content.as_ref().map_or(0, |content| content.data.len()) + STAT
+    }
+}
+
+impl Refusal {
+    pub(crate) fn of(error: Error) -> Refusal {
+        match error {
+            Error::NoNode { path } => Refusal::NoNode { path },
+            Error::NoAuth { path, permission } => Refusal::NoAuth { path, permission },
+            Error::NoWatch { path } => Refusal::NoWatch { path },
+            Error::TooOld { path, zxid, oldest } => Refusal::TooOld { path, zxid, oldest },
+            Error::TooLarge { path, size, limit } => Refusal::TooLarge { path, size, limit },
+            Error::FutureZxid { path, zxid, last } => Refusal::FutureZxid { path, zxid, last },
+            other => Refusal::Other { reason: other.to_string() },
+        }
+    }
+
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Refusal::NoNode { path } => Error::NoNode { path },
+            Refusal::NoAuth { path, permission } => Error::NoAuth { path, permission },
+            Refusal::NoWatch { path } => Error::NoWatch { path },
+            Refusal::TooOld { path, zxid, oldest } => Error::TooOld { path, zxid, oldest },
+            Refusal::TooLarge { path, size, limit } => Error::TooLarge { path, size, limit },
+            Refusal::FutureZxid { path, zxid, last } => Error::FutureZxid { path, zxid, last },
+            Refusal::Other { reason } => Error::Stopped { reason },
+        }
+    }
+}
+
+/// Bytes that are copied as a whole, not one by one.
+mod shared_bytes {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        bytes: &Arc<[u8]>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<[u8]>, D::Error> {
+        Ok(Arc::from(&Bytes::deserialize(deserializer)?[..]))
+    }
+}

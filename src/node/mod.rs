@@ -98,8 +98,8 @@ pub(crate) struct NodeConfig {
     pub(crate) tick: Duration,
     /// How often a leader looks for containers that are not used any more.
     pub(crate) container_period: Duration,
-    /// The highest version that it can do: [`VERSION`](crate::types::version::VERSION), but where an older
-    /// build is to be acted.
+    /// The highest version that it supports: [`VERSION`](crate::types::version::VERSION). Tests run
+    /// nodes of other versions.
     pub(crate) version: u16,
     /// Seeds the node's own choices (election timeouts) and tells this start from earlier ones.
     /// Random, drawn anew for each start.

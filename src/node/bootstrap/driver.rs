@@ -11,7 +11,6 @@ use crate::node::stored::Boot;
 use crate::node::{Leadership, Node};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Genesis, NodeId, Promise};
-use crate::types::version::MEMBERS_SINCE;
 
 /// What of its cluster a node has told its disk.
 #[derive(Debug, Default)]
@@ -91,7 +90,7 @@ impl Node {
     fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
         tracing::info!(node = self.id, cluster = genesis.cluster, "founding a cluster");
         self.formation = None;
-        let (hard_state, meta, state) = genesis.start(MEMBERS_SINCE);
+        let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
         let boot = Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() };
         self.raw = raft(self.id, &boot, checkpoint)?;

@@ -372,14 +372,9 @@ impl Builder {
         }
         let naming = (node.cluster() == 0).then(|| Naming::new(own, self.resolver.clone(), &names));
         let identity = node.identity().clone();
-        // What a cluster's members are is in its log. One that was founded by a build before that
-        // has the ids that follow from the list.
+        // They are in the log.
         let (roster, _) = node.machine().roster();
         let mut members: Vec<Member> = roster.members().cloned().collect();
-        let founding = peers.founding()?;
-        if members.is_empty() && founding.cluster == identity.cluster {
-            members = founding.members;
-        }
         if !members.iter().any(|member| member.node == identity.node) {
             members.push(node.member().clone());
         }

@@ -158,6 +158,13 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), || set_op(path, data, None))
     }
 
+    /// [`Op::Invented`].
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn invented(self, path: &str, data: &[u8]) -> Multi<'a> {
+        let op = || Op::Invented { path: path.to_owned(), data: data.to_vec().into() };
+        self.push(path::validate(path), op)
+    }
+
     /// Replaces the data of a znode of this version: see [`Session::set_if`].
     pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
         let data = data.as_ref();

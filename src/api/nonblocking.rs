@@ -116,6 +116,14 @@ impl<'a> NonBlocking<'a> {
         self.write(checked, || set_op(path, data, version), expect::set)
     }
 
+    /// [`Op::Invented`].
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn invented(&self, path: &str, data: &[u8]) -> Pending<Stat> {
+        let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
+        let op = || Op::Invented { path: path.to_owned(), data: Bytes::copy_from_slice(data) };
+        self.write(checked, op, expect::set)
+    }
+
     /// See [`Session::delete`].
     pub fn delete(&self, path: &str) -> Pending<()> {
         self.delete_version(path, None)

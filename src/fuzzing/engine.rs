@@ -101,7 +101,7 @@ impl<'a> World<'a> {
         let founding = Genesis { cluster: 1, members: (1..=nodes).map(member).collect() };
         let address = "node-1".to_owned();
         let identity = Identity { cluster: 1, node: ID, incarnation: 1, address, uid: ID };
-        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
+        let (hard_state, meta, state) = founding.start();
         let disk = MemoryDisk::new();
         let durable = (hard_state, meta.index);
         disk.open()

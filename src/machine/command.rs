@@ -1,8 +1,8 @@
 //! What the log carries: batches of requests, and what applying one gives.
 //!
-//! The encoding is postcard. Enum variants are only ever appended, and a batch
-//! starts with its format number, so that an unknown one is refused by name
-//! and never skipped.
+//! The encoding is postcard. Enum variants are only ever appended (`version`),
+//! and a batch starts with its format number, so that an unknown one is refused
+//! by name and never skipped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::membership::{NodeId, Seat};
-use crate::types::version::{FIRST, MEMBERS_SINCE};
+use crate::types::version::FIRST;
+#[cfg(any(test, feature = "simulator"))]
+use crate::types::version::INVENTED;
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
-/// The format of [`Batch`], the only one so far: see `version` for how it grows.
+/// The format of [`Batch`].
 pub(crate) const BATCH_FORMAT: u8 = 1;
 
 /// The payload of one Raft entry.
@@ -107,25 +109,24 @@ impl Command {
         match self {
             Command::Op(op) => op.version(),
             Command::Multi(ops) => ops.iter().map(Op::version).max().unwrap_or(FIRST),
-            // It is not refused by a lower one, which it raises, but who cannot do it cannot go on.
+            // A cluster of a lower version applies it, but a member that is too old must stop at it.
             Command::RaiseVersion { version } => *version,
-            Command::Configure { .. } => MEMBERS_SINCE,
             Command::Open { .. }
             | Command::Resume { .. }
             | Command::Close
             | Command::Expire { .. }
-            | Command::Reap { .. } => FIRST,
-            Command::Authenticate { .. } => 2,
+            | Command::Reap { .. }
+            | Command::Authenticate { .. }
+            | Command::Configure { .. } => FIRST,
         }
     }
 
     /// What it is refused with in a cluster that acts by a version below its own.
     pub(crate) fn unsupported(&self, cluster: u16) -> Option<OpError> {
-        let unsupported = |what: &str, needs| {
-            let what = what.to_owned();
+        let refuse = |op: &Op| {
+            let (what, needs) = (op.name().to_owned(), op.version());
             OpError::Unsupported { what, needs, cluster }
         };
-        let refuse = |op: &Op| unsupported(op.name(), op.version());
         match self {
             Command::Op(op) => (op.version() > cluster).then(|| refuse(op)),
             Command::Multi(ops) => {
@@ -138,12 +139,9 @@ impl Command {
             | Command::Close
             | Command::Expire { .. }
             | Command::Reap { .. }
+            | Command::Authenticate { .. }
             | Command::RaiseVersion { .. }
             | Command::Configure { .. } => None,
-            Command::Authenticate { .. } => {
-                let needs = self.version();
-                (needs > cluster).then(|| unsupported("add_auth", needs))
-            }
         }
     }
 }
@@ -196,18 +194,29 @@ pub(crate) enum Op {
         data: Bytes,
         from: SessionId,
     },
+    /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
+    #[cfg(any(test, feature = "simulator"))]
+    Invented {
+        path: String,
+        data: Bytes,
+    },
 }
 
 impl Op {
     /// The version that a cluster must act by for this to be in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {
-            Op::Create { .. } | Op::Set { .. } | Op::Delete { .. } | Op::DeleteTree { .. } => FIRST,
-            Op::Check { condition, .. } => condition_version(*condition),
-            Op::CreateWithAcl { .. }
+            Op::Create { .. }
+            | Op::CreateWithAcl { .. }
+            | Op::Set { .. }
             | Op::SetAcl { .. }
             | Op::CreateOrSet { .. }
-            | Op::TakeOver { .. } => 2,
+            | Op::TakeOver { .. }
+            | Op::Delete { .. }
+            | Op::DeleteTree { .. } => FIRST,
+            Op::Check { condition, .. } => condition_version(*condition),
+            #[cfg(any(test, feature = "simulator"))]
+            Op::Invented { .. } => INVENTED,
         }
     }
 
@@ -223,6 +232,8 @@ impl Op {
             Op::Delete { .. } => "delete",
             Op::Check { .. } => "require",
             Op::DeleteTree { .. } => "delete_recursive",
+            #[cfg(any(test, feature = "simulator"))]
+            Op::Invented { .. } => "invented",
         }
     }
 
@@ -237,6 +248,8 @@ impl Op {
             | Op::SetAcl { path, .. }
             | Op::CreateOrSet { path, .. }
             | Op::TakeOver { path, .. } => path,
+            #[cfg(any(test, feature = "simulator"))]
+            Op::Invented { path, .. } => path,
         }
     }
 
@@ -251,6 +264,8 @@ impl Op {
             | Op::SetAcl { path, .. }
             | Op::CreateOrSet { path, .. }
             | Op::TakeOver { path, .. } => path,
+            #[cfg(any(test, feature = "simulator"))]
+            Op::Invented { path, .. } => path,
         }
     }
 
@@ -262,6 +277,8 @@ impl Op {
             | Op::Set { data, .. }
             | Op::CreateOrSet { data, .. }
             | Op::TakeOver { data, .. } => data.len(),
+            #[cfg(any(test, feature = "simulator"))]
+            Op::Invented { data, .. } => data.len(),
             Op::CreateWithAcl { data, acl, .. } => data.len() + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),
             Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
@@ -289,8 +306,8 @@ fn condition_version(condition: Condition) -> u16 {
         | Condition::Mzxid(_)
         | Condition::Pzxid(_)
         | Condition::Cversion(_)
-        | Condition::Aversion(_) => FIRST,
-        Condition::Usage { .. } => 2,
+        | Condition::Aversion(_)
+        | Condition::Usage { .. } => FIRST,
     }
 }
 
@@ -404,16 +421,13 @@ pub(crate) enum OpError {
 }
 
 impl OpError {
-    /// The version that a cluster must act by for this to be in its state. (What is refused for its
-    /// version is of that version: who cannot read the answer could not read the question.)
+    /// The version that a cluster must act by for this to be in its state. (A refusal of a command
+    /// for its version has the version of the command: a build that cannot read the refusal could
+    /// not read the command either.)
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn version(&self) -> u16 {
         match self {
             OpError::Unsupported { needs, .. } => *needs,
-            OpError::NoAuth { .. }
-            | OpError::InvalidAcl { .. }
-            | OpError::AuthFailed { .. }
-            | OpError::QuotaExceeded { .. } => 2,
             OpError::Multi { error, .. } => error.version(),
             OpError::Unmet { condition, .. } => condition_version(*condition),
             _ => FIRST,
@@ -589,23 +603,12 @@ mod tests {
 
     #[test]
     fn golden_commands() {
-        let golden_of_first = [
-            "open",
-            "resume",
-            "close",
-            "expire",
-            "create",
-            "set",
-            "delete",
-            "multi",
-            "delete tree",
-            "reap",
-        ];
         let mut golden = Golden::new("commands");
         for (name, command) in commands() {
             let (session, holder) = (SessionId(0x0123_4567_89ab_cdef), 42);
-            let first = golden_of_first.contains(&name);
-            assert_eq!(command.version() == FIRST, first, "{name}");
+            let version =
+                if let Command::RaiseVersion { version } = command { version } else { FIRST };
+            assert_eq!(command.version(), version, "{name}");
             let request = Request { session, holder, seq: 9, acked: 8, command };
             let batch = Batch { time: 1_700_000_000_000, requests: vec![request] };
             let bytes = batch.encode();

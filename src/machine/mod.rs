@@ -70,7 +70,7 @@ use self::tree::hash_words;
 use crate::planted::{Bug, planted, strikes};
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
-use crate::types::version::{FIRST, MEMBERS_SINCE};
+use crate::types::version::FIRST;
 use crate::types::znode::{OpResult, SessionId, Zxid};
 
 pub(crate) use self::ops::DATA_BYTES_MAX;
@@ -116,23 +116,12 @@ impl State {
         self.tree.zxid()
     }
 
-    /// Whether quotas are kept: the first version knows nothing of them.
-    fn counts(&self) -> bool {
-        self.version >= 2
-    }
-
     /// The hash of everything: znodes, sessions and counters.
     pub(crate) fn hash(&self) -> u64 {
-        hash_words(&[self.tree.zxid(), self.time])
+        hash_words(&[self.tree.zxid(), self.time, u64::from(self.version)])
             .wrapping_add(self.tree.hash())
             .wrapping_add(self.sessions.hash())
             .wrapping_add(self.graves.hash())
-            .wrapping_add(self.version_hash())
-    }
-
-    /// Nothing for the first version: builds that know no other must come to the same hash.
-    fn version_hash(&self) -> u64 {
-        if self.version == FIRST { 0 } else { hash_words(&[u64::from(self.version)]) }
     }
 }
 
@@ -148,18 +137,9 @@ impl Machine {
         })
     }
 
-    /// The state of a new cluster that acts by this version from the start and has these members.
-    pub(crate) fn founded(version: u16, roster: &Roster) -> Machine {
-        let mut state = Machine::new().state;
-        state.version = version;
-        Machine::founded_from(state, roster)
-    }
-
-    /// The same of one that goes on from this state, if that knows of members.
+    /// The state of a new cluster that has these members and continues from this state.
     pub(crate) fn founded_from(mut state: State, roster: &Roster) -> Machine {
-        if state.version >= MEMBERS_SINCE {
-            state.tree.set_config(roster.text(0).as_bytes());
-        }
+        state.tree.set_config(roster.text(0).as_bytes());
         Machine::from_state(state)
     }
 
@@ -251,7 +231,7 @@ impl Machine {
     /// Checks all invariants, in a time that grows with the size of the state.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let State { tree, sessions, .. } = &self.state;
-        let ephemerals = tree.check(self.state.counts())?;
+        let ephemerals = tree.check()?;
         sessions.check()?;
         // Each path that a session lists is its own, and together they are as many as there are:
         // so they are the same.
@@ -296,13 +276,7 @@ impl Machine {
             }
             Command::Reap { path } => return self.reap(path, applied),
             Command::RaiseVersion { version } => {
-                let counted = self.state.counts();
                 self.state.version = self.state.version.max(*version);
-                if !counted && self.state.counts() {
-                    for path in self.state.tree.recount() {
-                        self.dirty.add_path(&path);
-                    }
-                }
                 return Ok(Reply::Done);
             }
             Command::Configure { version, seats } => {
@@ -409,7 +383,6 @@ impl Machine {
     /// Ends a session, and its ephemerals with it.
     fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
-        write.counts = self.state.counts();
         self.state.graves.bury(id, write.zxid);
         let mut holder = 0;
         let stay = planted(Bug::EphemeralsStay);
@@ -437,7 +410,6 @@ impl Machine {
             return Err(OpError::StaleReap);
         }
         let mut write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
-        write.counts = self.state.counts();
         write.delete(&mut self.state.tree, path);
         self.commit(write, applied);
         Ok(Reply::Done)
@@ -450,20 +422,14 @@ impl Machine {
         seats: &[Seat],
         applied: &mut Applied,
     ) -> Result<Reply, OpError> {
-        if self.state.version < MEMBERS_SINCE {
-            let what = "a change of the members".to_owned();
-            let (needs, cluster) = (MEMBERS_SINCE, self.state.version);
-            return Err(OpError::Unsupported { what, needs, cluster });
-        }
         let text = Roster::new(seats.to_vec()).text(self.next_zxid());
-        let mut write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
-        write.counts = self.state.counts();
+        let write = Write::new(SessionId(0), self.next_zxid(), self.state.time, &[]);
         let write = write.configure(&mut self.state.tree, version, text.as_bytes())?;
         self.commit(write, applied);
         Ok(Reply::Done)
     }
 
-    /// The members, as far as the state knows them, and how often they have been put down.
+    /// The members, and how often they have been put down.
     pub(crate) fn roster(&self) -> (Roster, u64) {
         self.state.tree.get(CONFIG).map_or_else(Default::default, |znode| {
             (Roster::parse(znode.data()).unwrap_or_default(), znode.fields().version)
@@ -482,7 +448,6 @@ impl Machine {
         if let Some(record) = self.session(id) {
             write.ids = Arc::clone(&record.ids);
         }
-        write.counts = self.state.counts();
         let tree = &mut self.state.tree;
         let reply = match ops {
             // A refused operation has changed nothing, so a single one needs no way back.

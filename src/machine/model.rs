@@ -15,6 +15,7 @@ use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::membership::Roster;
 use crate::types::path;
 use crate::types::quota::Usage;
+use crate::types::version::INVENTED;
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
 #[derive(Clone, Debug, Default)]
@@ -154,7 +155,7 @@ impl Model {
     /// The paths above this one, and itself, whose use is told by a znode of theirs.
     fn counted_for(&self, path: &str) -> Vec<String> {
         let mut above = Vec::new();
-        let mut at = (self.version >= 2).then_some(path);
+        let mut at = Some(path);
         while let Some(path) = at {
             let own = if path == "/" { "" } else { path };
             if self.znodes.contains_key(&format!("/zookeeper/quota{own}/zookeeper_stats")) {
@@ -340,23 +341,10 @@ impl Model {
                 Ok(Reply::Done)
             }
             Command::RaiseVersion { version } => {
-                if *version > self.version {
-                    let first = self.version < 2 && *version >= 2;
-                    self.version = *version;
-                    for stats in self.telling().into_iter().filter(|_| first) {
-                        let of = stats.len() - "/zookeeper_stats".len();
-                        let (count, bytes) = self.usage(&stats["/zookeeper/quota".len()..of]);
-                        let znode = self.znodes.get_mut(&stats).expect("it was there just now");
-                        znode.data = format!("count={count},bytes={bytes}").into_bytes();
-                    }
-                }
+                self.version = self.version.max(*version);
                 Ok(Reply::Done)
             }
             Command::Configure { version, seats } => {
-                if self.version < 3 {
-                    let what = "a change of the members".to_owned();
-                    return Err(OpError::Unsupported { what, needs: 3, cluster: self.version });
-                }
                 let path = "/zookeeper/config";
                 self.check(path, Some(*version))?;
                 self.zxid += 1;
@@ -393,37 +381,15 @@ impl Model {
                         session.results[request.seq as usize - 1].clone()
                     };
                 }
-                let version = self.version;
-                let too_new = |op: &&Op| {
-                    let first = match op {
-                        Op::Check { condition, .. } => {
-                            !matches!(condition, Condition::Usage { .. })
-                        }
-                        Op::Create { .. }
-                        | Op::Set { .. }
-                        | Op::Delete { .. }
-                        | Op::DeleteTree { .. } => true,
-                        _ => false,
-                    };
-                    !first && version < 2
-                };
-                let unsupported = |what: &str| {
-                    let what = what.to_owned();
-                    OpError::Unsupported { what, needs: 2, cluster: version }
-                };
-                let name = |op: &Op| match op {
-                    Op::SetAcl { .. } => "set_acl",
-                    Op::CreateOrSet { .. } => "create_or_set",
-                    Op::TakeOver { .. } => "take_over",
-                    Op::Check { .. } => "require",
-                    _ => "create_with_acl",
-                };
+                let cluster = self.version;
+                let too_new = |op: &Op| matches!(op, Op::Invented { .. }) && cluster < INVENTED;
+                let what = "invented".to_owned();
+                let unsupported = OpError::Unsupported { what, needs: INVENTED, cluster };
                 let result = match command {
-                    Command::Op(op) if too_new(&op) => Err(unsupported(name(op))),
-                    Command::Authenticate { .. } if version < 2 => Err(unsupported("add_auth")),
-                    Command::Multi(ops) if ops.iter().any(|op| too_new(&op)) => {
+                    Command::Op(op) if too_new(op) => Err(unsupported),
+                    Command::Multi(ops) if ops.iter().any(too_new) => {
                         let before = ops.iter().take_while(|op| !too_new(op)).count();
-                        let error = Box::new(unsupported(name(&ops[before])));
+                        let error = Box::new(unsupported);
                         Err(OpError::Multi { index: before as u32, error })
                     }
                     Command::Close => return Ok(self.close(id)),
@@ -525,6 +491,7 @@ impl Model {
                 | Op::SetAcl { .. }
                 | Op::CreateOrSet { .. }
                 | Op::TakeOver { .. }
+                | Op::Invented { .. }
         );
         if has_data && size > DATA_BYTES_MAX as u64 {
             let limit = DATA_BYTES_MAX as u64;
@@ -609,7 +576,7 @@ impl Model {
                     return Err(OpError::NoChildrenForEphemerals { path: parent });
                 }
                 self.afford(&path, 1, data.len() as u64, 0)?;
-                let data = if self.version >= 2 && tells_usage(&path) {
+                let data = if tells_usage(&path) {
                     let of = path.len() - "/zookeeper_stats".len();
                     let (count, bytes) = self.usage(&path["/zookeeper/quota".len()..of]);
                     format!("count={count},bytes={bytes}").into_bytes()
@@ -638,9 +605,10 @@ impl Model {
                 let stat = self.stat(&path);
                 Ok(OpResult::Created(Created { path, stat }))
             }
-            Op::Set { .. }
-                if path == "/zookeeper/config" || self.version >= 2 && tells_usage(&path) =>
-            {
+            Op::Invented { data, .. } => {
+                self.op(id, zxid, &Op::Set { path, data: data.clone(), version: None }, so_far)
+            }
+            Op::Set { .. } if path == "/zookeeper/config" || tells_usage(&path) => {
                 Err(OpError::Reserved { path })
             }
             Op::SetAcl { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
@@ -779,7 +747,8 @@ fn data_bytes(ops: &[Op]) -> u64 {
             Op::Create { data, .. }
             | Op::Set { data, .. }
             | Op::CreateOrSet { data, .. }
-            | Op::TakeOver { data, .. } => data.len() as u64,
+            | Op::TakeOver { data, .. }
+            | Op::Invented { data, .. } => data.len() as u64,
             Op::CreateWithAcl { data, acl, .. } => data.len() as u64 + acl_bytes(acl),
             Op::SetAcl { acl, .. } => acl_bytes(acl),
             _ => 0,

@@ -50,8 +50,6 @@ pub(super) struct Write {
     pub(super) time: u64,
     /// As whom its session has authenticated.
     pub(super) ids: Arc<Vec<Id>>,
-    /// Whether quotas are kept.
-    pub(super) counts: bool,
     pub(super) changes: Vec<Change>,
     /// The znodes that changed in a way that no watch tells of: in their access lists.
     pub(super) unwatched: Vec<String>,
@@ -76,7 +74,6 @@ impl Write {
             zxid,
             time,
             ids: Arc::default(),
-            counts: false,
             changes: Vec::new(),
             unwatched: Vec::new(),
             ephemerals: Vec::new(),
@@ -129,7 +126,7 @@ impl Write {
             Op::Set { path, data, version } => {
                 path::validate(path).map_err(invalid_path)?;
                 self.check_size(op)?;
-                if path == CONFIG || self.tells_usage(path) {
+                if path == CONFIG || quota::of_stats(path).is_some() {
                     return Err(reserved(path));
                 }
                 let Some(znode) = tree.get(path) else {
@@ -189,6 +186,11 @@ impl Write {
                     return self.execute(tree, &Op::Set { path, data, version: None });
                 }
                 self.execute(tree, &Op::Create { path, data, mode })
+            }
+            #[cfg(any(test, feature = "simulator"))]
+            Op::Invented { path, data } => {
+                let (path, data) = (path.clone(), data.clone());
+                self.execute(tree, &Op::Set { path, data, version: None })
             }
             Op::TakeOver { path, data, from } => self.take_over(tree, op, (path, data, *from)),
             Op::Check { path, condition } => {
@@ -359,8 +361,7 @@ impl Write {
         acl: Option<AccessList>,
     ) -> OpResult {
         let more = (1, data.len() as i64);
-        let usage = quota::of_stats(path).filter(|_| self.counts);
-        let usage = usage.map(|of| tree.usage(of).to_string());
+        let usage = quota::of_stats(path).map(|of| tree.usage(of).to_string());
         let data = usage.as_ref().map_or(data, |usage| usage.as_bytes());
         let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
         if let Kind::Ephemeral(owner) = kind {
@@ -386,16 +387,8 @@ impl Write {
         self.count(tree, path, less);
     }
 
-    /// Whether it is a znode that tells how much is used, which nobody writes.
-    fn tells_usage(&self, path: &str) -> bool {
-        self.counts && quota::of_stats(path).is_some()
-    }
-
     /// That a write which needs so much more of it does not go beyond a hard limit.
     fn check_quota(&self, tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
-        if !self.counts {
-            return Ok(());
-        }
         for of in tree.counted_for(path) {
             let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
             if let Some((resource, limit, needed)) =
@@ -411,7 +404,7 @@ impl Write {
     /// Counts what a write has changed. Who watches is told when that oversteps a soft limit, or
     /// keeps it again.
     fn count(&mut self, tree: &mut Tree, path: &str, more: (i64, i64)) {
-        if !self.counts || (planted(Bug::QuotaForgets) && more.0 < 0) {
+        if planted(Bug::QuotaForgets) && more.0 < 0 {
             return;
         }
         let all: Vec<String> = tree.counted_for(path).map(str::to_owned).collect();

@@ -22,7 +22,6 @@ use crate::node::leader::Leading;
 use crate::node::leader::planner::Keeping;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
-use crate::types::version::MEMBERS_SINCE;
 
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
@@ -105,17 +104,13 @@ impl Membership {
         self.is_placed
     }
 
-    /// The members as they were last handed to the shell; none where versions know none.
+    /// The members as they were last handed to the shell.
     pub(super) fn members(&self) -> &[Member] {
         self.handed.as_deref().unwrap_or_default()
     }
 }
 
 impl Node {
-    pub(super) fn knows_members(&self) -> bool {
-        self.machine.version() >= MEMBERS_SINCE
-    }
-
     /// Whether the cluster needs this node to decide, by the members as they are or were.
     pub(crate) fn is_voter(&self, node: NodeId) -> bool {
         let members = self.raw.store().conf_state();
@@ -164,15 +159,12 @@ impl Node {
             self.note_blank(from, &member);
             // Who wants to join may reach a follower only.
             let leader = self.raw.raft.leader_id;
-            let forward = node == from && ![0, self.id, from].contains(&leader);
-            if forward && self.versions.of(leader).is_some_and(|has| has >= MEMBERS_SINCE) {
+            if node == from && ![0, self.id, from].contains(&leader) {
                 self.effects.messages.push((leader, PeerMessage::Join { member }));
             }
             return;
         }
-        if self.knows_members()
-            && let Some(leading) = &mut self.leading
-        {
+        if let Some(leading) = &mut self.leading {
             leading.members.wants_to_join(member, self.now.mono);
         }
     }
@@ -265,9 +257,7 @@ impl Node {
         if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();
             let differs = roster.get(self.id).is_none_or(|seat| seat.member != member);
-            // A cluster of a version that knows no members is not told of any. It may know them by now
-            // without this node's having heard of it.
-            if (self.knows_members() && differs) || self.is_lonely() {
+            if differs || self.is_lonely() {
                 wishes.push(PeerMessage::Present { member });
             }
             if leaving {
@@ -285,7 +275,7 @@ impl Node {
             }
             return;
         }
-        let to: Vec<NodeId> = self.versions.connected_with(MEMBERS_SINCE).collect();
+        let to: Vec<NodeId> = self.versions.connected_peers().collect();
         for wish in wishes {
             self.effects.messages.extend(to.iter().map(|peer| (*peer, wish.clone())));
         }

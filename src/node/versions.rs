@@ -1,17 +1,17 @@
-//! By which version the cluster acts, and by which it could: see `crate::types::version`.
+//! The version that each peer supports, and the one that the cluster may act by: see
+//! `crate::types::version`.
 //!
-//! A node knows what its peers can do from the handshakes of its own connections to them. The
-//! leader raises the cluster's version by an entry of the log when all members are connected and
-//! can do a higher one; every replica has the version from the log then.
+//! A node learns its peers' versions from the handshakes of its own connections. The leader raises
+//! the cluster's version with a log entry once all members are connected and support a higher one.
+//! Every replica takes the version from the log.
 //!
-//! A request that needs more than its node's replica has seen is not sent to anybody who might not
-//! understand it. While the cluster's version may still be raised, it waits at its node: right
-//! after a cluster was founded, not all have been heard of. So as not to wait for a member that is
-//! down for long, that is settled [`PATIENCE_TICKS`] after there was last news (a leader, or what a
-//! member can do), and as long as a member is known to be too old; then it is refused.
+//! A node does not send a request that needs a higher version than its replica has seen. The
+//! request waits at its node while the version may still be raised, since the members need a moment
+//! to connect after a start. It waits at most [`PATIENCE_TICKS`] after the last news (of a leader,
+//! or of a member's version), and not at all if a member is known to be too old. Then it is refused.
 //!
-//! Invariant: the version that is proposed is one that every member has told, over a connection
-//! that is there. (A member that was taken back to an older build in that very moment stops.)
+//! Invariant: every member has announced at least the version that is proposed, over a connection
+//! that is still open. (A member that is taken back to an older build at that moment stops.)
 
 use std::collections::BTreeMap;
 
@@ -77,10 +77,8 @@ impl Versions {
         self.told.get(&peer).is_some_and(|(_, connected)| *connected)
     }
 
-    /// Who is connected and can do this.
-    pub(crate) fn connected_with(&self, version: u16) -> impl Iterator<Item = NodeId> {
-        let fits = move |told: &(u16, bool)| told.1 && told.0 >= version;
-        self.told.iter().filter(move |(_, told)| fits(told)).map(|(peer, _)| *peer)
+    pub(crate) fn connected_peers(&self) -> impl Iterator<Item = NodeId> {
+        self.told.iter().filter(|(_, (_, connected))| *connected).map(|(peer, _)| *peer)
     }
 
     /// Another leader, or none: members have until `settled_at` to be heard of.

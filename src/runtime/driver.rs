@@ -308,7 +308,7 @@ mod tests {
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (founding.cluster, node);
         let mut store = MemoryDisk::new().open();
-        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
+        let (hard_state, meta, state) = founding.start();
         let identity = Identity { cluster, node, incarnation, address, uid: node };
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = crate::Builder::default();
@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn what_the_last_step_has_to_say_is_sent() {
         let clock = Clock::manual();
-        let founding = crate::transport::peers::Peers::parse(["127.0.0.1:1", "127.0.0.1:2"]);
-        let founding = founding.unwrap().founding().unwrap();
+        let members = (1..=2).map(|node| Member::new(node, format!("127.0.0.1:{node}"))).collect();
+        let founding = Genesis { cluster: 1, members };
         let mut members: Vec<_> = (0..2).map(|place| member(place, &founding, &clock)).collect();
         for (member, other) in [(0, 1), (1, 0)] {
             let peer = founding.members[other].node;

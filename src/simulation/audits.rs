@@ -9,7 +9,7 @@ impl World {
     /// Whether all that can run do, and are at the same place in the log.
     pub(crate) fn is_settled(&self) -> bool {
         let last = self.kernel.checks.borrow().oracle.last();
-        self.processes.iter().filter(|process| process.out.is_none()).all(|process| {
+        self.processes.iter().all(|process| {
             process.life.as_ref().is_some_and(|life| life.host.node().applied().index == last)
         })
     }
@@ -23,9 +23,8 @@ impl World {
     pub(crate) fn has_leader(&self) -> bool {
         let checks = self.kernel.checks.borrow();
         let members = self.processes.iter();
-        let mut running = members.filter(|process| {
-            process.out.is_none() && checks.membership.is_member(process.member.node)
-        });
+        let mut running =
+            members.filter(|process| checks.membership.is_member(process.member.node));
         let leader = |process: &Process| {
             let (term, leader, _) = process.life.as_ref()?.host.node().leadership();
             (leader != 0).then_some((term, leader))

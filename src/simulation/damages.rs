@@ -16,7 +16,7 @@ use super::world::{Event, World};
 use crate::node::stored::Identity;
 use crate::storage::{Begin, LogStore, Provisional, StorageError};
 use crate::types::membership::Member;
-use crate::types::version::VERSION;
+use crate::types::version::INVENTED;
 
 const MINUTE: Nanos = 60 * SECOND;
 
@@ -71,7 +71,7 @@ impl World {
         self.put_disk(&member, &disk);
         let process = &mut self.processes[place];
         process.member = member;
-        process.version = VERSION;
+        process.version = INVENTED;
         process.fresh = Some(Fresh::new(disk));
         self.lost_at = self.now();
     }
@@ -168,11 +168,7 @@ impl World {
     /// Whether every instance comes back when its disk was damaged for a while: it has a cluster, which
     /// it can join as a new member.
     fn is_restorable(&self) -> bool {
-        self.knows_members()
-            && self
-                .processes
-                .iter()
-                .all(|process| process.out.is_none() && process.disk.identity().cluster != 0)
+        self.processes.iter().all(|process| process.disk.identity().cluster != 0)
     }
 
     /// What was damaged at once is sound again, if it was not put aside, and its instances restart.

@@ -96,9 +96,9 @@ impl Condition {
 }
 
 impl SimDisk {
-    /// A disk with the founding state on it of a cluster that was founded by an older build.
+    /// A disk with the founding state of a cluster on it.
     pub(crate) fn founded(founding: &Genesis, member: &Member, incarnation: u64) -> SimDisk {
-        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
+        let (hard_state, meta, state) = founding.start();
         SimDisk::with(founding.cluster, member, incarnation, hard_state, &meta, state)
     }
 

@@ -28,7 +28,7 @@ use crate::runtime::host::Host;
 use crate::runtime::shared::{Call, Limits};
 use crate::security::auth::Schemes;
 use crate::types::membership::NodeId;
-use crate::types::version::{MEMBERS_SINCE, VERSION};
+use crate::types::version::INVENTED;
 use crate::types::znode::Zxid;
 
 /// The faults that befall what has no replica, as they come with time.
@@ -68,8 +68,6 @@ pub(crate) struct Guest {
     pub(super) paused_until: Nanos,
     slow_until: Nanos,
     starting: bool,
-    /// It does not start again.
-    retired: bool,
 }
 
 /// A client's process that runs.
@@ -112,7 +110,6 @@ impl World {
                 paused_until: 0,
                 slow_until: 0,
                 starting: true,
-                retired: false,
             });
             let at = self.guests.random.below(10 * SECOND);
             self.schedule(at, Event::Start { place });
@@ -157,7 +154,7 @@ impl World {
         let seed = self.guests.random.next();
         let guest = self.guest_mut(place);
         guest.starting = false;
-        if guest.life.is_some() || guest.retired {
+        if guest.life.is_some() {
             return;
         }
         guest.epoch += 1;
@@ -169,7 +166,7 @@ impl World {
         let clock = Clock::simulated(clock);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config =
-            ClientConfig { heartbeat: plan.heartbeat, tick: plan.tick, version: VERSION, seed };
+            ClientConfig { heartbeat: plan.heartbeat, tick: plan.tick, version: INVENTED, seed };
         let limits = Limits {
             pending_requests_max: plan.pending_requests_max,
             request_timeout: Duration::from_secs(30),
@@ -589,17 +586,6 @@ impl World {
         let last = self.kernel.checks.borrow().oracle.zxid();
         let visits = self.guests.guests.iter().filter_map(|guest| guest.life.as_ref());
         visits.into_iter().all(|visit| visit.client().seen() == last)
-    }
-
-    /// Where the cluster still acts by a version that has no clients, they have waited in vain.
-    pub(crate) fn retire_guests(&mut self) {
-        if self.kernel.checks.borrow().oracle.version() >= MEMBERS_SINCE {
-            return;
-        }
-        for place in self.guest_places() {
-            self.guest_mut(place).retired = true;
-            self.crash_guest(place);
-        }
     }
 
     pub(crate) fn describe_guests(&self) -> Vec<String> {

@@ -15,7 +15,7 @@ use crate::node::io::Input;
 use crate::node::stored::Identity;
 use crate::runtime::host::Host;
 use crate::types::membership::{Genesis, Member, NodeId, Roster, Seat, node_id};
-use crate::types::version::{MEMBERS_SINCE, VERSION};
+use crate::types::version::INVENTED;
 
 /// The address of a place, as it is on the list.
 pub(super) fn address(place: usize) -> String {
@@ -75,8 +75,11 @@ impl World {
         let mut members: Vec<Member> = newcomers.iter().map(|(member, _)| member.clone()).collect();
         members.sort_by_key(|member| member.node);
         let founding = Genesis { cluster: 1, members };
-        let (_, meta, _) = founding.start(crate::types::version::FIRST);
-        self.kernel.checks.borrow_mut().membership.begins(1, meta.hash, meta.voting);
+        let (_, meta, state) = founding.start();
+        let mut checks = self.kernel.checks.borrow_mut();
+        checks.membership.begins(1, meta.hash, meta.voting);
+        checks.oracle.found(state);
+        drop(checks);
         let founded = |(member, incarnation)| {
             let disk = SimDisk::founded(&founding, &member, incarnation);
             (member, disk)
@@ -96,7 +99,7 @@ impl World {
         self.put_disk(&member, &disk);
         let process = &mut self.processes[place];
         (process.member, process.disk) = (member, disk);
-        process.version = VERSION;
+        process.version = INVENTED;
         self.lost_at = self.now();
     }
 
@@ -130,13 +133,6 @@ impl World {
     pub(super) fn heartbeats(&self, count: u32) -> Nanos {
         let time = self.kernel.plan.heartbeat * count;
         u64::try_from(time.as_nanos()).unwrap_or(SECOND)
-    }
-
-    /// Whether the cluster knows of members that come and go.
-    pub(super) fn knows_members(&self) -> bool {
-        let checks = self.kernel.checks.borrow();
-        let blank = !checks.membership.is_founded();
-        blank || checks.oracle.version() >= MEMBERS_SINCE
     }
 
     /// Whether what is on this disk may be lost for good: the others can still decide, and know who
@@ -174,7 +170,7 @@ impl World {
     }
 
     fn is_damaged(&self, process: &Process) -> bool {
-        process.out.is_some() || process.disk.condition().damaged.is_some()
+        process.disk.condition().damaged.is_some()
     }
 
     /// A disk decays, which its node finds at its next start.
@@ -192,9 +188,6 @@ impl World {
 
     /// A disk is replaced by an empty one.
     pub(super) fn wipe(&mut self, place: usize) -> Option<String> {
-        if !self.knows_members() {
-            return self.damage(place, "the disk was replaced");
-        }
         if !self.may_lose(place) {
             return None;
         }
@@ -218,26 +211,20 @@ impl World {
 
     /// A store was refused that is damaged, or a removed member's.
     pub(super) fn given_up(&mut self, place: usize) {
-        if self.knows_members() {
-            self.begin_anew(place);
-            let time = self.some_time();
-            self.start_in(place, time);
-        } else {
-            // The cluster cannot take in anybody, and waits for the one that it knows.
-            let damaged = self.processes[place].disk.condition().damaged;
-            self.processes[place].out = Some(damaged.unwrap_or("removed"));
-        }
+        self.begin_anew(place);
+        let time = self.some_time();
+        self.start_in(place, time);
     }
 
     pub(super) fn join(&mut self) -> Option<String> {
         let place = self.processes.len();
-        if place >= self.kernel.plan.places || !self.knows_members() {
+        if place >= self.kernel.plan.places {
             return None;
         }
         let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
         let disk = SimDisk::blank(0, &member, incarnation);
         let what = format!("node {place} as {:x}", member.node);
-        self.add_process(member, disk, VERSION);
+        self.add_process(member, disk, INVENTED);
         self.start_in(place, SECOND);
         Some(what)
     }
@@ -246,7 +233,7 @@ impl World {
         let now = self.now();
         let recent = self.lost_at > 0 && now < self.lost_at + self.patience();
         let node = self.processes[place].member.node;
-        if recent || !self.knows_members() || !self.is_member(node) {
+        if recent || !self.is_member(node) {
             return None;
         }
         self.processes[place].life.as_mut()?.leaving = true;
@@ -270,7 +257,7 @@ impl World {
 
     /// The instance is started again under another address.
     pub(super) fn relocate(&mut self, place: usize) -> Option<String> {
-        if !self.knows_members() || !self.kernel.checks.borrow().membership.is_founded() {
+        if !self.kernel.checks.borrow().membership.is_founded() {
             return None;
         }
         let number = self.random.below(1000);
@@ -327,11 +314,6 @@ impl World {
     pub(crate) fn is_whole(&self) -> bool {
         let checks = self.kernel.checks.borrow();
         let membership = &checks.membership;
-        let out = self.processes.iter().any(|process| process.out.is_some());
-        if out || checks.oracle.version() < MEMBERS_SINCE {
-            // Nobody can be added or removed then.
-            return true;
-        }
         let voting = membership.voting();
         let roster = checks.oracle.roster();
         let there = |process: &Process| {
@@ -387,7 +369,7 @@ impl World {
     /// The process notices whether it reaches a peer now, or reaches somebody else there.
     pub(super) fn notice(&mut self, place: usize, peer: usize) {
         let (node, version, runs) = match self.guest(peer) {
-            Some(guest) => (guest.node, VERSION, guest.life.is_some()),
+            Some(guest) => (guest.node, INVENTED, guest.life.is_some()),
             None => {
                 let other = &self.processes[peer];
                 (other.member.node, other.version, other.life.is_some())

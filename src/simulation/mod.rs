@@ -192,7 +192,6 @@ fn live(world: &mut World) {
     let mending = world.mending();
     await_until(world, mending, "I25 the members are as they should be", World::is_whole);
     pass(world, 3 * timeout);
-    world.retire_guests();
     enter(world, Phase::Calm);
     pass(world, 2 * timeout + 5 * SECOND);
     enter(world, Phase::Drain);
@@ -247,7 +246,7 @@ fn await_until(
 
 fn describe(process: &process::Process) -> String {
     match &process.life {
-        None => format!("down ({:?})", process.out),
+        None => "down".to_owned(),
         Some(life) => {
             let node = life.host.node();
             format!("{:?} at {}", node.leadership(), node.applied().index)

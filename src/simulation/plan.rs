@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     /// The most places that there are in the end.
     pub(crate) places: usize,
-    /// Whether there is a cluster from the start, as an older build has founded it.
+    /// Whether there is a cluster from the start.
     pub(crate) founded: bool,
     /// After what time most of the list found a cluster.
     pub(crate) majority_after: Option<Duration>,

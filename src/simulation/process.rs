@@ -34,8 +34,6 @@ pub(crate) struct Process {
     pub(crate) fresh: Option<Fresh>,
     /// What was put aside and is still there, by the nodes that it was of.
     pub(crate) former: Vec<Former>,
-    /// Why it will never start again.
-    pub(crate) out: Option<&'static str>,
     /// What it can do, since its last start.
     pub(crate) version: u16,
     /// When it was last taken back to an older build.

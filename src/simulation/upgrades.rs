@@ -5,20 +5,20 @@ use super::kernel::{Kernel, Phase};
 use super::process::Process;
 use super::random::Random;
 use super::world::World;
-use crate::types::version::{FIRST, VERSION};
+use crate::types::version::{INVENTED, VERSION};
 
 impl World {
     /// An upgrade, or the way back, perhaps.
     pub(super) fn draw_version(kernel: &Kernel, versions: &Random, process: &mut Process) -> u16 {
         if kernel.plan.mixed && process.epoch > 1 {
-            if process.version < VERSION {
+            if process.version < INVENTED {
                 if versions.percent(50) {
                     kernel.count_event("upgrades");
-                    process.version = VERSION;
+                    process.version = INVENTED;
                 }
             } else if kernel.phase.get() == Phase::Chaos && versions.percent(10) {
                 kernel.count_event("taken back");
-                (process.version, process.lowered_at) = (FIRST, Some(kernel.now()));
+                (process.version, process.lowered_at) = (VERSION, Some(kernel.now()));
             }
         }
         process.version
@@ -27,16 +27,16 @@ impl World {
     /// The node can do less than its cluster, and says so: it is upgraded.
     pub(super) fn too_old(&mut self, place: usize) {
         self.kernel.count_event("too old");
-        self.kernel.check(versions::too_old(&self.processes[place]));
-        self.processes[place].version = VERSION;
+        let process = &mut self.processes[place];
+        let checked = versions::too_old(process, &self.kernel.checks.borrow().membership);
+        process.version = INVENTED;
+        self.kernel.check(checked);
     }
 
-    /// Whether the cluster acts by the version that all its members can do, if none is out: that one
-    /// might be of any.
+    /// Whether the cluster acts by the version that all its members can do.
     pub(crate) fn has_its_version(&self) -> bool {
         let lowest = self.processes.iter().map(|process| process.version).min();
         let acts_by = self.kernel.checks.borrow().oracle.version();
-        self.processes.iter().any(|process| process.out.is_some())
-            || lowest.is_none_or(|lowest| lowest <= acts_by)
+        lowest.is_none_or(|lowest| lowest <= acts_by)
     }
 }

@@ -36,7 +36,7 @@ use crate::runtime::{boot, entropy};
 use crate::security::auth::Schemes;
 use crate::storage::StorageError;
 use crate::types::membership::{Member, NodeId};
-use crate::types::version::{FIRST, VERSION};
+use crate::types::version::{INVENTED, VERSION};
 
 /// Something that is due.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl World {
         };
         for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
             let old = world.kernel.plan.mixed && world.versions.percent(60);
-            world.add_process(member, disk, if old { FIRST } else { VERSION });
+            world.add_process(member, disk, if old { VERSION } else { INVENTED });
             world.start_later(place);
         }
         world.add_guests(random.fork(11));
@@ -203,7 +203,6 @@ impl World {
             clock: Arc::new(NodeClock::new(self.kernel.time.clone(), ahead, rate)),
             life: None,
             epoch: 0,
-            out: None,
             version,
             lowered_at: None,
             paused_until: 0,
@@ -395,7 +394,7 @@ impl World {
     fn start(&mut self, place: usize) {
         let process = &mut self.processes[place];
         process.starting = false;
-        if process.life.is_some() || process.out.is_some() {
+        if process.life.is_some() {
             return;
         }
         process.epoch += 1;

@@ -15,9 +15,8 @@
 //! | `before-*/`   | what was here before, named by its incarnation                 |
 //! | `*.tmp`       | a file about to be renamed, or left over from a crash          |
 //!
-//! What a frame is, `frame` says. `IDENTITY` of format 1 is read as well: it had
-//! no uid, and no `PROMISE` beside it. Beside one of format 2 there always is
-//! one, so that a promise that was lost is found to be.
+//! What a frame is, `frame` says. There is always a `PROMISE` beside `IDENTITY`, so
+//! that a lost one is noticed.
 //!
 //! A directory without `IDENTITY` is blank, and a crash while founding leaves
 //! one: but only if it holds nothing that founding does not make.
@@ -39,26 +38,27 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::files::{
     Names, copy_all, create_directory, create_file, io_error, lock, move_entries, remove_all,
     sync_directory,
 };
-use super::frame::{FRAME_BYTES_MAX, Format, Frame};
+use super::frame::{FRAME_BYTES_MAX, Format};
 use super::generation::Generation;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use crate::node::stored::Identity;
 use crate::storage::{SledOptions, StorageError};
-use crate::types::membership::{NodeId, Promise};
+use crate::types::membership::Promise;
 
 const LOCK: &str = "LOCK";
-const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", oldest: 1, newest: 2 };
-const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", oldest: 1, newest: 1 };
+const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
+const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", number: 1 };
+const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", number: 1 };
 const FRAMES: [Format; 3] = [IDENTITY, PROMISE, ANEW];
-const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", oldest: 1, newest: 1 };
 const QUARANTINED: &str = "QUARANTINED";
 const REMOVED: &str = "REMOVED";
 const VOTER: &str = "VOTER";
@@ -85,28 +85,6 @@ struct Owner {
     identity: Identity,
     /// What the chains of the directory's records begin with: the identity as it was first written.
     origin: Vec<u8>,
-}
-
-/// An identity as format 1 has it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct FirstIdentity {
-    cluster: u64,
-    node: NodeId,
-    incarnation: u64,
-    address: String,
-}
-
-impl Owner {
-    fn read(frame: &Frame) -> Result<Owner, StorageError> {
-        if frame.format() > 1 {
-            return frame.decode();
-        }
-        let first: FirstIdentity = frame.decode()?;
-        let origin = encode_body(&first);
-        let FirstIdentity { cluster, node, incarnation, address } = first;
-        let identity = Identity { cluster, node, incarnation, address, uid: node };
-        Ok(Owner { identity, origin })
-    }
 }
 
 /// What `ANEW` holds: how far a directory has taken another one's place.
@@ -173,9 +151,7 @@ impl Directory {
     /// without marking it. Nothing but `IDENTITY` need be sound.
     pub(super) fn open_marked(path: &Path) -> Result<Directory, StorageError> {
         let mut directory = Directory::lock(path)?;
-        if let Some(frame) = directory.read_frame(&IDENTITY)? {
-            directory.owner = Some(Owner::read(&frame)?);
-        }
+        directory.owner = directory.read_frame(&IDENTITY)?;
         Ok(directory)
     }
 
@@ -183,8 +159,8 @@ impl Directory {
     pub(super) fn open_any(path: &Path) -> Result<Directory, StorageError> {
         let mut directory = Directory::lock(path)?;
         match directory.read_frame(&IDENTITY) {
-            Ok(Some(frame)) => directory.owner = Owner::read(&frame).ok(),
-            Ok(None) | Err(StorageError::Corrupt { .. }) => {}
+            Ok(owner) => directory.owner = owner,
+            Err(StorageError::Corrupt { .. }) => {}
             Err(other) => return Err(other),
         }
         Ok(directory)
@@ -237,8 +213,8 @@ impl Directory {
             voter: false,
             _lock: lock,
         };
-        if let Some(frame) = directory.read_frame(&ANEW)? {
-            directory.give_place(frame.decode()?)?;
+        if let Some(takeover) = directory.read_frame(&ANEW)? {
+            directory.give_place(takeover)?;
         }
         directory.voter = path.join(VOTER).exists();
         Ok(directory)
@@ -377,23 +353,15 @@ impl Directory {
     }
 
     fn read_owner(&mut self) -> Result<(), StorageError> {
-        let promise = self.read_promise()?;
-        let Some(frame) = self.read_frame(&IDENTITY)? else {
+        let promise = self.read_frame(&PROMISE)?;
+        let Some(owner) = self.read_frame(&IDENTITY)? else {
             return self.refuse_used(promise.as_ref());
         };
-        if promise.is_none() && frame.format() > 1 {
+        let Some(promise) = promise else {
             return corrupt("PROMISE is missing".to_owned());
-        }
-        self.owner = Some(Owner::read(&frame)?);
-        self.promise = promise.unwrap_or_default();
+        };
+        (self.owner, self.promise) = (Some(owner), promise);
         Ok(())
-    }
-
-    fn read_promise(&self) -> Result<Option<Promise>, StorageError> {
-        match self.read_frame(&PROMISE)? {
-            Some(frame) => frame.decode().map(Some),
-            None => Ok(None),
-        }
     }
 
     pub(super) fn identity(&self) -> Option<&Identity> {
@@ -446,20 +414,14 @@ impl Directory {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
         let owner = Owner { identity: identity.clone(), origin: owner.origin.clone() };
-        // What was written in format 1 has no promise beside it.
-        self.write_frame(&PROMISE, &self.promise)?;
         self.write_owner(owner)
     }
 
     /// Replaces the promise, durably.
     pub(super) fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
-        let owner = self.owner()?.clone();
+        self.owner()?;
         self.write_frame(&PROMISE, promise)?;
         self.promise = promise.clone();
-        if self.read_frame(&IDENTITY)?.is_some_and(|frame| frame.format() == 1) {
-            // It does not say yet that there is a promise.
-            self.write_owner(owner)?;
-        }
         Ok(())
     }
 
@@ -527,7 +489,7 @@ impl Directory {
         Ok(())
     }
 
-    fn read_frame(&self, file: &Format) -> Result<Option<Frame>, StorageError> {
+    fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>, StorageError> {
         let name = file.name;
         let mut bytes = Vec::new();
         match File::open(self.path.join(name)) {
@@ -629,13 +591,6 @@ mod tests {
         Promise { ballot, pledge: Some(Pledge { ballot, genesis }) }
     }
 
-    /// `IDENTITY` as the first version wrote it.
-    fn first_identity() -> Vec<u8> {
-        let address = "here:1".to_owned();
-        let first = FirstIdentity { cluster: 1, node: 2, incarnation: 3, address };
-        Format { newest: 1, ..IDENTITY }.seal(&first).unwrap()
-    }
-
     #[test]
     fn golden_directory() {
         let dir = tempfile::tempdir().unwrap();
@@ -643,7 +598,6 @@ mod tests {
         directory.take(&identity()).unwrap();
         directory.keep_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
-        golden.sample("IDENTITY of format 1, which is only read", &first_identity());
         directory
             .write_frame(&ANEW, &Takeover { before: "before-3".to_owned(), cleared: true })
             .unwrap();
@@ -655,32 +609,19 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_the_first_format_is_taken_over() {
+    fn a_lost_promise_is_noticed_and_another_format_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let origin = |directory: &Directory| directory.origin().unwrap().to_vec();
-        let write = || fs::write(dir.path().join(IDENTITY.name), first_identity()).unwrap();
-        let open = || Directory::open(dir.path()).unwrap();
-        write();
-        let first = Identity { uid: 2, ..identity() };
-        let mut directory = open();
-        assert_eq!(directory.identity(), Some(&first));
-        assert_eq!(*directory.promise(), Promise::default());
-        let before = origin(&directory);
-        directory.keep_promise(&promise()).unwrap();
-        drop(directory);
-        // Now there is a promise, and it cannot be lost any more without a word.
-        assert_eq!(*open().promise(), promise());
-        assert_eq!(origin(&open()), before);
+        Directory::open(dir.path()).unwrap().take(&identity()).unwrap();
+        let other = Format { number: 2, ..IDENTITY }.seal(&7_u64).unwrap();
+        let bytes = fs::read(dir.path().join(IDENTITY.name)).unwrap();
+        fs::write(dir.path().join(IDENTITY.name), other).unwrap();
+        let error = Directory::open(dir.path()).unwrap_err();
+        assert!(matches!(error, StorageError::Version { .. }), "{error}");
+        assert!(!dir.path().join(QUARANTINED).exists());
+        fs::write(dir.path().join(IDENTITY.name), bytes).unwrap();
         fs::remove_file(dir.path().join(PROMISE.name)).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();
         assert!(error.to_string().contains("PROMISE is missing"), "{error}");
-
-        write();
-        let moved = Identity { address: "there:1".to_owned(), ..first.clone() };
-        open().set_identity(&moved).unwrap();
-        assert_eq!(open().identity(), Some(&moved));
-        assert_eq!(*open().promise(), Promise::default());
-        assert_eq!(origin(&open()), before);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::StorageError;
-use super::record::{array, corrupt, encode_body};
+use super::record::{array, encode_body};
 use super::rules::refuse;
 
 /// No frame is longer; a longer file is not read into memory.
@@ -19,23 +19,13 @@ pub(super) const FRAME_BYTES_MAX: u64 = 1 << 20;
 pub(super) struct Format {
     pub(super) name: &'static str,
     pub(super) magic: &'static [u8; 8],
-    /// The formats that are read; the newest is written.
-    pub(super) oldest: u32,
-    pub(super) newest: u32,
-}
-
-/// What a file held: sound, and of a format that is read.
-#[derive(Debug)]
-pub(super) struct Frame {
-    file: Format,
-    format: u32,
-    body: Vec<u8>,
+    pub(super) number: u32,
 }
 
 impl Format {
     pub(super) fn seal<T: Serialize>(&self, body: &T) -> Result<Vec<u8>, StorageError> {
         let mut bytes = self.magic.to_vec();
-        bytes.extend_from_slice(&self.newest.to_le_bytes());
+        bytes.extend_from_slice(&self.number.to_le_bytes());
         bytes.extend_from_slice(&encode_body(body));
         let checksum = xxh3_64(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
@@ -45,7 +35,7 @@ impl Format {
         Ok(bytes)
     }
 
-    pub(super) fn unseal(&self, bytes: &[u8]) -> Result<Frame, StorageError> {
+    pub(super) fn unseal<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, StorageError> {
         let damaged = || self.damaged();
         let (sealed, checksum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
         if xxh3_64(sealed) != u64::from_le_bytes(*checksum) {
@@ -54,15 +44,16 @@ impl Format {
         let body = sealed.strip_prefix(self.magic).ok_or_else(damaged)?;
         let (format, body) = body.split_at_checked(4).ok_or_else(damaged)?;
         let format = u32::from_le_bytes(array(format).ok_or_else(damaged)?);
-        if !(self.oldest..=self.newest).contains(&format) {
+        if format != self.number {
+            let Format { name, number, .. } = self;
             return Err(StorageError::Version {
-                what: format!(
-                    "{} has format {format}, this version reads {} to {}",
-                    self.name, self.oldest, self.newest
-                ),
+                what: format!("{name} has format {format}, this version reads {number}"),
             });
         }
-        Ok(Frame { file: *self, format, body: body.to_vec() })
+        match postcard::take_from_bytes(body) {
+            Ok((value, [])) => Ok(value),
+            Ok(_) | Err(_) => Err(damaged()),
+        }
     }
 
     fn damaged(&self) -> StorageError {
@@ -70,39 +61,23 @@ impl Format {
     }
 }
 
-impl Frame {
-    pub(super) fn format(&self) -> u32 {
-        self.format
-    }
-
-    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, StorageError> {
-        match postcard::take_from_bytes(&self.body) {
-            Ok((value, [])) => Ok(value),
-            Ok(_) | Err(_) => corrupt(format!("{} is damaged", self.file.name)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FILE: Format = Format { name: "x", magic: b"qrxxxxx\n", oldest: 1, newest: 3 };
+    const FILE: Format = Format { name: "x", magic: b"qrxxxxx\n", number: 3 };
 
     #[test]
     fn frame_of_another_format_is_a_version() {
         let bytes = FILE.seal(&7_u64).unwrap();
-        let frame = FILE.unseal(&bytes).unwrap();
-        assert_eq!((frame.format(), frame.decode::<u64>()), (3, Ok(7)));
-        let older = Format { newest: 1, ..FILE }.seal(&7_u64).unwrap();
-        assert_eq!(FILE.unseal(&older).unwrap().format(), 1);
-        for other in [0, 4] {
-            let bytes = Format { newest: other, ..FILE }.seal(&7_u64).unwrap();
-            let error = FILE.unseal(&bytes).unwrap_err();
+        assert_eq!(FILE.unseal::<u64>(&bytes), Ok(7));
+        for other in [2, 4] {
+            let bytes = Format { number: other, ..FILE }.seal(&7_u64).unwrap();
+            let error = FILE.unseal::<u64>(&bytes).unwrap_err();
             assert!(matches!(error, StorageError::Version { .. }), "{error}");
         }
         for cut in 0..bytes.len() {
-            let error = FILE.unseal(&bytes[..cut]).unwrap_err();
+            let error = FILE.unseal::<u64>(&bytes[..cut]).unwrap_err();
             assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
         }
         assert!(FILE.seal(&vec![0_u8; 2 << 20]).is_err());

@@ -119,8 +119,8 @@ mod tests {
 
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
-        let founding =
-            crate::transport::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
+        let members = vec![crate::types::membership::Member::new(1, "127.0.0.1:7400")];
+        let founding = crate::types::membership::Genesis { cluster: 1, members };
         let identity = Identity {
             cluster: founding.cluster,
             node: founding.members[0].node,
@@ -129,7 +129,7 @@ mod tests {
             uid: 1,
         };
         let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
-        let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
+        let (hard_state, meta, state) = founding.start();
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
 

@@ -4,6 +4,8 @@
 //! milliseconds, and faults are methods. See [`Cluster`].
 
 mod seats;
+#[cfg(test)]
+mod upgrade_tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,7 +22,6 @@ use crate::runtime::shared::Shared;
 use crate::security::auth::AuthProvider;
 use crate::types::acl::Id;
 use crate::types::error::Result;
-use crate::types::version::{FIRST, VERSION};
 use crate::types::znode::SessionId;
 use seats::Seats;
 
@@ -168,15 +169,9 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts instances of an older version, as a fleet has them before its upgrade:
-    /// [`Cluster::restart_as`] upgrades them.
-    ///
-    /// # Panics
-    /// If there is no such version: the versions are those from 1 to the highest that this build
-    /// can do.
-    #[must_use]
-    pub fn version(mut self, version: u16) -> ClusterBuilder {
-        check_version(version);
+    /// Starts instances that support this version at most: [`Cluster::restart_as`] upgrades them.
+    #[cfg(test)]
+    pub(crate) fn version(mut self, version: u16) -> ClusterBuilder {
         self.settings.version = version;
         self
     }
@@ -189,13 +184,6 @@ impl ClusterBuilder {
     pub fn start(self, nodes: usize) -> Cluster {
         Cluster::start(nodes, self.settings)
     }
-}
-
-fn check_version(version: u16) {
-    assert!(
-        (FIRST..=VERSION).contains(&version),
-        "this build can do versions {FIRST} to {VERSION}"
-    );
 }
 
 impl Cluster {
@@ -349,32 +337,16 @@ impl Cluster {
         self.start_again(node, None).expect("it reads what it has written itself");
     }
 
-    /// The same as [`Cluster::restart`], with an instance that can do this version at most: as if
+    /// The same as [`Cluster::restart`], with an instance that supports this version at most: as if
     /// it had been upgraded, or taken back to an older build.
-    ///
-    /// ```
-    /// use quorate::{Error, testing::Cluster};
-    ///
-    /// let cluster = Cluster::builder().version(1).start(3);
-    /// for node in 0..3 {
-    ///     assert_eq!(cluster.node(node).status().version, 1);
-    ///     cluster.restart_as(node, 2)?;
-    ///     cluster.advance(std::time::Duration::from_secs(5));
-    /// }
-    /// assert_eq!(cluster.node(0).status().version, 2);
-    /// # Ok::<(), Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if what it has "on disk" is of a
     /// cluster that acts by a higher version; the node does not run then. (If it has that in its log
     /// only, it starts, and stops when it comes to it.)
-    ///
-    /// # Panics
-    /// If there is no such node, and for a version that [`ClusterBuilder::version`] does not take.
-    pub fn restart_as(&self, node: usize, version: u16) -> Result<()> {
+    #[cfg(test)]
+    pub(crate) fn restart_as(&self, node: usize, version: u16) -> Result<()> {
         self.check(node);
-        check_version(version);
         self.start_again(node, Some(version))
     }
 

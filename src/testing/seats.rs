@@ -90,7 +90,7 @@ impl Seats {
         let next_id = nodes as u64 + 1;
         let mut seats = Seats { seats: Vec::new(), settings, clock, members, next_id };
         for member in &founding.members {
-            let disk = Some(disk(member, &founding.start(seats.settings.version)));
+            let disk = Some(disk(member, &founding.start()));
             let version = seats.settings.version;
             seats.seats.push(Seat { disk, running: None, group: 0, version });
         }

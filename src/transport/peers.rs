@@ -3,11 +3,9 @@
 use std::net::{SocketAddr, TcpListener};
 
 use crossbeam_channel::Receiver;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::transport::names::{LookUps, several};
 use crate::types::error::{Error, Result};
-use crate::types::membership::{Genesis, Member};
 
 /// The peers, `host:port` each as the user wrote it: what all instances agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,25 +106,6 @@ impl Peers {
             detail: format!(" ({})", tried.join("; ")),
         })
     }
-
-    /// The cluster that these peers had founded with a build before members came and went: its id
-    /// and theirs follow from the list.
-    pub(crate) fn founding(&self) -> Result<Genesis> {
-        let mut addresses: Vec<String> = self.addresses().map(str::to_owned).collect();
-        addresses.sort_unstable();
-        let cluster = xxh3_64(addresses.join(",").as_bytes());
-        let mut members: Vec<Member> = Vec::new();
-        for address in addresses {
-            // 0 is nobody's id.
-            let node = xxh3_64(address.as_bytes()).max(1);
-            if members.iter().any(|member| member.node == node) {
-                let reason = "its id is another peer's; write its name differently".to_owned();
-                return Err(Error::InvalidPeer { peer: address, reason });
-            }
-            members.push(Member::new(node, address));
-        }
-        Ok(Genesis { cluster, members })
-    }
 }
 
 /// Checks that others can reach these addresses.
@@ -204,14 +183,5 @@ mod tests {
         let second = bind_own(&peers).unwrap();
         assert_eq!([&first.0, &second.0], [&list[0], &list[1]]);
         assert!(matches!(bind_own(&peers), Err(Error::NotAPeer { .. })));
-    }
-
-    #[test]
-    fn the_order_of_the_list_does_not_matter() {
-        let one = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401"]).unwrap().founding().unwrap();
-        let two = Peers::parse(["127.0.0.1:7401", "127.0.0.1:7400"]).unwrap().founding().unwrap();
-        assert_eq!(one, two);
-        let other = Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
-        assert_ne!(one.cluster, other.cluster);
     }
 }

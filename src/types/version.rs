@@ -1,51 +1,57 @@
-//! The versions of the library, and the rules by which its formats may grow.
+//! The versions of the library, and the rules by which its formats grow.
 //!
-//! A cluster acts by one version: a number in the replicated state, which starts at [`FIRST`], is
-//! raised by an entry of the log once every member has told that it can do the higher one, and is
-//! never lowered. So members may be of different builds for a while, and an instance needs no
-//! setting that says which.
+//! A version is a number. A build supports all versions up to [`VERSION`]. A cluster acts by one
+//! version, which is part of the replicated state. A new cluster starts at [`FIRST`]. The leader
+//! raises the version with a log entry once every member is connected and supports a higher one.
+//! No cluster ever lowers its version. So the members may run different builds for a while, and no
+//! instance needs a setting for it.
 //!
-//! Everything that one build writes and another one reads is postcard behind a format's number. It
-//! grows by these rules, and by no others:
+//! One build writes bytes that another build reads: log entries, snapshots, messages, files. All of
+//! them are postcard behind the number of their format. The formats grow by these rules:
 //!
-//! 1. Variants of enums are only appended. No variant changes, none is removed, no field is added to
-//!    one, and the numbers of formats stay what they are (`tests/golden` holds every byte to it).
-//! 2. A new variant has a version, by which what can have it is held back:
+//! 1. After a release, enum variants are only appended. A variant never changes and is never
+//!    removed, no field is added to one, and the numbers of the formats stay. `tests/golden` checks
+//!    every byte.
+//! 2. A new variant has a version. Nobody writes or sends it before the cluster or the peer has
+//!    that version:
 //!
-//! | what | its version is told by | it is written |
+//! | what | its version comes from | who holds it back |
 //! | --- | --- | --- |
-//! | commands and operations, in the log and forwarded | `Command::version`, `Op::version` | by a node whose replica has seen the cluster at that version, and let into the log by a leader whose log has |
-//! | answers, which are part of the state | `OpError::version` | for commands of that version |
-//! | items of a snapshot or checkpoint | the state: nothing but such commands makes what they hold | from such a state. The cluster's version comes first in an image, so that a build that is too old sees it before what it cannot read |
-//! | messages between peers | the peer, which tells its version in the handshake | to a peer of that version |
-//! | records on disk | they hold the above, and nothing of their own has changed | |
+//! | commands and operations, in the log and forwarded | `Command::version`, `Op::version` | a node waits until its replica has that version; a leader refuses the request until its log has |
+//! | results, which are part of the state | `OpError::version` | only commands of that version have such results |
+//! | items of a snapshot or checkpoint | the state | only commands of that version change the state in that way; the cluster's version comes first in an image, so that an older build sees it before any item that it cannot read |
+//! | messages between peers | the handshake, in which each peer gives its version | the sender |
+//! | records on disk | the commands in them | |
 //!
-//! 3. So whatever is written while the cluster acts by version N is read by every build that can do
-//!    N. Once it acts by N + 1, a build of N stops, or does not start, and says which version it
-//!    needs: it skips nothing, and its directory stays as it is, for a newer build to go on from.
+//! 3. So a build that supports version N reads all that is written while the cluster acts by N. Once
+//!    the cluster acts by N + 1, such a build stops, or does not start, and names the version that it
+//!    needs. It skips nothing and leaves its directory as it is, for a newer build to continue from.
 //!
-//! To add a command: a variant at the end, a line in its `version`, and a sample at the end of the
-//! golden file. To begin a version: [`VERSION`] one higher.
+//! To add a command: append a variant, give it a version, and append a sample to the golden file. To
+//! begin a version: raise [`VERSION`] by one and add a row to its table.
+//!
+//! There is one version so far. Tests and the simulator have one more, `INVENTED`, with one
+//! operation of its own (`Op::Invented`). With it they upgrade clusters and run members that are too
+//! old. No release has it.
 
-/// The highest version that this build can do.
+/// The highest version that this build supports.
 ///
 /// | version | has |
 /// | --- | --- |
-/// | 1 | all but the following |
-/// | 2 | versions themselves, access lists, quotas, `create_or_set`, `take_over` |
-/// | 3 | members that come and go, and all that they say for it |
-pub(crate) const VERSION: u16 = 3;
+/// | 1 | everything |
+pub(crate) const VERSION: u16 = 1;
 
-/// The first version in which members come and go.
-pub(crate) const MEMBERS_SINCE: u16 = 3;
-
-/// What a new cluster acts by, before its members have heard of each other.
+/// The version of a new cluster.
 pub(crate) const FIRST: u16 = 1;
 
-/// The oldest version that this build can talk to.
+/// The oldest version that this build can use with a peer.
 pub(crate) const OLDEST: u16 = 1;
 
-/// Why an instance that can do version `own` stops, or does not start.
+/// The version after [`VERSION`], in tests and in the simulator only.
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) const INVENTED: u16 = VERSION + 1;
+
+/// Why an instance that supports version `own` at most stops, or does not start.
 pub(crate) fn too_old(cluster: u16, own: u16) -> String {
     format!(
         "the cluster acts by version {cluster} and this instance can do version {own} at most; its \

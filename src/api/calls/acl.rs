@@ -17,8 +17,7 @@ use crate::types::znode::{CreateMode, Created, Stat};
 
 impl Session {
     /// Creates a znode with an access list of its own, see [`Acl`], where [`Session::create`] lets
-    /// everybody do everything. Blocks and fails as that, with [`Error::InvalidAcl`], and with
-    /// [`Error::Unsupported`] while the cluster has members that are older than version 2.
+    /// everybody do everything. Blocks and fails as that, and with [`Error::InvalidAcl`].
     pub fn create_with_acl(
         &self,
         path: &str,

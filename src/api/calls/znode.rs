@@ -17,9 +17,7 @@ impl Session {
     /// Gives the path and the stat as they are then.
     ///
     /// Blocks and fails as [`Session::create`], but for
-    /// [`Error::NodeExists`](crate::Error::NodeExists); and with
-    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are
-    /// older than version 2.
+    /// [`Error::NodeExists`](crate::Error::NodeExists).
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -47,9 +45,7 @@ impl Session {
     /// before its former session has expired, and knows that session's id.
     ///
     /// Blocks and fails as [`Session::create`], with
-    /// [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's; and with
-    /// [`Error::Unsupported`](crate::Error::Unsupported) while the cluster has members that are
-    /// older than version 2.
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};

@@ -8,8 +8,8 @@
 //!
 //! | image | items |
 //! | --- | --- |
-//! | full | the cluster's version, unless it is the first; all znodes, each after its parent and followed by its access list if it has one; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results and its holder's ids |
-//! | delta | the same of the version; the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
+//! | full | all znodes, each after its parent; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results |
+//! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
 //!
 //! Equal states give equal bytes. What follows from the rest is left out (sets
 //! of children, the ephemerals of a session, hashes) and made anew.
@@ -47,11 +47,13 @@ const CHUNK_BYTES: usize = 48 << 10;
 /// and as much data more.
 const RUN_BYTES: usize = 4 << 10;
 
-/// One item of a chunk. Variants are only ever appended.
+/// One item of a chunk. Variants are only ever appended (`version`).
 #[derive(Debug, Serialize, Deserialize)]
 enum Item<'a> {
     Begin {
         full: bool,
+        /// The version that the cluster acts by: before all that an older build may not know.
+        version: u16,
     },
     ZnodeGone {
         path: &'a str,
@@ -61,6 +63,7 @@ enum Item<'a> {
         #[serde(borrow)]
         data: Raw<'a>,
         fields: Fields,
+        acl: Option<Vec<Acl>>,
     },
     /// A session that has ended, and at which zxid, as far as that is remembered.
     SessionGone {
@@ -75,6 +78,8 @@ enum Item<'a> {
         holder: u64,
         former: Vec<u64>,
         last_seq: u64,
+        /// As whom its holder has authenticated.
+        ids: Vec<Id>,
         /// How many [`Item::Outcome`]s follow.
         results: u32,
     },
@@ -93,21 +98,6 @@ enum Item<'a> {
         graves: u64,
         /// See `Graves::forgotten`.
         forgotten: Zxid,
-    },
-    /// The access list of a znode that is there already.
-    ZnodeAcl {
-        path: &'a str,
-        acl: Vec<Acl>,
-    },
-    /// As whom the holder of a session, which is there already, has authenticated.
-    SessionIds {
-        id: SessionId,
-        ids: Vec<Id>,
-    },
-    /// What the cluster acts by, at the beginning of every image of a state that is not of the first
-    /// version: see `version`.
-    Version {
-        version: u16,
     },
 }
 
@@ -144,15 +134,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
 impl Item<'_> {
     fn name(&self) -> &'static str {
         match self {
-            Item::Begin { full: true } => "the beginning of a full image",
-            Item::Begin { full: false } => "the beginning of a delta",
-            Item::ZnodeGone { .. } | Item::Znode { .. } | Item::ZnodeAcl { .. } => "a znode",
-            Item::SessionGone { .. } | Item::Session { .. } | Item::SessionIds { .. } => {
-                "a session"
-            }
+            Item::Begin { full: true, .. } => "the beginning of a full image",
+            Item::Begin { full: false, .. } => "the beginning of a delta",
+            Item::ZnodeGone { .. } | Item::Znode { .. } => "a znode",
+            Item::SessionGone { .. } | Item::Session { .. } => "a session",
             Item::Outcome { .. } => "a result",
             Item::End { .. } => "the end of an image",
-            Item::Version { .. } => "a version",
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::machine::graves::Graves;
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
 use crate::machine::tree::{Fields, RESERVED, Tree};
 use crate::machine::{Machine, State};
-use crate::types::acl::AccessList;
+use crate::types::acl::{AccessList, Acl};
 use crate::types::path;
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
@@ -50,8 +50,8 @@ impl ChunkReader {
         }
     }
 
-    /// The cluster's version as of what was read, of an image that could not be read to its end
-    /// too: it comes before what only that version has.
+    /// The cluster's version as of what was read. It is also known of an image that this build
+    /// cannot read to its end, because it comes first.
     pub(crate) fn version(&self) -> u16 {
         self.version
     }
@@ -115,29 +115,18 @@ impl ChunkReader {
     fn item(&mut self, item: Item<'_>) -> Result<(), String> {
         match (&mut self.phase, item) {
             (Phase::Failed, _) => Err("a chunk before this one was in error".to_owned()),
-            (_, Item::Begin { full: true }) => {
-                *self = ChunkReader::new();
-                self.phase = Phase::Open;
+            (_, Item::Begin { full: true, version }) => {
+                *self = ChunkReader { version, phase: Phase::Open, ..ChunkReader::new() };
                 Ok(())
             }
-            (Phase::Complete, Item::Begin { full: false }) => {
-                self.phase = Phase::Open;
-                Ok(())
-            }
-            (Phase::Open, Item::Version { version }) => {
+            (Phase::Complete, Item::Begin { full: false, version }) => {
                 self.version = version;
+                self.phase = Phase::Open;
                 Ok(())
             }
             (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),
-            (Phase::Open, Item::Znode { path, data, fields }) => self.put(path, data.0, fields),
-            (Phase::Open, Item::ZnodeAcl { path, acl }) => {
-                let acl = AccessList::stored(acl);
-                let stat = self.tree.put_acl(path, acl);
-                stat.map(|_| ()).ok_or_else(|| format!("{path}: an access list of no znode"))
-            }
-            (Phase::Open, Item::SessionIds { id, ids }) => {
-                let named = self.sessions.update(id, |record| record.ids = Arc::new(ids));
-                named.ok_or_else(|| format!("session {id}: ids of no session"))
+            (Phase::Open, Item::Znode { path, data, fields, acl }) => {
+                self.put(path, data.0, fields, acl)
             }
             (Phase::Open, Item::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
@@ -148,13 +137,24 @@ impl ChunkReader {
             }
             (
                 Phase::Open,
-                Item::Session { id, secret, timeout_ms, owner, holder, former, last_seq, results },
+                Item::Session {
+                    id,
+                    secret,
+                    timeout_ms,
+                    owner,
+                    holder,
+                    former,
+                    last_seq,
+                    ids,
+                    results,
+                },
             ) => {
                 if former.len() > FORMER_MAX || u64::from(results) > last_seq {
                     return Err(format!("session {id}: more history than it can have"));
                 }
-                let record = SessionRecord::new(secret, timeout_ms, owner, holder)
+                let mut record = SessionRecord::new(secret, timeout_ms, owner, holder)
                     .with_history(last_seq, former);
+                record.ids = Arc::new(ids);
                 if results == 0 {
                     self.sessions.insert(id, record);
                 } else {
@@ -192,12 +192,21 @@ impl ChunkReader {
         }
     }
 
-    fn put(&mut self, path: &str, data: &[u8], fields: Fields) -> Result<(), String> {
+    fn put(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        fields: Fields,
+        acl: Option<Vec<Acl>>,
+    ) -> Result<(), String> {
         path::validate(path).map_err(|error| error.to_string())?;
         if path::parent(path).is_some_and(|parent| self.tree.get(parent).is_none()) {
             return Err(format!("{path}: its parent is not there"));
         }
         self.tree.put(Arc::from(path), data, fields);
+        if let Some(acl) = acl {
+            self.tree.put_acl(path, AccessList::stored(acl));
+        }
         Ok(())
     }
 

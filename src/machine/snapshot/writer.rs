@@ -62,11 +62,9 @@ impl ChunkWriter {
         self.step = match step {
             Step::Begin => {
                 let full = self.dirty.is_none();
-                add(pending, &Item::Begin { full });
-                let version = self.state.version;
-                if version != FIRST && !planted(Bug::VersionLostAtSnapshot) {
-                    add(pending, &Item::Version { version });
-                }
+                let lost = planted(Bug::VersionLostAtSnapshot);
+                let version = if lost { FIRST } else { self.state.version };
+                add(pending, &Item::Begin { full, version });
                 if full { Step::Znodes(None) } else { Step::ZnodesGone(None) }
             }
             Step::ZnodesGone(cursor) => {
@@ -139,6 +137,7 @@ impl ChunkWriter {
                             holder: record.holder,
                             former: record.former.clone(),
                             last_seq: record.last_seq,
+                            ids: (*record.ids).clone(),
                             results: u32::try_from(record.result_count()).unwrap_or(u32::MAX),
                         };
                         add(pending, &item);
@@ -154,13 +153,7 @@ impl ChunkWriter {
                         add_outcome(pending, result);
                         Step::Outcomes(id, place + 1)
                     }
-                    None => {
-                        if let Some(record) = record.filter(|record| !record.ids.is_empty()) {
-                            let ids = (*record.ids).clone();
-                            add(pending, &Item::SessionIds { id, ids });
-                        }
-                        Step::Sessions(Some(id))
-                    }
+                    None => Step::Sessions(Some(id)),
                 }
             }
             Step::End => {
@@ -210,11 +203,9 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 }
 
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
-    let item = Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields() };
-    add(buffer, &item);
-    if let Some(acl) = znode.acl().filter(|_| !planted(Bug::AclLostAtSnapshot)) {
-        add(buffer, &Item::ZnodeAcl { path, acl: acl.entries().to_vec() });
-    }
+    let acl = znode.acl().filter(|_| !planted(Bug::AclLostAtSnapshot));
+    let acl = acl.map(|acl| acl.entries().to_vec());
+    add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields(), acl });
 }
 
 /// Adds some of the znodes after the cursor (finding the place in the tree for each of them would

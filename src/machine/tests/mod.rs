@@ -494,7 +494,6 @@ fn what_leaves_the_machine_may_go_to_any_thread() {
 #[test]
 fn a_tree_is_deleted_at_once_children_before_their_parents() {
     let mut s = Script::new();
-    s.raise(2);
     for path in ["/a", "/a/b", "/a/b/c", "/a/b-", "/a-", "/ab"] {
         s.make(path, Persistent);
     }

@@ -2,14 +2,15 @@
 
 use super::*;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
-use crate::types::acl::Acl;
+use crate::types::version::{INVENTED, VERSION};
 
-fn set_acl(path: &str) -> Op {
-    Op::SetAcl { path: path.to_owned(), acl: Acl::read_only(), version: None }
+fn invented(path: &str) -> Op {
+    Op::Invented { path: path.to_owned(), data: "new".into() }
 }
 
-fn unsupported(cluster: u16) -> OpError {
-    OpError::Unsupported { what: "set_acl".to_owned(), needs: 2, cluster }
+fn unsupported() -> OpError {
+    let what = "invented".to_owned();
+    OpError::Unsupported { what, needs: INVENTED, cluster: VERSION }
 }
 
 #[test]
@@ -17,16 +18,16 @@ fn what_is_of_a_higher_version_is_refused_and_remembered() {
     let mut s = Script::new();
     s.make("/a", Persistent);
     let (zxid, hash) = (s.machine.zxid(), s.machine.tree().hash());
-    assert_eq!(s.op(set_acl("/a")), Err(unsupported(1)));
-    let both = vec![create("/b", Persistent), set_acl("/a")];
-    let refused = Err(OpError::Multi { index: 1, error: Box::new(unsupported(1)) });
+    assert_eq!(s.op(invented("/a")), Err(unsupported()));
+    let both = vec![create("/b", Persistent), invented("/a")];
+    let refused = Err(OpError::Multi { index: 1, error: Box::new(unsupported()) });
     assert_eq!(s.run(A, Command::Multi(both.clone())), refused);
     assert_eq!((s.machine.zxid(), s.machine.tree().hash()), (zxid, hash));
 
-    s.raise(2);
+    s.raise(INVENTED);
     // Asked again, it has its first answer.
     assert_eq!(s.send(A, A.0, s.next[0] - 1, 0, Command::Multi(both)), refused);
-    assert!(matches!(s.op(set_acl("/a")), Ok(Reply::Set(stat)) if stat.aversion == 1));
+    assert!(matches!(s.op(invented("/a")), Ok(Reply::Set(stat)) if stat.version == 1));
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn the_version_is_raised_only_and_is_in_the_hash() {
 }
 
 #[test]
-fn images_have_the_version_and_those_of_the_first_do_not() {
+fn images_have_the_version_in_front() {
     let mut s = Script::new();
     let full = |s: &Script| ChunkWriter::full(s.machine.state()).collect::<Vec<_>>();
     let read = |s: &Script, chunks: &[Vec<u8>]| {
@@ -61,8 +62,9 @@ fn images_have_the_version_and_those_of_the_first_do_not() {
     assert_eq!(read(&s, &all).unwrap().version(), 2, "by a delta");
     let second = full(&s).concat();
     assert_eq!(read(&s, &full(&s)).unwrap().version(), 2);
-    // The number of the item and the version, behind the beginning, and nothing else.
-    assert_eq!([&second[..3], &second[5..]].concat(), first);
+    // The format, the number of the item, that it is a full image, and the version.
+    assert_eq!((&first[..4], &second[..4]), (&[1, 0, 1, 1][..], &[1, 0, 1, 2][..]));
+    assert_eq!(first[4..], second[4..]);
     assert!(read(&s, &[first]).is_err(), "the hash tells");
 }
 
@@ -72,7 +74,7 @@ fn the_version_of_an_image_that_is_too_new_is_known() {
     let mut s = Script::new();
     s.raise(9);
     let image = ChunkWriter::full(s.machine.state()).collect::<Vec<_>>().concat();
-    let newer = [&image[..5], &[0x7F, 0, 0]].concat();
+    let newer = [&image[..4], &[0x7F, 0, 0]].concat();
     let mut reader = ChunkReader::new();
     assert!(reader.push(&newer).is_err());
     assert_eq!(reader.version(), 9);

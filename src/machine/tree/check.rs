@@ -9,9 +9,8 @@ use crate::types::quota::Usage;
 use crate::types::{path, quota};
 
 impl Tree {
-    /// Checks the invariants, that of quotas if they are kept, the hashes included, and gives the
-    /// number of ephemerals.
-    pub(in crate::machine) fn check(&self, counts: bool) -> Result<usize, String> {
+    /// Checks the invariants, the hashes included, and gives the number of ephemerals.
+    pub(in crate::machine) fn check(&self) -> Result<usize, String> {
         if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
             return Err(format!("no znode {missing}"));
         }
@@ -33,7 +32,7 @@ impl Tree {
                     return Err(format!("{path} is there, and nobody counts {of}"));
                 }
                 let (told, found) = (Usage::parse(&znode.data), self.usage(of));
-                if counts && told != found {
+                if told != found {
                     return Err(format!("{path} tells {told}, and there is {found}"));
                 }
             }

@@ -40,7 +40,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
-use crate::types::quota::{Quota, Usage};
+use crate::types::quota::Usage;
 use crate::types::znode::{Stat, Zxid};
 use crate::types::{path, quota};
 use znode::Child;
@@ -383,16 +383,6 @@ impl Tree {
     pub(super) fn usage(&self, path: &str) -> Usage {
         let below = self.below(path).filter(|(path, _)| quota::is_counted(path));
         below.fold(Usage::default(), |usage, (_, znode)| usage.and((1, znode.data.len() as i64)))
-    }
-
-    /// Tells what is used of each path that has a znode for that, and names these znodes.
-    pub(super) fn recount(&mut self) -> Vec<String> {
-        let all: Vec<(String, Usage)> =
-            self.counted.iter().map(|of| (Quota::stats_path(of), self.usage(of))).collect();
-        for (stats, usage) in &all {
-            self.set_quietly(stats, usage.to_string().as_bytes());
-        }
-        all.into_iter().map(|(stats, _)| stats).collect()
     }
 
     /// Replaces a znode's data and nothing else, as no write of a user does.

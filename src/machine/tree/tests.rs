@@ -12,14 +12,14 @@ fn tree_of(paths: &[&str]) -> Tree {
     for path in paths {
         tree.create(path, b"", Kind::Persistent, None, 1, 1);
     }
-    tree.check(true).unwrap();
+    tree.check().unwrap();
     tree
 }
 
 #[test]
 fn starts_with_the_reserved_znodes() {
     let tree = Tree::genesis();
-    tree.check(true).unwrap();
+    tree.check().unwrap();
     assert_eq!(paths(&tree, "/"), RESERVED);
     assert_eq!(tree.len(), 4);
     for path in RESERVED {
@@ -65,8 +65,8 @@ fn a_clone_does_not_see_later_writes() {
     assert_eq!(before.get("/a").unwrap().data()[..], b""[..]);
     assert_eq!(before.get("/a").unwrap().children().collect::<Vec<_>>(), ["b"]);
     assert_eq!(tree.get("/a").unwrap().children().collect::<Vec<_>>(), ["c"]);
-    before.check(true).unwrap();
-    tree.check(true).unwrap();
+    before.check().unwrap();
+    tree.check().unwrap();
     assert_ne!(before.hash(), tree.hash());
 }
 
@@ -94,7 +94,7 @@ fn the_deepest_tree_overflows_no_stack() {
         assert_eq!(tree.len(), 4 + PATH_BYTES_MAX / 2);
         let old = tree.clone();
         tree.set(&path, b"e", 2, 2).unwrap();
-        tree.check(true).unwrap();
+        tree.check().unwrap();
         drop(old);
         assert_eq!(paths(&tree, "/x").len(), PATH_BYTES_MAX / 2 + 3);
     };

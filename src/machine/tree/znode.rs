@@ -173,7 +173,6 @@ impl Znode {
             of_kind,
         ];
         let hash = hash_words(&words);
-        // A znode without a list has the hash that it had before there were any.
         self.acl.as_ref().map_or(hash, |acl| hash_words(&[hash, acl.hash()]))
     }
 }

@@ -11,7 +11,6 @@ use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Genesis, NodeId, Promise};
-use crate::types::version::MEMBERS_SINCE;
 
 /// What a node is, and how it comes to be part of a cluster.
 #[derive(Debug)]
@@ -110,7 +109,7 @@ impl Node {
     fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
         tracing::info!(node = self.id, cluster = genesis.cluster, "founding a cluster");
         self.bootstrap.formation = None;
-        let (hard_state, meta, state) = genesis.start(MEMBERS_SINCE);
+        let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
         let boot = Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() };
         self.raw = raft(self.id, &boot, checkpoint)?;

@@ -3,7 +3,6 @@
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, SnapshotMeta, Voting};
 use crate::types::membership::{Genesis, NodeId, Roster, Seat};
-use crate::types::version::MEMBERS_SINCE;
 
 /// What the store of a node without a cluster begins with.
 pub(crate) fn nothing() -> (HardState, SnapshotMeta, State) {
@@ -20,28 +19,14 @@ pub(crate) fn nothing() -> (HardState, SnapshotMeta, State) {
 
 impl Genesis {
     /// What every founding member starts from: a snapshot with the full membership.
-    ///
-    /// Of a version that knows no members, the state says nothing of them.
-    pub(crate) fn start(&self, version: u16) -> (HardState, SnapshotMeta, State) {
-        let machine = if version >= MEMBERS_SINCE {
-            Machine::founded(version, &self.roster())
-        } else {
-            Machine::new()
-        };
-        self.begin(machine.state())
+    pub(crate) fn start(&self) -> (HardState, SnapshotMeta, State) {
+        self.start_from(Machine::new().state())
     }
 
     /// The same of a cluster that goes on from the state of another one, which is lost.
     pub(crate) fn start_from(&self, state: State) -> (HardState, SnapshotMeta, State) {
-        self.begin(Machine::founded_from(state, &self.roster()).state())
-    }
-
-    fn roster(&self) -> Roster {
         let seats = self.members.iter().map(|member| Seat { member: member.clone(), votes: true });
-        Roster::new(seats.collect())
-    }
-
-    fn begin(&self, state: State) -> (HardState, SnapshotMeta, State) {
+        let state = Machine::founded_from(state, &Roster::new(seats.collect())).state();
         let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
         voters.sort_unstable();
         let meta = SnapshotMeta {

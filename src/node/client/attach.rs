@@ -5,11 +5,11 @@ use crate::machine::command::Outcome;
 use crate::node::client_message::{Ask, Claim, HeldWatch, Told, are_members};
 use crate::node::io::{Availability, Holding, Problem};
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
+use crate::node::versions::PATIENCE_TICKS;
 use crate::planted::{Bug, planted};
 use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, NodeId};
 use crate::types::session::SessionState;
-use crate::types::version::MEMBERS_SINCE;
 
 /// So many heartbeats a member may be silent when it was asked, or be without a leader.
 const PATIENCE_BEATS: u32 = 30;
@@ -181,12 +181,9 @@ impl Client {
     /// Whether another member could be asked.
     fn others(&self, member: NodeId) -> bool {
         let now = self.now.mono;
-        self.members.iter().any(|(id, of)| {
-            *id != member
-                && of.problem.is_none()
-                && of.version >= MEMBERS_SINCE
-                && of.avoided_until <= now
-        })
+        self.members
+            .iter()
+            .any(|(id, of)| *id != member && of.problem.is_none() && of.avoided_until <= now)
     }
 
     /// Asks a member to serve, if none does: any of those that are there.
@@ -195,11 +192,10 @@ impl Client {
             return;
         }
         let now = self.now.mono;
-        let there = self.members.iter().filter(|(_, member)| {
-            member.problem.is_none()
-                && member.version >= MEMBERS_SINCE
-                && member.avoided_until <= now
-        });
+        let there = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.problem.is_none() && member.avoided_until <= now);
         let mut there: Vec<NodeId> = there.map(|(id, _)| *id).collect();
         if there.iter().any(|id| self.roster.contains(id)) {
             // Whoever else is found at an address of the list may be a member no more, or not yet.
@@ -311,12 +307,15 @@ impl Client {
         }
         // What a member has told was told, whatever it has not got yet. One that has not begun tells no
         // events: what it has seen meanwhile is for the next one to tell, if it never begins.
-        let serves = self.attached.as_ref().is_some_and(|attached| attached.serves)
-            || news.iter().any(|news| matches!(news, News::Attached));
+        let begins = news.iter().any(|news| matches!(news, News::Attached));
+        let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
         if planted(Bug::GuestSeesOlder) {
             self.seen = told.zxid;
         } else if serves {
             self.seen = self.seen.max(told.zxid);
+        }
+        if begins || self.leader != told.leader {
+            self.settled_at = now + self.config.tick * PATIENCE_TICKS;
         }
         (self.version, self.leader) = (self.version.max(told.version), told.leader);
         if let Some(attached) = &mut self.attached {

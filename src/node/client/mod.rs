@@ -131,6 +131,8 @@ pub(crate) struct Client {
     /// The cluster's version and leader, as last told.
     version: u16,
     leader: NodeId,
+    /// Until when the cluster's version may still be raised: see `versions`.
+    settled_at: Time,
     fresh_at: Option<Time>,
     effects: Effects,
     stopped: Option<String>,
@@ -178,6 +180,7 @@ impl Client {
             seen: 0,
             version: FIRST,
             leader: 0,
+            settled_at: Time::ZERO,
             fresh_at: None,
             effects: Effects::default(),
             stopped: None,
@@ -347,7 +350,7 @@ impl Client {
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Introduce { session, ids } => {
-                self.local.introduce(session, ids, self.version, effects);
+                self.local.introduce(session, ids, effects);
             }
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
@@ -378,7 +381,6 @@ impl Client {
         if self.member().is_none() {
             return;
         }
-        self.local.introduce_all(self.version, &mut self.effects);
         if self.local.has_held_back() {
             self.local.release(self.gate());
         }
@@ -398,9 +400,12 @@ impl Client {
         }
     }
 
-    /// What the cluster has is what it may have: a member waits for what is on its way.
+    /// What may be sent now. A client does not know what each member supports, so it waits for its
+    /// own version until that is settled.
     fn gate(&self) -> Gate {
-        Gate { version: self.version, possible: self.config.version.max(self.version) }
+        let is_settled = self.now.mono >= self.settled_at;
+        let possible = if is_settled { 0 } else { self.config.version };
+        Gate { version: self.version, possible: possible.max(self.version) }
     }
 
     fn stop(&mut self, reason: String) {

@@ -82,7 +82,7 @@ pub(super) struct Storm {
 
 impl Storm {
     pub(super) fn new(seed: u64) -> Storm {
-        let mut cluster = Cluster::founded(MEMBERS, VERSION);
+        let mut cluster = Cluster::new(MEMBERS);
         cluster.elect();
         let mut storm = Storm {
             cluster,

@@ -13,7 +13,6 @@ use crate::node::membership::WISH_TIME;
 use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
-use crate::types::version::MEMBERS_SINCE;
 use crate::types::znode::SessionId;
 
 /// How often the leader tells how the members are.
@@ -105,9 +104,6 @@ impl Observed {
 impl Node {
     /// What the leader does about the members once a heartbeat.
     pub(in crate::node) fn keep_members(&mut self) {
-        if !self.knows_members() {
-            return;
-        }
         let patience = self.patience();
         let Some(leading) = &mut self.leading else { return };
         let Some(serves_since) = leading.serves_since else { return };
@@ -228,9 +224,7 @@ impl Node {
             leading.members.placed = placed;
         }
         for peer in self.others().collect::<Vec<_>>() {
-            if self.versions.of(peer).is_some_and(|version| version >= MEMBERS_SINCE) {
-                self.effects.messages.push((peer, message.clone()));
-            }
+            self.effects.messages.push((peer, message.clone()));
         }
     }
 }

@@ -45,8 +45,6 @@ pub(crate) struct LocalSession {
     pub(super) closing: bool,
     /// As whom it is known, until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
-    /// As whom it is to be known as soon as the cluster can tell.
-    pub(super) introduce: Vec<Id>,
     /// A snapshot stands for entries in which it may have been resumed, used and ended.
     pub(super) unseen: bool,
     /// The last number that may be sent for now.

@@ -44,9 +44,6 @@ const WINDOW: u64 = 4096;
 /// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// From which version on sessions are known as somebody.
-const IDS_VERSION: u16 = 2;
-
 /// How much of a session's timeout this node trusts: the rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
 pub(crate) fn trusted(timeout: Duration) -> Duration {
@@ -67,8 +64,6 @@ pub(crate) struct LocalSessions {
     ceilings: BTreeSet<SessionId>,
     /// Those of them whose next write waits for the cluster's version, as of this gate.
     held_back: BTreeSet<SessionId>,
-    /// Whether some are to be known as somebody once the cluster can tell.
-    has_unintroduced: bool,
     gate: Gate,
     next_ticket: Ticket,
     /// Sessions whose local deadline has passed and which may owe answers yet.
@@ -90,7 +85,6 @@ impl LocalSessions {
             unsent: BTreeSet::new(),
             ceilings: BTreeSet::new(),
             held_back: BTreeSet::new(),
-            has_unintroduced: false,
             gate: Gate { version: FIRST, possible: FIRST },
             next_ticket: 0,
             lost: BTreeSet::new(),
@@ -146,7 +140,6 @@ impl LocalSessions {
                 waits: Queue::default(),
                 closing: false,
                 ids: Arc::default(),
-                introduce: Vec::new(),
                 unseen: false,
                 ceiling: u64::MAX,
             },
@@ -238,38 +231,9 @@ impl LocalSessions {
         self.unsent.insert(session);
     }
 
-    /// Has the session known as these, now or as soon as the cluster's version has that. Nobody
-    /// waits for the answer, nor is anything held back for it.
-    pub(crate) fn introduce(
-        &mut self,
-        session: SessionId,
-        ids: Vec<Id>,
-        version: u16,
-        effects: &mut Effects,
-    ) {
-        if version >= IDS_VERSION {
-            self.write(RequestId(0), session, Write::Authenticate(ids), effects);
-        } else if let Some(held) = self.sessions.get_mut(&session) {
-            held.introduce = ids;
-            self.has_unintroduced = true;
-        }
-    }
-
-    /// The same for those that were opened before.
-    pub(crate) fn introduce_all(&mut self, version: u16, effects: &mut Effects) {
-        if !self.has_unintroduced || version < IDS_VERSION {
-            return;
-        }
-        self.has_unintroduced = false;
-        let waiting: Vec<(SessionId, Vec<Id>)> = self
-            .sessions
-            .values_mut()
-            .filter(|held| !held.introduce.is_empty())
-            .map(|held| (held.id, std::mem::take(&mut held.introduce)))
-            .collect();
-        for (session, ids) in waiting {
-            self.introduce(session, ids, version, effects);
-        }
+    /// Adds these to the ids that the session is known as. Nobody waits for the answer.
+    pub(crate) fn introduce(&mut self, session: SessionId, ids: Vec<Id>, effects: &mut Effects) {
+        self.write(RequestId(0), session, Write::Authenticate(ids), effects);
     }
 
     /// After a snapshot, in which sessions may be known as somebody more.

@@ -38,7 +38,7 @@ impl Node {
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Introduce { session, ids } => {
-                self.local.introduce(session, ids, self.machine.version(), effects);
+                self.local.introduce(session, ids, effects);
             }
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
@@ -71,7 +71,6 @@ impl Node {
         if leader == 0 || (leader == self.id && !self.serves()) {
             return;
         }
-        self.local.introduce_all(self.machine.version(), &mut self.effects);
         if self.local.has_held_back() {
             self.local.release(self.gate());
         }

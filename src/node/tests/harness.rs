@@ -17,7 +17,7 @@ use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
 use crate::types::error::Error;
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
 use crate::types::session::SessionState;
-use crate::types::version::VERSION;
+use crate::types::version::{FIRST, VERSION};
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{CreateMode, SessionId, Zxid};
 
@@ -94,7 +94,7 @@ fn needs(message: &PeerMessage) -> u16 {
             entries
                 .map(|entry| match entry.kind {
                     EntryKind::Normal => Batch::decode(&entry.data).unwrap().version(),
-                    EntryKind::Membership => crate::types::version::MEMBERS_SINCE,
+                    EntryKind::Membership => FIRST,
                 })
                 .max()
                 .unwrap_or(0)
@@ -121,14 +121,14 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn new(disk: Disk) -> Host {
+    fn new(disk: Disk, version: u16) -> Host {
         Host {
             node: None,
             disk,
             inputs: VecDeque::new(),
             held: VecDeque::new(),
             disk_stalled: false,
-            version: VERSION,
+            version,
         }
     }
 }
@@ -179,18 +179,18 @@ fn member(id: NodeId) -> Member {
 
 impl Cluster {
     pub(crate) fn new(nodes: u64) -> Cluster {
-        Cluster::founded(nodes, VERSION)
+        Cluster::of_version(nodes, VERSION)
     }
 
-    /// One whose members were founded by a build of this version.
-    pub(crate) fn founded(nodes: u64, version: u16) -> Cluster {
+    /// One whose members can do this version.
+    pub(crate) fn of_version(nodes: u64, version: u16) -> Cluster {
         let members = (1..=nodes).map(member).collect();
-        let (hard_state, meta, state) = Genesis { cluster: 1, members }.start(version);
+        let (hard_state, meta, state) = Genesis { cluster: 1, members }.start();
         let chunks = ChunkWriter::full(state).collect();
         let disk = Disk::new(hard_state, meta, chunks);
         let mut cluster = Cluster {
             crash: None,
-            hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone()))).collect(),
+            hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone(), version))).collect(),
             now: Duration::from_secs(100),
             wall_ms: 1_000_000,
             next_request: 0,
@@ -218,7 +218,7 @@ impl Cluster {
     /// Processes with empty disks, all of which are given all of them as peers, and none of which
     /// has started.
     pub(crate) fn blank(nodes: u64) -> Cluster {
-        let mut cluster = Cluster::founded(0, VERSION);
+        let mut cluster = Cluster::new(0);
         cluster.peers = (1..=nodes).map(|id| member(id).address).collect();
         cluster
     }
@@ -227,7 +227,7 @@ impl Cluster {
     pub(crate) fn add(&mut self, id: NodeId) {
         let (hard_state, meta, state) = nothing();
         let disk = Disk::new(hard_state, meta, ChunkWriter::full(state).collect());
-        self.hosts.insert(id, Host::new(disk));
+        self.hosts.insert(id, Host::new(disk, VERSION));
         self.start(id);
     }
 

@@ -285,17 +285,6 @@ fn a_new_address_is_put_down() {
     cluster.check_equal();
 }
 
-/// A cluster that was founded before there were members in its state.
-#[test]
-fn members_of_an_older_cluster_are_put_down_once_all_are_upgraded() {
-    let mut cluster = Cluster::founded(3, 1);
-    cluster.elect();
-    cluster.advance(10 * SECOND);
-    let leader = cluster.leader().unwrap();
-    assert_eq!(put_down(&cluster, leader), (vec![1, 2, 3], vec![]));
-    cluster.check_equal();
-}
-
 #[test]
 fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
     for nodes in [1, 2, 3, 5] {

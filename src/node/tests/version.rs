@@ -2,30 +2,28 @@
 
 use std::time::Duration;
 
-use crate::machine::command::Op;
+use crate::machine::command::{Op, Reply};
 use crate::node::io::{RequestId, Write};
 use crate::node::query::Answer;
 use crate::node::tests::harness::{Cluster, HEARTBEAT, TICK};
 use crate::node::versions::PATIENCE_TICKS;
-use crate::types::acl::Acl;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
-use crate::types::version::{FIRST, VERSION};
+use crate::types::version::{INVENTED, VERSION};
 use crate::types::znode::{CreateMode, SessionId};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An operation that version 1 has not.
 fn op(path: &str) -> Op {
-    Op::SetAcl { path: path.to_owned(), acl: Acl::open(), version: None }
+    Op::Invented { path: path.to_owned(), data: "new".into() }
 }
 
-fn set_acl(cluster: &mut Cluster, node: NodeId, session: SessionId) -> RequestId {
+fn invented(cluster: &mut Cluster, node: NodeId, session: SessionId) -> RequestId {
     cluster.write(node, session, Write::Op(op("/a")))
 }
 
 fn unsupported<T>() -> Result<T, Error> {
-    Err(Error::Unsupported { what: "set_acl".to_owned(), needs: 2, cluster: 1 })
+    Err(Error::Unsupported { what: "invented".to_owned(), needs: INVENTED, cluster: VERSION })
 }
 
 fn error(answer: Result<Answer, Error>) -> Result<(), Error> {
@@ -43,21 +41,21 @@ fn write_much(cluster: &mut Cluster, node: NodeId, session: SessionId) {
     cluster.advance(HEARTBEAT * 4);
 }
 
-/// A cluster in which this member is of version 1.
+/// A cluster in which this member is too old for the newer version.
 fn mixed(nodes: u64, old: NodeId) -> Cluster {
-    let mut cluster = Cluster::founded(nodes, FIRST);
-    cluster.restart_as(old, 1);
+    let mut cluster = Cluster::of_version(nodes, INVENTED);
+    cluster.restart_as(old, VERSION);
     cluster
 }
 
 #[test]
 fn a_new_cluster_acts_by_the_version_of_its_members_at_once() {
     for nodes in [1, 2, 3, 5] {
-        let mut cluster = Cluster::founded(nodes, FIRST);
+        let mut cluster = Cluster::of_version(nodes, INVENTED);
         cluster.elect();
         cluster.settle();
         for id in 1..=nodes {
-            assert_eq!(cluster.node(id).status().version, VERSION, "{nodes} nodes");
+            assert_eq!(cluster.node(id).status().version, INVENTED, "{nodes} nodes");
         }
         cluster.check_equal();
     }
@@ -65,55 +63,58 @@ fn a_new_cluster_acts_by_the_version_of_its_members_at_once() {
 
 #[test]
 fn what_is_asked_for_before_all_have_been_heard_of_waits() {
-    let mut cluster = Cluster::founded(3, FIRST);
+    let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     cluster.elect();
+    let mut asked = Vec::new();
     for id in [1, 2] {
         let session = cluster.open(id, id, TIMEOUT);
         cluster.create(id, session, "/a", CreateMode::Persistent).ok();
-        let (path, acl) = ("/a".to_owned(), Acl::read_only());
-        let close_off = Op::SetAcl { path, acl, version: None };
-        let set_acl = cluster.write(id, session, Write::Op(close_off));
+        let invented = invented(&mut cluster, id, session);
         let set = cluster.set(id, session, "/a", "x");
         let read = cluster.read(id, session, "/a");
         cluster.advance(TICK * (PATIENCE_TICKS - 1) / 2);
-        for request in [set_acl, set, read] {
+        for request in [invented, set, read] {
             assert!(!cluster.replies.contains_key(&request), "node {id}");
         }
+        asked.push([invented, set, read]);
     }
     // It had only taken long to start. What waited at either node is done, in order.
     cluster.newest = 0;
     cluster.start(3);
     cluster.settle();
     cluster.advance(HEARTBEAT);
-    let failed = |result: &&Result<Answer, Error>| result.is_err();
-    let answers = std::mem::take(&mut cluster.replies);
-    assert_eq!(answers.len(), 6);
-    // Nothing that comes behind the first of them may be written.
-    let errors: Vec<_> = answers.values().filter(failed).cloned().map(error).collect();
-    let refused = |error: &Result<(), Error>| matches!(error, Err(Error::NoAuth { .. }));
-    assert!(errors.iter().all(refused), "{errors:?}");
-    assert_eq!((errors.len(), cluster.newest), (3, VERSION));
+    assert_eq!(cluster.newest, INVENTED);
+    for asked in asked {
+        let [invented, set, read] = asked.map(|request| cluster.replies.remove(&request).unwrap());
+        let (Ok(Answer::Reply(Reply::Set(first))), Ok(Answer::Reply(Reply::Set(second)))) =
+            (invented, set)
+        else {
+            panic!("neither was refused");
+        };
+        assert!(first.version < second.version, "the one was asked for before the other");
+        assert!(matches!(read, Ok(Answer::Data(data, _)) if data[..] == *b"x"));
+    }
 }
 
 #[test]
 fn who_is_not_heard_of_in_time_is_not_waited_for() {
-    let mut cluster = Cluster::founded(3, FIRST);
+    let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
     cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
-    let (asked, refused) = (cluster.now, set_acl(&mut cluster, leader, session));
+    let (asked, refused) = (cluster.now, invented(&mut cluster, leader, session));
     let set = cluster.set(leader, session, "/a", "x");
     assert_eq!(error(cluster.answer(refused)), unsupported());
     cluster.answer(set).unwrap();
     assert!(cluster.now - asked <= TICK * PATIENCE_TICKS);
     // From then on it is refused at once.
-    let (asked, refused) = (cluster.now, set_acl(&mut cluster, leader, session));
+    let (asked, refused) = (cluster.now, invented(&mut cluster, leader, session));
     assert_eq!(error(cluster.answer(refused)), unsupported());
     assert!(cluster.now - asked <= HEARTBEAT);
     cluster.start(3);
-    let refused = set_acl(&mut cluster, leader, session);
+    let refused = invented(&mut cluster, leader, session);
     assert_eq!(error(cluster.answer(refused)), Ok(()));
 }
 
@@ -129,7 +130,7 @@ fn an_old_member_can_read_all_that_the_others_write() {
             cluster.create(id, session, &path, CreateMode::Ephemeral).unwrap();
             cluster.create(id, session, "/s-", CreateMode::PersistentSequential).unwrap();
             let asked = cluster.now;
-            let refused = set_acl(&mut cluster, id, session);
+            let refused = invented(&mut cluster, id, session);
             assert_eq!(error(cluster.answer(refused)), unsupported());
             let ops = vec![Op::Delete { path, version: None }, op("/s-0000000000")];
             let multi = cluster.write(id, session, Write::Multi(ops));
@@ -148,19 +149,23 @@ fn an_old_member_can_read_all_that_the_others_write() {
         cluster.advance(HEARTBEAT * 40);
         cluster.check_equal();
         let status = cluster.node(old).status();
-        assert_eq!((status.version, cluster.newest), (1, 1), "with the old one at {old}");
+        assert_eq!(
+            (status.version, cluster.newest),
+            (VERSION, VERSION),
+            "with the old one at {old}"
+        );
         assert!(cluster.stopped.is_empty(), "{:?}", cluster.stopped);
         // Upgraded, it lets the cluster be so.
-        cluster.restart_as(old, VERSION);
+        cluster.restart_as(old, INVENTED);
         cluster.elect();
         cluster.settle();
         let session = cluster.open(at, 10, TIMEOUT);
-        let refused = set_acl(&mut cluster, at, session);
+        let refused = invented(&mut cluster, at, session);
         let missing = Error::NoNode { path: "/a".to_owned() };
         assert_eq!(error(cluster.answer(refused)), Err(missing));
         cluster.advance(HEARTBEAT * 10);
         cluster.check_equal();
-        assert_eq!(cluster.newest, VERSION);
+        assert_eq!(cluster.newest, INVENTED);
     }
 }
 
@@ -170,23 +175,23 @@ fn a_member_that_is_too_old_stops_and_goes_on_when_it_is_upgraded() {
     cluster.elect();
     let session = cluster.open(1, 1, TIMEOUT);
     cluster.create(1, session, "/a", CreateMode::Persistent).unwrap();
-    cluster.restart_as(3, VERSION);
+    cluster.restart_as(3, INVENTED);
     cluster.elect();
     cluster.advance(HEARTBEAT);
-    assert_eq!(cluster.node(1).status().version, VERSION);
+    assert_eq!(cluster.node(1).status().version, INVENTED);
     // It has the entry in its log, and comes to it again at each start.
     for _ in 0..2 {
-        cluster.restart_as(3, 1);
+        cluster.restart_as(3, VERSION);
         cluster.advance(HEARTBEAT * 40);
         let reason = cluster.stopped.remove(&3).unwrap();
-        assert!(reason.starts_with(&format!("the cluster acts by version {VERSION}")), "{reason}");
+        assert!(reason.starts_with(&format!("the cluster acts by version {INVENTED}")), "{reason}");
         assert!(reason.contains("can do version 1 at most"), "{reason}");
     }
     cluster.elect();
-    let closed_off = set_acl(&mut cluster, 1, session);
-    cluster.answer(closed_off).unwrap();
-    assert_eq!(cluster.node(1).status().version, VERSION, "it is not lowered");
-    cluster.restart_as(3, VERSION);
+    let done = invented(&mut cluster, 1, session);
+    cluster.answer(done).unwrap();
+    assert_eq!(cluster.node(1).status().version, INVENTED, "it is not lowered");
+    cluster.restart_as(3, INVENTED);
     cluster.advance(HEARTBEAT * 40);
     cluster.check_equal();
     assert!(cluster.stopped.is_empty());
@@ -194,7 +199,7 @@ fn a_member_that_is_too_old_stops_and_goes_on_when_it_is_upgraded() {
 
 #[test]
 fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
-    let mut cluster = Cluster::founded(3, FIRST);
+    let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
@@ -202,17 +207,17 @@ fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
     cluster.isolate(3);
     cluster.start(3);
     cluster.advance(HEARTBEAT);
-    assert_eq!(cluster.node(leader).status().version, VERSION);
+    assert_eq!(cluster.node(leader).status().version, INVENTED);
     write_much(&mut cluster, leader, session);
-    cluster.restart_as(3, 1);
+    cluster.restart_as(3, VERSION);
     cluster.heal();
     cluster.advance(HEARTBEAT * 40);
     let reason = cluster.stopped.remove(&3).unwrap();
-    assert!(reason.starts_with(&format!("the cluster acts by version {VERSION}")), "{reason}");
-    cluster.restart_as(3, VERSION);
+    assert!(reason.starts_with(&format!("the cluster acts by version {INVENTED}")), "{reason}");
+    cluster.restart_as(3, INVENTED);
     cluster.advance(Duration::from_secs(8));
     cluster.check_equal();
-    assert_eq!(cluster.node(3).status().version, VERSION);
+    assert_eq!(cluster.node(3).status().version, INVENTED);
 }
 
 /// Only a leader raises it.
@@ -221,7 +226,7 @@ fn a_raise_is_not_forwarded() {
     use crate::machine::command::{Command, Request};
     let mut cluster = mixed(3, 3);
     let leader = cluster.elect();
-    let command = Command::RaiseVersion { version: 2 };
+    let command = Command::RaiseVersion { version: INVENTED };
     let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
     let from = cluster.follower();
     cluster.deliver(
@@ -230,6 +235,6 @@ fn a_raise_is_not_forwarded() {
         crate::node::message::PeerMessage::Forward { requests: vec![request] },
     );
     cluster.settle();
-    assert_eq!(cluster.node(leader).status().version, 1);
+    assert_eq!(cluster.node(leader).status().version, VERSION);
     assert!(cluster.stopped.is_empty());
 }

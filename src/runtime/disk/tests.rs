@@ -22,9 +22,9 @@ fn write(term: u64, indexes: std::ops::RangeInclusive<u64>) -> LogWrite {
 fn founded() -> (MemoryDisk, MemoryStore) {
     let disk = MemoryDisk::new();
     let mut store = disk.open();
-    let founding =
-        crate::transport::peers::Peers::parse(["127.0.0.1:7400"]).unwrap().founding().unwrap();
-    let (hard_state, meta, state) = founding.start(crate::types::version::FIRST);
+    let members = vec![crate::types::membership::Member::new(1, "127.0.0.1:7400")];
+    let founding = crate::types::membership::Genesis { cluster: 1, members };
+    let (hard_state, meta, state) = founding.start();
     let identity = Identity {
         cluster: 1,
         node: founding.members[0].node,

@@ -50,7 +50,8 @@ pub(crate) fn proposing(
 
 /// What is sent can be read by whom it is sent to, unless that was taken back to an older build.
 pub(crate) fn sending(message: &PeerMessage, to: &Process) -> Result<(), Violation> {
-    let PeerMessage::Forward { requests } = message else {
+    let (PeerMessage::Forward { requests } | PeerMessage::GuestForward { requests, .. }) = message
+    else {
         return Ok(());
     };
     let needs = requests.iter().map(|request| request.command.version()).max().unwrap_or(0);
@@ -60,9 +61,11 @@ pub(crate) fn sending(message: &PeerMessage, to: &Process) -> Result<(), Violati
     })
 }
 
-/// A node does not start, or has stopped, because it is too old.
-pub(crate) fn too_old(process: &Process) -> Result<(), Violation> {
-    require(process.lowered_at.is_some(), "I32 nobody is left behind", || {
+/// A node does not start, or has stopped, because it is too old. It was taken back to an older
+/// build, or the cluster has removed it and did not wait for it.
+pub(crate) fn too_old(process: &Process, membership: &Membership) -> Result<(), Violation> {
+    let is_waited_for = membership.is_member(process.member.node) && process.lowered_at.is_none();
+    require(!is_waited_for, "I32 nobody is left behind", || {
         format!("a node that can do {} was never taken back to that", process.version)
     })
 }

@@ -400,6 +400,12 @@ impl Handle {
         self.write(what, path, pending, expect::set, |_| true)
     }
 
+    pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> Answering<Result<Stat>> {
+        let (session, below) = self.at(path);
+        let pending = session.nonblocking().invented(below, data);
+        self.write("invented", path, pending, expect::set, |_| true)
+    }
+
     pub(crate) fn delete(
         self: &Rc<Self>,
         path: &str,

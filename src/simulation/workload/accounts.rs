@@ -92,10 +92,6 @@ fn count(client: &Client, txn: &mut Transaction<'_>) -> Result<()> {
     }
     // All that is decided by.
     let (used, _) = txn.get(&stats)?;
-    if used.is_empty() {
-        // The cluster acts by a version that does not count.
-        return Ok(());
-    }
     if Usage::parse(&used).znodes <= COUNTED_MAX {
         let mode = CreateMode::EphemeralSequential;
         txn.create(&format!("{COUNTED}/n-"), b"", mode);

@@ -161,6 +161,10 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let put = handle.create_or_set(&path, &data, some_mode(client));
             Box::pin(async { drop(put.await) })
         }
+        7 if version == 2 => {
+            let invented = handle.invented(&path, &data);
+            Box::pin(async { drop(invented.await) })
+        }
         7 if version == 1 => Box::pin(take_over(client, Rc::clone(handle), &path, &data)),
         5 if version == 0 => {
             let set = handle.set_acl(&path, &some_acl(client), None);
@@ -301,6 +305,7 @@ fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
                 6 if version == 1 => multi.create_or_set(&path, &data, some_mode(client)),
                 6 => multi.delete(&path),
                 7 if version == 0 => multi.set_acl_if(&path, &some_acl(client), version),
+                7 if version == 1 => multi.invented(&path, &data),
                 _ => multi.require(&path, some_condition(client)),
             };
         }

@@ -65,8 +65,7 @@ pub(super) struct Introduced {
     pub(super) incarnation: u64,
     /// 0: none when it said so.
     pub(super) cluster: u64,
-    /// Of a version that says so.
-    pub(super) boot: Option<u64>,
+    pub(super) boot: u64,
 }
 
 /// Another process has said that it is the node of a connection. If the one that made the

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use crate::transport::handshake::{Hello, Refusal, RefusalCode, Run};
+use crate::transport::handshake::{Hello, Refusal, RefusalCode};
 use crate::types::membership::NodeId;
 
 /// Members are listed by [`set_peers`](super::TcpTransport::set_peers). A guest is a node that
@@ -38,22 +38,16 @@ impl Circle {
     /// Whether the node that says this is known or could be a guest.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let node = hello.from;
-        let is_nowhere = hello.run.as_ref().is_some_and(Run::is_nowhere);
+        let is_nowhere = hello.run.is_nowhere();
         if self.members.contains(&node) && is_nowhere {
             let text = format!("node {node} is a member, and says that it is reached nowhere");
             return Err(Refusal::new(RefusalCode::UnknownPeer, text));
         }
-        if self.is_known(node) {
+        if self.is_known(node) || !self.is_full() {
             return Ok(());
         }
-        let why = if hello.run.is_none() {
-            "and does not say where it is"
-        } else if self.is_full() {
-            "and there are too many such ones"
-        } else {
-            return Ok(());
-        };
-        let text = format!("node {node} is not a member known here, {why}");
+        let text =
+            format!("node {node} is not a member known here, and there are too many such ones");
         Err(Refusal::new(RefusalCode::UnknownPeer, text))
     }
 

@@ -405,7 +405,7 @@ impl Network for Driver {
         let members = peers.iter().map(|peer| peer.node).collect();
         for node in self.context.circle.set_members(members) {
             // A member that was removed has still to hear of it.
-            if self.incoming.could_be_guest(node) && !self.context.circle.is_full() {
+            if self.incoming.is_connected(node) && !self.context.circle.is_full() {
                 self.context.admit(node);
             } else {
                 self.incoming.disconnect(&mut self.context, node);

@@ -61,8 +61,8 @@ pub(super) struct Incoming {
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) node: NodeId,
-    /// Where it says that it is, if it does.
-    pub(super) address: Option<String>,
+    /// Where it says that it is.
+    pub(super) address: String,
 }
 
 impl Incoming {
@@ -113,10 +113,9 @@ impl Incoming {
         }
     }
 
-    /// Whether this node is connected to us and has said where it is.
-    pub(super) fn could_be_guest(&self, node: NodeId) -> bool {
-        let connection = self.by_peer.get(&node).and_then(|token| self.connections.get(token));
-        connection.is_some_and(|one| matches!(one.from, From::Peer(from) if from.boot.is_some()))
+    /// Whether this node is connected to us.
+    pub(super) fn is_connected(&self, node: NodeId) -> bool {
+        self.by_peer.contains_key(&node)
     }
 
     /// When the connection of this node last delivered anything, or was made.

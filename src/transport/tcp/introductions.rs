@@ -21,7 +21,7 @@ use super::caller::{Closed, From, Introduced};
 use super::driver::{Context, Timer};
 use super::incoming::{Incoming, Met};
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode, Run};
+use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode};
 use crate::types::membership::NodeId;
 
 /// A connection that waits for its answer.
@@ -63,8 +63,8 @@ impl Incoming {
         let Some(former) = former else {
             return Ok(true);
         };
-        match (former.from, &hello.run) {
-            (From::Peer(Introduced { boot: Some(boot), .. }), Some(run)) if boot != run.boot => {
+        match former.from {
+            From::Peer(Introduced { boot, .. }) if boot != hello.run.boot => {
                 Ok(former.is_dead(context.now, &context.options))
             }
             _ => Ok(true),
@@ -77,12 +77,12 @@ impl Incoming {
         };
         let node = hello.from;
         context.admit(node);
-        let answer = Answer::Welcome(hello.run.as_ref().map(|_| Host::of(&context.local)));
+        let answer = Answer::Welcome(Host::of(&context.local));
         let introduced = Introduced {
             node,
             incarnation: hello.incarnation,
             cluster: hello.cluster,
-            boot: hello.run.as_ref().map(|run| run.boot),
+            boot: hello.run.boot,
         };
         let was = connection.from;
         if let Err(closed) = connection.welcome(context.local.version, &answer, introduced) {
@@ -95,7 +95,7 @@ impl Incoming {
         // What came along with the hello is still to be read.
         connection.is_readable = true;
         self.readable.push_back(token);
-        let is_nowhere = hello.run.as_ref().is_some_and(Run::is_nowhere);
+        let is_nowhere = hello.run.is_nowhere();
         if is_nowhere && let Err(error) = connection.send_back_too(context) {
             return self.close(context, token, Closed::Failed(error));
         }
@@ -108,7 +108,7 @@ impl Incoming {
             tracing::debug!(peer = node, version, "a client is connected");
             context.emit(TransportEvent::Connected { peer: node, version });
         } else {
-            let address = hello.run.as_ref().map(|run| run.address.clone());
+            let address = hello.run.address.clone();
             self.welcomed.push(Met { node, address });
         }
     }

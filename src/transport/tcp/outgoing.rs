@@ -81,17 +81,17 @@ impl Outgoing {
         if !context.circle.is_known(node) {
             return;
         }
-        match (self.peers.entry(node), address) {
-            (Entry::Vacant(vacant), Some(address)) => {
+        match self.peers.entry(node) {
+            Entry::Vacant(vacant) => {
                 vacant.insert(Peer::new(Target::Node(node), address, context.now));
                 self.dial(context, node);
             }
-            (Entry::Occupied(peer), Some(address)) if peer.get().address != address => {
+            Entry::Occupied(peer) if peer.get().address != address => {
                 let stays = peer.get().is_up();
                 tracing::info!(peer = node, address, "the peer has moved");
                 self.relocate(context, node, address, stays);
             }
-            (Entry::Occupied(_) | Entry::Vacant(_), _) => {}
+            Entry::Occupied(_) => {}
         }
         self.with(context, Target::Node(node), Peer::nudge);
     }

@@ -33,7 +33,7 @@ use crate::transport::TransportEvent;
 use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode};
 use crate::transport::names::{Answer, look_up_apart};
 use crate::types::membership::NodeId;
-use crate::types::version::{MEMBERS_SINCE, OLDEST};
+use crate::types::version::OLDEST;
 
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;
@@ -104,7 +104,7 @@ pub(super) struct Peer {
     /// Who has just been found at a seed's address, and what it can do.
     pub(super) found: Option<(Host, u16)>,
     /// The answer to our greeting, until it is known that the peer has not hung up with it.
-    greeted: Option<(u16, Option<Host>)>,
+    greeted: Option<(u16, Host)>,
     /// Whether it is in the list of those to be flushed.
     pub(super) is_unflushed: bool,
     /// Whether there may be more to read at once.
@@ -367,13 +367,6 @@ impl Peer {
         connection.writable = true;
         let to = self.target.id();
         let version = self.lowered_to.unwrap_or(context.local.version);
-        let is_nobody = context.is_client() || context.local.cluster == 0;
-        if version < MEMBERS_SINCE && (to == 0 || is_nobody) {
-            return Err(Failure::permanent(format!(
-                "version {version} is the highest that both can do, in which only members of a cluster \
-                 talk; that needs version {MEMBERS_SINCE}"
-            )));
-        }
         let hello = Hello::new(&context.local, version, to);
         connection
             .queue

@@ -20,7 +20,6 @@ use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
-use crate::types::version::MEMBERS_SINCE;
 use crate::types::znode::SessionId;
 use crate::types::{acl, path};
 
@@ -61,9 +60,6 @@ impl Node {
                 return;
             }
             self.drop_guest(from);
-            if self.machine.version() < MEMBERS_SINCE {
-                return self.let_go(from, attachment, "the cluster's version has no clients yet");
-            }
             if self.cluster() == 0 {
                 return self.let_go(from, attachment, "this member has no cluster yet");
             }

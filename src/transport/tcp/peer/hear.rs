@@ -37,7 +37,7 @@ impl Peer {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if let Some((version, host)) = self.greeted.take() {
-                        self.welcome(context, version, host);
+                        self.welcome(context, version, Some(host));
                     }
                     return Ok(());
                 }
@@ -70,7 +70,7 @@ impl Peer {
                 let (node, version, host) = match Answer::decode(frame) {
                     Some((version, Answer::Welcome(host))) => {
                         let to = self.target.id();
-                        let node = handshake::check_host(&context.local, to, host.as_ref())
+                        let node = handshake::check_host(&context.local, to, &host)
                             .map_err(Failure::from)?;
                         (node, version, host)
                     }
@@ -83,7 +83,7 @@ impl Peer {
                 context.subjects.check(node, subject).map_err(Failure::permanent)?;
                 connection.stream.trust();
                 connection.phase = Phase::Up { since: context.now };
-                connection.cluster = host.as_ref().map_or(0, |host| host.cluster);
+                connection.cluster = host.cluster;
                 if !context.is_client() {
                     // The limit of 0 admits signs of life only.
                     connection.reader.set_limit(0);
@@ -91,7 +91,7 @@ impl Peer {
                     continue;
                 }
                 connection.reader.set_limit(MESSAGE_BYTES_MAX);
-                self.welcome(context, version, host);
+                self.welcome(context, version, Some(host));
                 if self.found.is_some() {
                     // What comes next is the peer's that was found here.
                     break false;

@@ -7,7 +7,7 @@ use super::*;
 /// Node 2 in another run of its process.
 fn run(boot: u64) -> Hello {
     let hello = hello(2, 1);
-    let run = hello.run.clone().map(|run| Run { boot, ..run });
+    let run = Run { boot, ..hello.run.clone() };
     Hello { run, ..hello }
 }
 

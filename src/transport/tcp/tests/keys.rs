@@ -172,7 +172,7 @@ fn a_peer_with_keys_that_reads_slowly_is_given_up() {
         stream.write_all(&std::mem::take(&mut out)).unwrap();
         reader.push(&std::mem::take(&mut plain));
     }
-    session.send(&frame(|buffer| Answer::Welcome(None).encode(1, buffer)), &mut out).unwrap();
+    session.send(&frame(|buffer| welcome(2).encode(VERSION, buffer)), &mut out).unwrap();
     stream.write_all(&out).unwrap();
     node.await_connected(2);
     for number in 0..12 {

@@ -20,7 +20,7 @@ use super::*;
 use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Host, RefusalCode, Run};
-use crate::types::version::{OLDEST, VERSION};
+use crate::types::version::{INVENTED, OLDEST, VERSION};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -279,6 +279,10 @@ fn hello(from: NodeId, to: NodeId) -> Hello {
     Hello { incarnation: 1, ..Hello::new(&local(from), VERSION, to) }
 }
 
+fn welcome(node: NodeId) -> Answer {
+    Answer::Welcome(Host::of(&local(node)))
+}
+
 fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
     let mut buffer = Vec::new();
     append_frame(&mut buffer, write);
@@ -308,12 +312,11 @@ impl Hand {
         hand
     }
 
-    /// Takes a connection and welcomes it, as a node of version 1.
+    /// Takes a connection and welcomes it, as whom it is for.
     fn welcome(listener: &TcpListener) -> Hand {
         let mut hand = Hand::new(listener.accept().unwrap().0);
-        let hello = hand.frame().expect("a hello");
-        Hello::decode(&hello, OLDEST..=VERSION).unwrap();
-        hand.send(&frame(|buffer| Answer::Welcome(None).encode(1, buffer)));
+        let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
+        hand.send(&frame(|buffer| welcome(hello.to).encode(VERSION, buffer)));
         hand
     }
 
@@ -321,7 +324,7 @@ impl Hand {
     fn host(listener: &TcpListener, local: &LocalPeer) -> (Hand, Hello) {
         let mut hand = Hand::new(listener.accept().unwrap().0);
         let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
-        let welcome = Answer::Welcome(Some(Host::of(local)));
+        let welcome = Answer::Welcome(Host::of(local));
         hand.send(&frame(|buffer| welcome.encode(VERSION, buffer)));
         (hand, hello)
     }

@@ -160,17 +160,6 @@ fn a_seed_that_is_a_members_address_is_not_dialled_beside_it() {
 }
 
 #[test]
-fn a_seed_of_an_older_version_is_named() {
-    let (listener_2, address_2) = listen();
-    let old = LocalPeer { version: 2, ..at(2, address_2) };
-    let _two = Node::start(listener_2, old, &[], &quick());
-    let one = looking(&[&address_2], &quick());
-    let (_, reason, permanent) = seed_unreachable(&one);
-    assert!(reason.contains("version 2 is the highest") && reason.contains("needs version 3"));
-    assert!(permanent);
-}
-
-#[test]
 fn a_seed_that_does_not_answer_wakes_the_node_at_its_backoff_only() {
     let (listener_2, address_2) = listen();
     drop(listener_2);

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use crate::api::session::Session;
+use crate::recipes::atomic_value::{Cell, Content};
 use crate::recipes::blocking;
-use crate::recipes::cell::{Cell, Content};
 use crate::types::error::{Error, Result};
 
 /// What a change of a [`Counter`] did.

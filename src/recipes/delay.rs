@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::ephemeral::is_overtaken;
-use crate::recipes::line::{Contender, Line};
+use crate::recipes::contenders::{Contender, Line};
+use crate::recipes::creating::is_overtaken;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;

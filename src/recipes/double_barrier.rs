@@ -23,8 +23,8 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::ephemeral::is_overtaken;
-use crate::recipes::line::{Contender, Line};
+use crate::recipes::contenders::{Contender, Line};
+use crate::recipes::creating::is_overtaken;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, Zxid};
 

@@ -15,7 +15,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
-use crate::recipes::line::{Held, Line, Place};
+use crate::recipes::contenders::{Held, Line, Place};
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};

@@ -12,7 +12,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::own::{Creating, Own};
+use crate::recipes::owned_ephemeral::{Creating, Own};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
+use crate::recipes::atomic_value::Cell;
 use crate::recipes::blocking;
-use crate::recipes::cell::Cell;
 use crate::types::error::{Error, Result};
 
 /// Gives numbers, each to one caller in the whole cluster and never again.

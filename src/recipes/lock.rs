@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::line::{Contender, Held, Line};
+use crate::recipes::contenders::{Contender, Held, Line};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};

@@ -5,10 +5,10 @@
 //! and no thread; the blocking form waits for that future. Each wakes only whom it must and polls
 //! nothing, and what is dropped before it is done is given up, in the cluster too.
 
+mod atomic_value;
 mod barrier;
 mod blocking;
 mod cache;
-mod cell;
 mod codec;
 mod config;
 mod counter;
@@ -19,12 +19,12 @@ mod election;
 mod group;
 mod ids;
 
-mod ephemeral;
-mod line;
+mod contenders;
+mod creating;
 mod list;
 mod lock;
 mod multi_lock;
-mod own;
+mod owned_ephemeral;
 mod parents;
 mod participant;
 mod persistent_ephemeral;

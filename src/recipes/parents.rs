@@ -5,7 +5,7 @@
 //! without a replica looks only when a write has failed for a missing parent, by asking its member.
 
 use crate::api::session::Session;
-use crate::recipes::ephemeral::{inner, is_overtaken};
+use crate::recipes::creating::{inner, is_overtaken};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;

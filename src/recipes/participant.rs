@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::ephemeral::{Own, inner, is_overtaken};
+use crate::recipes::creating::{Own, inner, is_overtaken};
 use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
 use crate::types::error::{Error, Result};
 use crate::types::znode::Condition;

@@ -18,7 +18,7 @@ use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::own::Own;
+use crate::recipes::owned_ephemeral::Own;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::clock::Clock;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Line, Place};
+use crate::recipes::contenders::{Line, Place};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
 use crate::types::error::Result;
 

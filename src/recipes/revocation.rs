@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Line, Place};
+use crate::recipes::contenders::{Line, Place};
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};

@@ -24,7 +24,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Contender, Held, Line, Place};
+use crate::recipes::contenders::{Contender, Held, Line, Place};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, Revocations, blocking, revocation};
 use crate::types::error::{Error, Result};

@@ -28,7 +28,7 @@ use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::ephemeral::{Making, inner, is_overtaken};
+use crate::recipes::creating::{Making, inner, is_overtaken};
 use crate::recipes::parents::Parents;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::blocking;
-use crate::recipes::line::Line;
+use crate::recipes::contenders::Line;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::Condition;

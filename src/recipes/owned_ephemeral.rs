@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::recipes::LockLost;
-use crate::recipes::ephemeral::discard_when_made;
+use crate::recipes::creating::discard_when_made;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};

@@ -5,7 +5,7 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::machine::command::Reply;
 use crate::node::io::Answer;
-use crate::recipes::own::Fate;
+use crate::recipes::owned_ephemeral::Fate;
 use crate::recipes::parents::is_no_root;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, planted};
-use crate::recipes::ephemeral::{inner, is_overtaken};
+use crate::recipes::creating::{inner, is_overtaken};
 use crate::recipes::parents::{Parents, is_missing};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};

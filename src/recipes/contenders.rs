@@ -30,9 +30,9 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::ephemeral::{Making, discard_when_made, inner};
+use crate::recipes::creating::{Making, discard_when_made, inner};
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockContender, LockLost, blocking, own};
+use crate::recipes::{LockContender, LockLost, blocking, owned_ephemeral};
 use crate::runtime::entropy;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
@@ -506,7 +506,7 @@ impl Held {
     /// Waits until it is lost: until [`Held::is_held`] is false, at the latest when this is polled
     /// again after that.
     pub(super) async fn lost_async(&self) -> LockLost {
-        own::until_lost(&self.session, &self.watch, || self.how_lost()).await
+        owned_ephemeral::until_lost(&self.session, &self.watch, || self.how_lost()).await
     }
 
     /// As [`Contender::set_first`].

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, planted};
-use crate::recipes::creating::{inner, is_overtaken};
+use crate::recipes::errors::{inner, is_overtaken};
 use crate::recipes::parents::{Parents, is_missing};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
@@ -31,7 +31,7 @@ const DOUBLINGS_MAX: u32 = 7;
 
 /// A znode's data.
 #[derive(Clone, Debug)]
-pub(super) struct Cell {
+pub(super) struct AtomicValue {
     session: Session,
     path: String,
 }
@@ -44,10 +44,10 @@ pub(super) struct Content {
     pub(super) zxid: Zxid,
 }
 
-impl Cell {
-    pub(super) fn new(session: &Session, path: &str) -> Result<Cell> {
+impl AtomicValue {
+    pub(super) fn new(session: &Session, path: &str) -> Result<AtomicValue> {
         path::validate(path)?;
-        Ok(Cell { session: session.clone(), path: path.to_owned() })
+        Ok(AtomicValue { session: session.clone(), path: path.to_owned() })
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -184,15 +184,15 @@ mod tests {
     use crate::recipes::blocking::forever;
     use crate::testing::Cluster;
 
-    fn cell(path: &str) -> Cell {
-        Cell::new(&Cluster::new(1).node(0).session(), path).unwrap()
+    fn value(path: &str) -> AtomicValue {
+        AtomicValue::new(&Cluster::new(1).node(0).session(), path).unwrap()
     }
 
     #[test]
     fn only_what_was_read_is_replaced() {
-        let cell = cell("/deep/cell");
-        let session = cell.session().clone();
-        let replace = |seen, data: &[u8]| forever(&session, cell.replace(seen, data));
+        let value = value("/deep/value");
+        let session = value.session().clone();
+        let replace = |seen, data: &[u8]| forever(&session, value.replace(seen, data));
         assert!(matches!(replace(Some(1), b"x"), Err(Error::NoNode { .. })), "there is none");
         let first = replace(None, b"1").unwrap();
         assert!(matches!(replace(None, b"x"), Err(Error::NodeExists { .. })), "there is one");
@@ -200,49 +200,49 @@ mod tests {
         assert!(second > first);
         assert!(matches!(replace(Some(first), b"x"), Err(Error::Unmet { .. })), "it is another");
         // Made again, with the version and the data that it had.
-        session.delete("/deep/cell").unwrap();
+        session.delete("/deep/value").unwrap();
         let third = replace(None, b"1").unwrap();
-        session.set("/deep/cell", b"2").unwrap();
+        session.set("/deep/value", b"2").unwrap();
         assert!(matches!(replace(Some(second), b"x"), Err(Error::Unmet { .. })));
         assert!(matches!(replace(Some(third), b"x"), Err(Error::Unmet { .. })));
-        assert_eq!(&cell.read_now().unwrap().unwrap().data[..], b"2");
+        assert_eq!(&value.read_now().unwrap().unwrap().data[..], b"2");
     }
 
     #[test]
     fn an_update_is_asked_again_with_what_another_has_written() {
-        let cell = cell("/cell");
-        let session = cell.session().clone();
+        let value = value("/value");
+        let session = value.session().clone();
         let mut seen = Vec::new();
-        let update = cell.update(|content| {
+        let update = value.update(|content| {
             seen.push(content.map(|content| content.data.to_vec()));
             // Another is faster: it makes it, changes it, and deletes it.
             match seen.len() {
-                1 => drop(session.create("/cell", b"a", CreateMode::Persistent).unwrap()),
-                2 => drop(session.set("/cell", b"b").unwrap()),
-                3 => session.delete("/cell").unwrap(),
+                1 => drop(session.create("/value", b"a", CreateMode::Persistent).unwrap()),
+                2 => drop(session.set("/value", b"b").unwrap()),
+                3 => session.delete("/value").unwrap(),
                 _ => {}
             }
             Ok((Some(b"mine".to_vec()), seen.len()))
         });
-        let (calls, zxid) = forever(cell.session(), update).unwrap();
+        let (calls, zxid) = forever(value.session(), update).unwrap();
         assert_eq!(calls, 4);
         assert_eq!(seen, [None, Some(b"a".to_vec()), Some(b"b".to_vec()), None]);
-        let content = cell.read_now().unwrap().unwrap();
+        let content = value.read_now().unwrap().unwrap();
         assert_eq!((&content.data[..], content.zxid), (&b"mine"[..], zxid));
     }
 
     #[test]
     fn an_update_without_data_writes_nothing_and_one_that_fails_neither() {
-        let cell = cell("/cell");
-        let session = cell.session().clone();
-        let nothing = || forever(&session, cell.update(|_| Ok((None, ()))));
+        let value = value("/value");
+        let session = value.session().clone();
+        let nothing = || forever(&session, value.update(|_| Ok((None, ()))));
         assert_eq!(nothing(), Ok(((), 0)), "of nothing");
-        let written = forever(&session, cell.put(b"1")).unwrap();
+        let written = forever(&session, value.put(b"1")).unwrap();
         assert_eq!(nothing(), Ok(((), written)));
-        let refuse = |_: Option<&Content>| Err::<(_, ()), _>(cell.invalid("no"));
-        let refused = forever(&session, cell.update(refuse));
-        assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/cell"));
-        assert_eq!(cell.read_now().unwrap().unwrap().zxid, written);
-        assert!(forever(&session, cell.put(b"1")).unwrap() > written, "the same data, set again");
+        let refuse = |_: Option<&Content>| Err::<(_, ()), _>(value.invalid("no"));
+        let refused = forever(&session, value.update(refuse));
+        assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/value"));
+        assert_eq!(value.read_now().unwrap().unwrap().zxid, written);
+        assert!(forever(&session, value.put(b"1")).unwrap() > written, "the same data, set again");
     }
 }

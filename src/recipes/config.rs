@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::atomic_value::{Cell, Content};
+use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::types::error::{Error, Result};
@@ -74,19 +74,19 @@ pub struct Versioned<T> {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Config<T, C = Postcard> {
-    cell: Cell,
+    value: AtomicValue,
     types: PhantomData<fn() -> (T, C)>,
 }
 
 impl<T, C> Clone for Config<T, C> {
     fn clone(&self) -> Config<T, C> {
-        Config { cell: self.cell.clone(), types: PhantomData }
+        Config { value: self.value.clone(), types: PhantomData }
     }
 }
 
 impl<T, C> fmt::Debug for Config<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("path", &self.cell.path()).finish_non_exhaustive()
+        f.debug_struct("Config").field("path", &self.value.path()).finish_non_exhaustive()
     }
 }
 
@@ -109,21 +109,21 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// # Errors
     /// [`Error::InvalidPath`].
     pub fn with_codec(session: &Session, path: &str) -> Result<Config<T, C>> {
-        Ok(Config { cell: Cell::new(session, path)?, types: PhantomData })
+        Ok(Config { value: AtomicValue::new(session, path)?, types: PhantomData })
     }
 
     /// The path of the znode.
     pub fn path(&self) -> &str {
-        self.cell.path()
+        self.value.path()
     }
 
     fn decode(&self, content: &Content) -> Result<Versioned<T>> {
-        let value = C::decode(&content.data).map_err(|reason| self.cell.invalid(reason))?;
+        let value = C::decode(&content.data).map_err(|reason| self.value.invalid(reason))?;
         Ok(Versioned { value, version: content.zxid })
     }
 
     fn encode(&self, value: &T) -> Result<Vec<u8>> {
-        C::encode(value).map_err(|reason| self.cell.invalid(reason))
+        C::encode(value).map_err(|reason| self.value.invalid(reason))
     }
 
     /// The value as this replica has it, if there is one; after [`Session::sync`], the present one.
@@ -133,16 +133,16 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// [`Error::InvalidData`] if the data is none of this type's; [`Error::NoAuth`]; those of a
     /// session that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
-        self.cell.read_now()?.map(|content| self.decode(&content)).transpose()
+        self.value.read_now()?.map(|content| self.decode(&content)).transpose()
     }
 
     /// As [`Config::get`], without blocking the thread.
     pub async fn get_async(&self) -> Result<Option<Versioned<T>>> {
-        self.cell.read_soon().await?.map(|content| self.decode(&content)).transpose()
+        self.value.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
 
     fn wait<R>(&self, operation: &str, future: impl Future<Output = Result<R>>) -> Result<R> {
-        blocking::request(self.cell.session(), operation, self.path(), future)
+        blocking::request(self.value.session(), operation, self.path(), future)
     }
 
     /// Sets the value, whatever it was, and gives its version. Blocks for the request timeout at
@@ -157,7 +157,7 @@ impl<T, C: Codec<T>> Config<T, C> {
 
     /// As [`Config::set`], without blocking the thread.
     pub async fn set_async(&self, value: &T) -> Result<Zxid> {
-        self.cell.put(&self.encode(value)?).await
+        self.value.put(&self.encode(value)?).await
     }
 
     /// Sets the value if the present one has this version, `None` standing for none, and gives the
@@ -173,7 +173,7 @@ impl<T, C: Codec<T>> Config<T, C> {
 
     /// As [`Config::compare_and_set`], without blocking the thread.
     pub async fn compare_and_set_async(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
-        self.cell.replace(expected, &self.encode(value)?).await
+        self.value.replace(expected, &self.encode(value)?).await
     }
 
     /// Sets the value to what `change` makes of the present one, as if nobody else wrote meanwhile:
@@ -192,7 +192,7 @@ impl<T, C: Codec<T>> Config<T, C> {
         &self,
         mut change: impl FnMut(Option<T>) -> T,
     ) -> Result<Versioned<T>> {
-        let updated = self.cell.update(|content| {
+        let updated = self.value.update(|content| {
             let present = content.map(|content| self.decode(content)).transpose()?;
             let value = change(present.map(|present| present.value));
             Ok((Some(self.encode(&value)?), value))
@@ -212,9 +212,9 @@ impl<T, C: Codec<T>> Config<T, C> {
 
     /// As [`Config::watch`], without blocking the thread.
     pub async fn watch_async(&self) -> Result<ConfigWatch<T, C>> {
-        let session = self.cell.session();
+        let session = self.value.session();
         let watch = session.nonblocking().watch(self.path(), WatchMode::Persistent).await?;
-        Ok(ConfigWatch { config: self.clone(), watch, told: Told::Nothing })
+        Ok(ConfigWatch { config: self.clone(), watch, reported: Reported::Nothing })
     }
 }
 
@@ -252,7 +252,7 @@ pub enum ConfigUpdate<T> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reported {
     Nothing,
     Missing,
     Version(Zxid),
@@ -280,12 +280,12 @@ enum Told {
 pub struct ConfigWatch<T, C = Postcard> {
     config: Config<T, C>,
     watch: Watch,
-    told: Told,
+    reported: Reported,
 }
 
 impl<T, C> fmt::Debug for ConfigWatch<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.config.cell.path();
+        let path = self.config.value.path();
         f.debug_struct("ConfigWatch").field("path", &path).finish_non_exhaustive()
     }
 }
@@ -298,15 +298,15 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// As [`Config::get`], but for [`Error::InvalidData`], which is an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
-        let content = self.config.cell.read_now()?;
-        Ok(self.news(content, created))
+        let content = self.config.value.read_now()?;
+        Ok(self.report(content, created))
     }
 
     /// The same without blocking the thread.
     pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
-        let content = self.config.cell.read_soon().await?;
-        Ok(self.news(content, created))
+        let content = self.config.value.read_soon().await?;
+        Ok(self.report(content, created))
     }
 
     /// What is read after these events is not older than they. Whether any is a creation.
@@ -316,12 +316,13 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     }
 
     /// The update, if what was read is another than was told last.
-    fn news(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
-        let now = content.as_ref().map_or(Told::Missing, |content| Told::Version(content.zxid));
-        if now == self.told || (created && planted(Bug::ConfigMissed)) {
+    fn report(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
+        let now =
+            content.as_ref().map_or(Reported::Missing, |content| Reported::Version(content.zxid));
+        if now == self.reported || (created && planted(Bug::ConfigMissed)) {
             return None;
         }
-        self.told = now;
+        self.reported = now;
         Some(match content {
             None => ConfigUpdate::Missing,
             Some(content) => match C::decode(&content.data) {
@@ -339,7 +340,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// # Errors
     /// As [`Session::watch`].
     pub fn signal(&self) -> Result<Watch> {
-        self.config.cell.session().watch(self.config.path(), WatchMode::Persistent)
+        self.config.value.session().watch(self.config.path(), WatchMode::Persistent)
     }
 
     /// Waits for the next update without blocking the thread. Dropping the future loses nothing.
@@ -353,7 +354,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
                 return Ok(update);
             }
             if self.watch.next().await.is_none() {
-                self.config.cell.session().check_alive()?;
+                self.config.value.session().check_alive()?;
                 return Err(Error::NoWatch { path: self.config.path().to_owned() });
             }
         }
@@ -361,14 +362,14 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
 
     /// Blocks until the next update. Fails as [`ConfigWatch::next`].
     pub fn recv(&mut self) -> Result<ConfigUpdate<T>> {
-        let session = self.config.cell.session().clone();
+        let session = self.config.value.session().clone();
         blocking::forever(&session, self.next())
     }
 
     /// Blocks until the next update, at most for `timeout`; `None` if there is none by then. Fails as
     /// [`ConfigWatch::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<ConfigUpdate<T>>> {
-        let session = self.config.cell.session().clone();
+        let session = self.config.value.session().clone();
         blocking::within(&session, timeout, self.next())
     }
 }

@@ -30,7 +30,8 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::creating::{Making, discard_when_made, inner};
+use crate::recipes::creating::{CreatingMulti, discard_when_created};
+use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, blocking, owned_ephemeral};
 use crate::runtime::entropy;
@@ -42,7 +43,7 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// The contenders of one path.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct Contenders {
     session: Session,
     path: String,
     kinds: &'static [&'static str],
@@ -50,7 +51,7 @@ pub(super) struct Line {
 
 /// A contender as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ListedContender {
     pub(super) path: String,
     /// Which of the line's kinds it is of.
     pub(super) kind: &'static str,
@@ -63,13 +64,13 @@ fn name(kind: &str, random: u64) -> String {
     format!("{kind}-{random:016x}-")
 }
 
-impl Line {
+impl Contenders {
     /// The line at this path, of contenders of these kinds.
     pub(super) fn new(
         session: &Session,
         path: &str,
         kinds: &'static [&'static str],
-    ) -> Result<Line> {
+    ) -> Result<Contenders> {
         path::validate(path)?;
         for kind in kinds {
             // Their znodes have longer paths; an error names the one that the caller knows.
@@ -81,7 +82,7 @@ impl Line {
                 other => other,
             })?;
         }
-        Ok(Line { session: session.clone(), path: path.to_owned(), kinds })
+        Ok(Contenders { session: session.clone(), path: path.to_owned(), kinds })
     }
 
     pub(super) fn path(&self) -> &str {
@@ -117,68 +118,68 @@ impl Line {
     }
 
     /// All contenders in their order, as of the session's earlier calls.
-    pub(super) async fn places(&self) -> Result<Vec<Place>> {
+    pub(super) async fn list(&self) -> Result<Vec<ListedContender>> {
         match self.session.nonblocking().children(&self.path).await {
-            Ok(children) => Ok(self.in_order(children)),
+            Ok(children) => Ok(self.sorted(children)),
             Err(Error::NoNode { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
     /// All contenders in their order, as this replica has them now.
-    pub(super) fn places_now(&self) -> Result<Vec<Place>> {
+    pub(super) fn list_now(&self) -> Result<Vec<ListedContender>> {
         match self.session.children(&self.path) {
-            Ok(children) => Ok(self.in_order(children)),
+            Ok(children) => Ok(self.sorted(children)),
             Err(Error::NoNode { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
     /// All contenders in their order and whose they are, as this replica has them now.
-    pub(super) fn contenders_now(&self) -> Result<Vec<LockContender>> {
-        self.contenders_in(&self.session.snapshot_of(&self.path)?)
+    pub(super) fn list_with_sessions_now(&self) -> Result<Vec<LockContender>> {
+        self.list_with_sessions_in(&self.session.snapshot_of(&self.path)?)
     }
 
     /// The same without blocking the thread.
-    pub(super) async fn contenders_soon(&self) -> Result<Vec<LockContender>> {
-        self.contenders_in(&self.session.snapshot_soon(&self.path).await?)
+    pub(super) async fn list_with_sessions(&self) -> Result<Vec<LockContender>> {
+        self.list_with_sessions_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
-    fn contenders_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
+    fn list_with_sessions_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
         let children = match snapshot.children(&self.path) {
             Ok(children) => children,
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let contender = |place: Place| {
-            let session = snapshot.exists(&place.path)?.and_then(|stat| stat.ephemeral_owner);
-            Ok(LockContender { path: place.path, kind: place.kind, session })
+        let contender = |listed: ListedContender| {
+            let session = snapshot.exists(&listed.path)?.and_then(|stat| stat.ephemeral_owner);
+            Ok(LockContender { path: listed.path, kind: listed.kind, session })
         };
-        self.in_order(children).into_iter().map(contender).collect()
+        self.sorted(children).into_iter().map(contender).collect()
     }
 
     /// All contenders in their order, as a snapshot has them.
-    pub(super) fn places_in(&self, snapshot: &Snapshot) -> Result<Vec<Place>> {
+    pub(super) fn list_in(&self, snapshot: &Snapshot) -> Result<Vec<ListedContender>> {
         match snapshot.children(&self.path) {
-            Ok(children) => Ok(self.in_order(children)),
+            Ok(children) => Ok(self.sorted(children)),
             Err(Error::NoNode { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
     /// Whether there is a contender among the children.
-    pub(super) fn has_places(&self, children: Vec<String>) -> bool {
-        children.iter().any(|name| self.place(name).is_some())
+    pub(super) fn any_among(&self, children: Vec<String>) -> bool {
+        children.iter().any(|name| self.parse(name).is_some())
     }
 
-    fn place(&self, name: &str) -> Option<Place> {
+    fn parse(&self, name: &str) -> Option<ListedContender> {
         let kind = self
             .kinds
             .iter()
             .find(|kind| name.strip_prefix(**kind).is_some_and(|rest| rest.starts_with('-')))?;
         let number = name.rsplit('-').next()?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| Place {
+        is_number.then(|| ListedContender {
             path: path::join(&self.path, name),
             kind,
             number: (number.len(), number.to_owned()),
@@ -186,10 +187,11 @@ impl Line {
     }
 
     /// The contenders among the children.
-    pub(super) fn in_order(&self, children: Vec<String>) -> Vec<Place> {
-        let mut places: Vec<Place> = children.iter().filter_map(|name| self.place(name)).collect();
-        places.sort_by(|one, other| one.number.cmp(&other.number));
-        places
+    pub(super) fn sorted(&self, children: Vec<String>) -> Vec<ListedContender> {
+        let mut listed: Vec<ListedContender> =
+            children.iter().filter_map(|name| self.parse(name)).collect();
+        listed.sort_by(|one, other| one.number.cmp(&other.number));
+        listed
     }
 
     /// Waits until `in_the_way` finds nobody: it is given the contenders in their order and this
@@ -200,12 +202,12 @@ impl Line {
     pub(super) async fn wait(
         &self,
         contender: &Contender,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
     ) -> Result<()> {
-        while let Some(before) = self.before(contender, &in_the_way).await? {
+        while let Some(before) = self.blocker(contender, &blocked_by).await? {
             // Now, and not when it is its turn: whoever has released waits for nobody then.
             contender.watch().await?;
-            if until_gone(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
+            if until_deleted(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
                 return Ok(());
             }
             // It may have gone before its turn: look again.
@@ -214,49 +216,49 @@ impl Line {
     }
 
     /// Joins the line and waits until nobody is in the way.
-    pub(super) async fn take(
+    pub(super) async fn acquire(
         &self,
         kind: &str,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
-    ) -> Result<Held> {
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+    ) -> Result<Hold> {
         let contender = self.join(kind, b"").await?;
-        self.wait(&contender, in_the_way).await?;
+        self.wait(&contender, blocked_by).await?;
         contender.hold().await
     }
 
     /// The same, if nobody is in the way.
-    pub(super) async fn try_take(
+    pub(super) async fn try_acquire(
         &self,
         kind: &str,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
-    ) -> Result<Option<Held>> {
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+    ) -> Result<Option<Hold>> {
         let contender = self.join(kind, b"").await?;
-        match self.before(&contender, in_the_way).await? {
+        match self.blocker(&contender, blocked_by).await? {
             None => contender.hold().await.map(Some),
             Some(_) => Ok(None),
         }
     }
 
     /// Who is in the way now, if anybody.
-    pub(super) async fn before(
+    pub(super) async fn blocker(
         &self,
         contender: &Contender,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
     ) -> Result<Option<String>> {
         // A replica has shown what its session did before it answered.
-        let places =
-            if self.session.has_replica() { self.places_now()? } else { self.places().await? };
-        let own = contender.path();
-        match places.iter().position(|place| place.path == own) {
+        let listed =
+            if self.session.has_replica() { self.list_now()? } else { self.list().await? };
+        let path = contender.path();
+        match listed.iter().position(|contender| contender.path == path) {
             Some(1) if planted(Bug::LockEarly) => Ok(None),
-            Some(at) => Ok(in_the_way(&places, at).map(|before| places[before].path.clone())),
-            None => Err(Error::NoNode { path: own.to_owned() }),
+            Some(at) => Ok(blocked_by(&listed, at).map(|before| listed[before].path.clone())),
+            None => Err(Error::NoNode { path: path.to_owned() }),
         }
     }
 }
 
 /// Waits until a contender is gone, or this session is over. Whether it was there.
-async fn until_gone(session: &Session, path: &str) -> Result<bool> {
+async fn until_deleted(session: &Session, path: &str) -> Result<bool> {
     // No ephemeral znode has children: this watch tells of its deletion, and of nothing else.
     match session.nonblocking().children_and_watch(path).await {
         Ok((_, watch)) => {
@@ -353,9 +355,9 @@ impl Contender {
     /// Creates a znode that is there for as long as this contender has not let go of its place; it
     /// stays when the contender is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
-        let Some((own, czxid)) = &self.created else { return Ok(()) };
+        let Some((own_path, czxid)) = &self.created else { return Ok(()) };
         self.mark = Some(path.to_owned());
-        let multi = self.session.multi().require(own, Condition::Czxid(*czxid));
+        let multi = self.session.multi().require(own_path, Condition::Czxid(*czxid));
         let marked = multi.create(path, data, CreateMode::Persistent).submit();
         inner(marked.await).map(drop).map_err(gone)
     }
@@ -371,7 +373,7 @@ impl Contender {
     }
 
     /// What it has waited for is its own: from here on, its loss is told.
-    pub(super) async fn hold(mut self) -> Result<Held> {
+    pub(super) async fn hold(mut self) -> Result<Hold> {
         let path = self.path().to_owned();
         let calls = self.session.nonblocking();
         let there = match self.watch.get() {
@@ -399,7 +401,7 @@ impl Contender {
         let Some((_, czxid)) = self.created.take() else {
             return Err(Error::NoNode { path });
         };
-        Ok(Held {
+        Ok(Hold {
             session: self.session.clone(),
             token: if planted(Bug::TokenFixed) { 1 } else { czxid },
             czxid,
@@ -418,7 +420,7 @@ impl Drop for Contender {
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet.
-            discard_when_made(&self.session, creating);
+            discard_when_created(&self.session, creating);
         }
     }
 }
@@ -451,7 +453,7 @@ fn gone(error: Error) -> Error {
 
 /// What a contender has, for as long as its znode and its session are there. Dropped, it is let go
 /// of, without waiting for that.
-pub(super) struct Held {
+pub(super) struct Hold {
     session: Session,
     path: String,
     /// What is told as the fencing token.
@@ -464,16 +466,16 @@ pub(super) struct Held {
     released: AtomicBool,
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
+        f.debug_struct("Hold")
             .field("path", &self.path)
             .field("token", &self.token)
             .finish_non_exhaustive()
     }
 }
 
-impl Held {
+impl Hold {
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
@@ -490,7 +492,7 @@ impl Held {
     /// Whether it is held at this moment, for sure. Once false, it stays so.
     pub(super) fn is_held(&self) -> bool {
         let released = self.released.load(Ordering::Acquire);
-        !released && self.session.is_alive() && self.how_lost().is_none()
+        !released && self.session.is_alive() && self.loss().is_none()
     }
 
     /// Its loss shows here, by a message or the channel's end.
@@ -503,10 +505,10 @@ impl Held {
         blocking::until_lost(&self.session, self.lost_async())
     }
 
-    /// Waits until it is lost: until [`Held::is_held`] is false, at the latest when this is polled
+    /// Waits until it is lost: until [`Hold::is_held`] is false, at the latest when this is polled
     /// again after that.
     pub(super) async fn lost_async(&self) -> LockLost {
-        owned_ephemeral::until_lost(&self.session, &self.watch, || self.how_lost()).await
+        owned_ephemeral::until_lost(&self.session, &self.watch, || self.loss()).await
     }
 
     /// As [`Contender::set_first`].
@@ -514,7 +516,7 @@ impl Held {
         set_first(&self.session, &self.path, self.czxid, data).await
     }
 
-    pub(super) fn how_lost(&self) -> Option<LockLost> {
+    pub(super) fn loss(&self) -> Option<LockLost> {
         if self.session.is_over() {
             return Some(LockLost::SessionOver);
         }
@@ -534,11 +536,11 @@ impl Held {
 
     /// Gives its place to a contender of another kind, in one write, so that nobody comes between.
     /// The token stays. If this fails, or its future is dropped, the place is given up.
-    pub(super) async fn change(self, kind: &str) -> Result<Held> {
+    pub(super) async fn change(self, kind: &str) -> Result<Hold> {
         let lost = || Error::NoNode { path: self.path.clone() };
-        let (line, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
+        let (parent, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
         let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
-        let path = format!("{line}/{}{number}", name(kind, entropy::number()?));
+        let path = format!("{parent}/{}{number}", name(kind, entropy::number()?));
         let mode = if planted(Bug::DowngradeLetsGo) {
             CreateMode::EphemeralSequential
         } else {
@@ -547,17 +549,17 @@ impl Held {
         let multi = self.session.multi().require(&self.path, Condition::Czxid(self.czxid));
         let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
         // Should this end before it is done, both are deleted.
-        let own = Making::new(&self.session, changing).made().await.map_err(gone)?;
+        let created = CreatingMulti::new(&self.session, changing).created().await.map_err(gone)?;
         self.released.store(true, Ordering::Release);
         let contender = Contender {
             session: self.session.clone(),
             creating: None,
-            created: Some((own.path.clone(), own.czxid)),
+            created: Some((created.path().to_owned(), created.czxid())),
             joined_at: 0,
             mark: None,
             watch: OnceCell::new(),
         };
-        own.forget();
+        created.forget();
         let mut held = contender.hold().await?;
         held.token = self.token;
         Ok(held)
@@ -585,7 +587,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Hold {
     fn drop(&mut self) {
         self.discard();
     }

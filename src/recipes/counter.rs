@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::recipes::atomic_value::{Cell, Content};
+use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
 use crate::types::error::{Error, Result};
 
@@ -58,7 +58,7 @@ pub struct Counted {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Counter {
-    cell: Cell,
+    value: AtomicValue,
 }
 
 impl Counter {
@@ -67,18 +67,18 @@ impl Counter {
     /// # Errors
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Counter> {
-        Ok(Counter { cell: Cell::new(session, path)? })
+        Ok(Counter { value: AtomicValue::new(session, path)? })
     }
 
     /// The counter's path.
     pub fn path(&self) -> &str {
-        self.cell.path()
+        self.value.path()
     }
 
-    fn value(&self, content: Option<&Content>) -> Result<i64> {
+    fn decode(&self, content: Option<&Content>) -> Result<i64> {
         let Some(content) = content else { return Ok(0) };
         let bytes = <[u8; 8]>::try_from(&content.data[..]).map_err(|_| {
-            self.cell.invalid(format!("{} bytes, and a number has 8", content.data.len()))
+            self.value.invalid(format!("{} bytes, and a number has 8", content.data.len()))
         })?;
         Ok(i64::from_be_bytes(bytes))
     }
@@ -90,21 +90,21 @@ impl Counter {
     /// [`Error::InvalidData`] if the znode holds no number; [`Error::NoAuth`]; those of a session
     /// that is over.
     pub fn get(&self) -> Result<i64> {
-        self.value(self.cell.read_now()?.as_ref())
+        self.decode(self.value.read_now()?.as_ref())
     }
 
     /// As [`Counter::get`], without blocking the thread.
     pub async fn get_async(&self) -> Result<i64> {
-        self.value(self.cell.read_soon().await?.as_ref())
+        self.decode(self.value.read_soon().await?.as_ref())
     }
 
     fn out_of_range(&self, before: i64, number: i64) -> Error {
-        self.cell.invalid(format!("{before} and {number} are more than a counter can hold"))
+        self.value.invalid(format!("{before} and {number} are more than a counter can hold"))
     }
 
     async fn change(&self, change: impl Fn(i64) -> Result<Option<i64>>) -> Result<Counted> {
-        let changed = self.cell.update(|content| {
-            let before = self.value(content)?;
+        let changed = self.value.update(|content| {
+            let before = self.decode(content)?;
             let after = change(before)?;
             let data = after.map(|after| after.to_be_bytes().to_vec());
             Ok((data, Counted { before, after: after.unwrap_or(before) }))
@@ -113,7 +113,7 @@ impl Counter {
     }
 
     fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(self.cell.session(), operation, self.path(), future)
+        blocking::request(self.value.session(), operation, self.path(), future)
     }
 
     /// Adds a number, which may be negative. Blocks for the request timeout at most.
@@ -156,7 +156,7 @@ impl Counter {
     pub async fn compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool> {
         // This replica may be behind: that the value is another one is to be true at some moment of
         // this call.
-        self.cell.session().nonblocking().sync().await?;
+        self.value.session().nonblocking().sync().await?;
         let set = |before| Ok((before == expected).then_some(value));
         Ok(self.change(set).await?.before == expected)
     }
@@ -167,7 +167,7 @@ impl Counter {
     /// # Errors
     /// As [`Counter::add`], but for [`Error::Timeout`].
     pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
-        blocking::within(self.cell.session(), timeout, self.add_async(number))
+        blocking::within(self.value.session(), timeout, self.add_async(number))
     }
 }
 

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Contender, Line};
-use crate::recipes::creating::is_overtaken;
+use crate::recipes::contenders::{Contender, Contenders};
+use crate::recipes::errors::is_overtaken;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -32,25 +32,29 @@ const HELD: &str = "held";
 const DELAY: &str = "delay";
 
 /// Lets the contender, which is about to hold, leave a mark in case that it is lost.
-pub(super) async fn mark(line: &Line, contender: &mut Contender, delay: Duration) -> Result<()> {
-    let path = path::join(line.path(), HELD);
+pub(super) async fn mark(
+    contenders: &Contenders,
+    contender: &mut Contender,
+    delay: Duration,
+) -> Result<()> {
+    let path = path::join(contenders.path(), HELD);
     contender.mark(&path, delay.as_millis().to_string().as_bytes()).await
 }
 
 /// Whether whoever is first in line may hold. If not, the time counts from now on at the latest.
-pub(super) async fn is_over(line: &Line) -> Result<bool> {
-    look(line).await.map(|delayed| delayed.is_none())
+pub(super) async fn is_over(contenders: &Contenders) -> Result<bool> {
+    look(contenders).await.map(|delayed| delayed.is_none())
 }
 
 /// Waits until whoever is first in line may hold.
-pub(super) async fn wait(line: &Line) -> Result<()> {
-    while let Some((stat, watch)) = look(line).await? {
-        let session = line.session();
+pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
+    while let Some((stat, watch)) = look(contenders).await? {
+        let session = contenders.session();
         let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
         if is_gone_before(&watch, time).await? {
             continue;
         }
-        let path = path::join(line.path(), DELAY);
+        let path = path::join(contenders.path(), DELAY);
         let multi = session.multi().require(&path, Condition::Czxid(stat.czxid)).delete(&path);
         match multi.submit().await {
             Ok(_) => {}
@@ -73,9 +77,9 @@ async fn is_gone_before(watch: &Watch, mut time: Pending<()>) -> Result<bool> {
 }
 
 /// The delay, if there is one, and a watch of it; begins it if it is due.
-async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
-    let (held, delay) = (path::join(line.path(), HELD), path::join(line.path(), DELAY));
-    let session = line.session();
+async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
+    let (held, delay) = (path::join(contenders.path(), HELD), path::join(contenders.path(), DELAY));
+    let session = contenders.session();
     loop {
         let calls = session.nonblocking();
         // Asked for together: this takes the time of one. Only what is there is watched.

@@ -118,7 +118,7 @@ impl Discovery {
     pub async fn watch_async(&self, service: &str) -> Result<InstancesWatch> {
         let path = service_path(&self.path, service)?;
         let cache = Cache::new_async(&self.session, &path).await?;
-        Ok(InstancesWatch { session: self.session.clone(), cache, told: None })
+        Ok(InstancesWatch { session: self.session.clone(), cache, reported: None })
     }
 
     /// Chooses among the instances of a service.
@@ -167,7 +167,7 @@ fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
 pub struct InstancesWatch {
     session: Session,
     cache: Cache,
-    told: Option<Vec<Instance>>,
+    reported: Option<Vec<Instance>>,
 }
 
 impl InstancesWatch {
@@ -178,22 +178,22 @@ impl InstancesWatch {
     /// As [`Discovery::instances`].
     pub fn try_recv(&mut self) -> Result<Option<Vec<Instance>>> {
         self.cache.try_recv()?;
-        self.news()
+        self.report()
     }
 
     /// As [`InstancesWatch::try_recv`], without blocking the thread.
     pub(crate) async fn latest(&mut self) -> Result<Option<Vec<Instance>>> {
         self.cache.latest().await?;
-        self.news()
+        self.report()
     }
 
     /// The set in the view, if it is not the one that was given last.
-    fn news(&mut self) -> Result<Option<Vec<Instance>>> {
+    fn report(&mut self) -> Result<Option<Vec<Instance>>> {
         let now = instances(self.cache.view(), self.cache.path())?;
-        if self.told.as_ref() == Some(&now) {
+        if self.reported.as_ref() == Some(&now) {
             return Ok(None);
         }
-        self.told = Some(now.clone());
+        self.reported = Some(now.clone());
         Ok(Some(now))
     }
 
@@ -218,7 +218,7 @@ impl InstancesWatch {
         }
         loop {
             self.cache.next().await?;
-            if let Some(instances) = self.news()? {
+            if let Some(instances) = self.report()? {
                 return Ok(instances);
             }
         }

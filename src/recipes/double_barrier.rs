@@ -23,8 +23,8 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::contenders::{Contender, Line};
-use crate::recipes::creating::is_overtaken;
+use crate::recipes::contenders::{Contender, Contenders};
+use crate::recipes::errors::is_overtaken;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, Zxid};
 
@@ -64,7 +64,7 @@ const KIND: &str = "participant";
 /// ```
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
-    line: Line,
+    contenders: Contenders,
     participants: usize,
 }
 
@@ -87,12 +87,12 @@ impl DoubleBarrier {
             let reason = "at least one is needed: nobody would open it".to_owned();
             return Err(Error::InvalidSetting { setting: "participants", reason });
         }
-        Ok(DoubleBarrier { line: Line::new(session, path, &[KIND])?, participants })
+        Ok(DoubleBarrier { contenders: Contenders::new(session, path, &[KIND])?, participants })
     }
 
     /// The double barrier's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// How many participants open it.
@@ -107,7 +107,7 @@ impl DoubleBarrier {
     /// znode, [`Error::Multi`] if there are more than one write can take, [`Error::Busy`] and
     /// [`Error::System`].
     pub fn enter(&self) -> Result<Inside> {
-        blocking::forever(self.line.session(), self.enter_async())
+        blocking::forever(self.contenders.session(), self.enter_async())
     }
 
     /// As [`DoubleBarrier::enter`], at most for `timeout`: `None` if it has not entered by then, and
@@ -117,7 +117,7 @@ impl DoubleBarrier {
     /// # Errors
     /// As [`DoubleBarrier::enter`].
     pub fn enter_timeout(&self, timeout: Duration) -> Result<Option<Inside>> {
-        blocking::within(self.line.session(), timeout, self.enter_async())
+        blocking::within(self.contenders.session(), timeout, self.enter_async())
     }
 
     /// As [`DoubleBarrier::enter`], without blocking the thread. Dropping the future takes the
@@ -126,36 +126,38 @@ impl DoubleBarrier {
     /// # Errors
     /// As [`DoubleBarrier::enter`].
     pub async fn enter_async(&self) -> Result<Inside> {
-        let session = self.line.session();
-        let own = self.line.join(KIND, b"").await?;
+        let session = self.contenders.session();
+        let contender = self.contenders.join(KIND, b"").await?;
         loop {
             let all = self.all().await?;
-            let Some(at) = all.iter().position(|one| one.is(&own)) else {
-                return Err(Error::NoNode { path: own.path().to_owned() });
+            let Some(at) = all.iter().position(|one| one.is(&contender)) else {
+                return Err(Error::NoNode { path: contender.path().to_owned() });
             };
             let round = Arc::clone(&all[at].round);
             if !round.is_empty() {
-                return Ok(Inside { line: self.line.clone(), own, round });
+                return Ok(Inside { contenders: self.contenders.clone(), contender, round });
             }
             let enough = match planted(Bug::DoubleBarrierOpensEarly) {
                 true => self.participants.saturating_sub(1),
                 false => self.participants,
             };
             // Nothing is set if another has taken its place meanwhile.
-            let mut multi = session.multi().require(own.path(), Condition::Czxid(own.czxid()));
+            let mut multi =
+                session.multi().require(contender.path(), Condition::Czxid(contender.czxid()));
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
                 // A round is on, and somebody of it must be there when this one joins it.
                 let multi = multi.require(&inside.path, Condition::Exists);
-                multi.set_if(own.path(), &inside.round, 0).submit()
+                multi.set_if(contender.path(), &inside.round, 0).submit()
             } else if all.len() >= enough {
-                let name = own.path().rsplit('/').next().unwrap_or_default();
+                let name = contender.path().rsplit('/').next().unwrap_or_default();
                 for one in &all {
                     // It is there, and still waits.
                     multi = multi.set_if(&one.path, name, 0);
                 }
                 multi.submit()
             } else {
-                let (data, _, watch) = session.nonblocking().get_and_watch(own.path()).await?;
+                let (data, _, watch) =
+                    session.nonblocking().get_and_watch(contender.path()).await?;
                 if data.is_empty() {
                     // Opened, deleted, or this session is over: look again.
                     watch.next().await;
@@ -174,20 +176,20 @@ impl DoubleBarrier {
 
     /// All participants in their order, as of the session's earlier calls.
     async fn all(&self) -> Result<Vec<Participant>> {
-        participants(&self.line).await
+        participants(&self.contenders).await
     }
 }
 
 impl Participant {
     /// Whether this is that contender's znode, and not another one at its path.
-    fn is(&self, own: &Contender) -> bool {
-        self.path == own.path() && self.czxid == own.czxid()
+    fn is(&self, contender: &Contender) -> bool {
+        self.path == contender.path() && self.czxid == contender.czxid()
     }
 }
 
-async fn participants(line: &Line) -> Result<Vec<Participant>> {
-    let snapshot = line.session().nonblocking().snapshot_of(line.path()).await?;
-    let children = match snapshot.children(line.path()) {
+async fn participants(contenders: &Contenders) -> Result<Vec<Participant>> {
+    let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
+    let children = match snapshot.children(contenders.path()) {
         Ok(children) => children,
         Err(Error::NoNode { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -196,7 +198,7 @@ async fn participants(line: &Line) -> Result<Vec<Participant>> {
         let (round, stat) = snapshot.get(&path)?;
         Ok(Participant { path, czxid: stat.czxid, round })
     };
-    line.in_order(children).into_iter().map(|place| participant(place.path)).collect()
+    contenders.sorted(children).into_iter().map(|contender| participant(contender.path)).collect()
 }
 
 /// A participation in a round of a [`DoubleBarrier`]. Dropping it leaves without waiting for the
@@ -213,8 +215,8 @@ async fn participants(line: &Line) -> Result<Vec<Participant>> {
 /// ```
 #[must_use = "dropped, the participation is over"]
 pub struct Inside {
-    line: Line,
-    own: Contender,
+    contenders: Contenders,
+    contender: Contender,
     round: Arc<[u8]>,
 }
 
@@ -227,7 +229,7 @@ impl fmt::Debug for Inside {
 impl Inside {
     /// The path of the participant's znode.
     pub fn path(&self) -> &str {
-        self.own.path()
+        self.contender.path()
     }
 
     /// The name of its round.
@@ -243,7 +245,7 @@ impl Inside {
     /// Those of a session that is over; [`Error::Busy`]. This participant has left then all the
     /// same, or does so with the session.
     pub fn leave(self) -> Result<()> {
-        let session = self.line.session().clone();
+        let session = self.contenders.session().clone();
         blocking::forever(&session, self.leave_async())
     }
 
@@ -253,7 +255,7 @@ impl Inside {
     /// # Errors
     /// As [`Inside::leave`].
     pub fn leave_timeout(self, timeout: Duration) -> Result<bool> {
-        let session = self.line.session().clone();
+        let session = self.contenders.session().clone();
         Ok(blocking::within(&session, timeout, self.leave_async())?.is_some())
     }
 
@@ -263,29 +265,29 @@ impl Inside {
     /// # Errors
     /// As [`Inside::leave`].
     pub async fn leave_async(self) -> Result<()> {
-        let Inside { line, own, round } = self;
+        let Inside { contenders, contender, round } = self;
         loop {
-            let all = participants(&line).await?;
+            let all = participants(&contenders).await?;
             let inside: Vec<&Participant> = all.iter().filter(|one| one.round == round).collect();
             let wait_for = match inside.as_slice() {
                 // Whoever joins a round needs somebody in it, so none will any more.
                 [] => {
-                    own.forget();
+                    contender.forget();
                     return Ok(());
                 }
-                [first, .., last] if first.is(&own) => {
+                [first, .., last] if first.is(&contender) => {
                     if planted(Bug::DoubleBarrierLeavesEarly) {
                         return Ok(());
                     }
                     &last.path
                 }
-                inside if inside.iter().any(|one| one.is(&own)) => {
-                    own.delete().await?;
+                inside if inside.iter().any(|one| one.is(&contender)) => {
+                    contender.delete().await?;
                     continue;
                 }
                 [first, ..] => &first.path,
             };
-            let calls = line.session().nonblocking();
+            let calls = contenders.session().nonblocking();
             let (there, watch) = calls.exists_and_watch(wait_for).await?;
             if there.is_some() {
                 watch.next().await;

@@ -15,7 +15,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
-use crate::recipes::contenders::{Held, Line, Place};
+use crate::recipes::contenders::{Contenders, Hold, ListedContender};
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};
@@ -25,7 +25,7 @@ use crate::types::znode::{Condition, SessionId, Zxid};
 const KIND: &str = "candidate";
 
 /// Who stands in the way: the one before.
-fn before(at: usize) -> Option<usize> {
+fn predecessor(at: usize) -> Option<usize> {
     if planted(Bug::TwoLeaders) && at == 1 {
         return None;
     }
@@ -66,7 +66,7 @@ fn before(at: usize) -> Option<usize> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LeaderLatch {
-    line: Line,
+    contenders: Contenders,
     id: Arc<[u8]>,
 }
 
@@ -114,12 +114,12 @@ impl LeaderLatch {
     pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderLatch> {
         let id = id.as_ref();
         check_data(path, id.len())?;
-        Ok(LeaderLatch { line: Line::new(session, path, &[KIND])?, id: id.into() })
+        Ok(LeaderLatch { contenders: Contenders::new(session, path, &[KIND])?, id: id.into() })
     }
 
     /// The election's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// What this candidate calls itself.
@@ -128,7 +128,7 @@ impl LeaderLatch {
     }
 
     pub(super) fn session(&self) -> &Session {
-        self.line.session()
+        self.contenders.session()
     }
 
     /// Blocks until this candidate leads, for as long as the session lives.
@@ -155,9 +155,9 @@ impl LeaderLatch {
     /// As [`LeaderLatch::campaign`], and [`Error::Timeout`].
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         let campaign = async {
-            let contender = self.line.join(KIND, &self.id).await?;
-            match self.line.before(&contender, |_, at| before(at)).await? {
-                None => Ok(Some(Leadership { held: contender.hold().await? })),
+            let contender = self.contenders.join(KIND, &self.id).await?;
+            match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
+                None => Ok(Some(Leadership { hold: contender.hold().await? })),
                 Some(_) => Ok(None),
             }
         };
@@ -170,9 +170,9 @@ impl LeaderLatch {
     /// # Errors
     /// As [`LeaderLatch::campaign`].
     pub async fn campaign_async(&self) -> Result<Leadership> {
-        let contender = self.line.join(KIND, &self.id).await?;
-        self.line.wait(&contender, |_, at| before(at)).await?;
-        Ok(Leadership { held: contender.hold().await? })
+        let contender = self.contenders.join(KIND, &self.id).await?;
+        self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
+        Ok(Leadership { hold: contender.hold().await? })
     }
 
     /// The candidate whose turn it is, as this replica has it; `None` if there is no candidate. Does
@@ -185,16 +185,16 @@ impl LeaderLatch {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().snapshot_of(self.line.path())?)
+        self.leader_in(&self.session().snapshot_of(self.contenders.path())?)
     }
 
     /// As [`LeaderLatch::leader`], without blocking the thread.
     pub async fn leader_async(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().snapshot_soon(self.line.path()).await?)
+        self.leader_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
-        match self.line.places_in(snapshot)?.first() {
+        match self.contenders.list_in(snapshot)?.first() {
             Some(first) => candidate(snapshot, first).map(Some),
             None => Ok(None),
         }
@@ -206,17 +206,17 @@ impl LeaderLatch {
     /// # Errors
     /// As [`LeaderLatch::leader`].
     pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().snapshot_of(self.line.path())?)
+        self.candidates_in(&self.session().snapshot_of(self.contenders.path())?)
     }
 
     /// As [`LeaderLatch::candidates`], without blocking the thread.
     pub async fn candidates_async(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().snapshot_soon(self.line.path()).await?)
+        self.candidates_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
 
     fn candidates_in(&self, snapshot: &Snapshot) -> Result<Vec<Candidate>> {
-        let places = self.line.places_in(snapshot)?;
-        places.iter().map(|place| candidate(snapshot, place)).collect()
+        let listed = self.contenders.list_in(snapshot)?;
+        listed.iter().map(|contender| candidate(snapshot, contender)).collect()
     }
 
     /// Who leads, told now and at each change, also to those who are no candidates. Neither asks nor
@@ -240,14 +240,14 @@ impl LeaderLatch {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn observe(&self) -> LeaderChanges {
-        LeaderChanges { latch: self.clone(), told: None }
+        LeaderChanges { latch: self.clone(), reported: None }
     }
 }
 
-fn candidate(snapshot: &Snapshot, place: &Place) -> Result<Candidate> {
-    let (id, stat) = snapshot.get(&place.path)?;
+fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candidate> {
+    let (id, stat) = snapshot.get(&contender.path)?;
     let (token, session) = (stat.czxid, stat.ephemeral_owner);
-    Ok(Candidate { id, token, path: place.path.clone(), session })
+    Ok(Candidate { id, token, path: contender.path.clone(), session })
 }
 
 /// Who leads, change by change: see [`LeaderLatch::observe`].
@@ -277,7 +277,7 @@ fn candidate(snapshot: &Snapshot, place: &Place) -> Result<Candidate> {
 pub struct LeaderChanges {
     latch: LeaderLatch,
     /// The last leader's token that was told.
-    told: Option<Option<Zxid>>,
+    reported: Option<Option<Zxid>>,
 }
 
 impl LeaderChanges {
@@ -311,8 +311,8 @@ impl LeaderChanges {
 
     fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
         let token = leader.map(|leader| leader.token);
-        let before = self.told.replace(token);
-        before.is_none_or(|told| told != token && !strikes(Bug::LeaderChangeMissed, 3))
+        let before = self.reported.replace(token);
+        before.is_none_or(|reported| reported != token && !strikes(Bug::LeaderChangeMissed, 3))
     }
 
     /// A watch whose channel says when to look: for `select!` beside other channels. After a
@@ -366,14 +366,14 @@ impl LeaderChanges {
                 return Ok(leader);
             }
             match leader {
-                Some(leader) => self.until_gone(&leader.path).await?,
+                Some(leader) => self.until_deleted(&leader.path).await?,
                 None => self.until_some().await?,
             }
         }
     }
 
     /// While a candidate leads, only its end changes that.
-    async fn until_gone(&self, leader: &str) -> Result<()> {
+    async fn until_deleted(&self, leader: &str) -> Result<()> {
         let (exists, watch) = self.latch.session().nonblocking().exists_and_watch(leader).await?;
         if exists.is_some() {
             watch.next().await;
@@ -382,17 +382,17 @@ impl LeaderChanges {
     }
 
     async fn until_some(&self) -> Result<()> {
-        let LeaderLatch { line, .. } = &self.latch;
-        let calls = line.session().nonblocking();
-        match calls.children_and_watch(line.path()).await {
+        let LeaderLatch { contenders, .. } = &self.latch;
+        let calls = contenders.session().nonblocking();
+        match calls.children_and_watch(contenders.path()).await {
             Ok((children, watch)) => {
-                if !line.has_places(children) {
+                if !contenders.any_among(children) {
                     watch.next().await;
                 }
                 Ok(())
             }
             Err(Error::NoNode { .. }) => {
-                let (exists, watch) = calls.exists_and_watch(line.path()).await?;
+                let (exists, watch) = calls.exists_and_watch(contenders.path()).await?;
                 if exists.is_none() {
                     watch.next().await;
                 }
@@ -424,42 +424,42 @@ impl LeaderChanges {
 /// ```
 #[derive(Debug)]
 pub struct Leadership {
-    held: Held,
+    hold: Hold,
 }
 
 impl Leadership {
     /// Whether this candidate leads at this moment: its session is surely alive, and this replica
     /// knows of no deletion of its znode. Does not block. Once false, it stays so.
     pub fn is_leading(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_held()
     }
 
     /// A number that is larger for each later leader: the zxid that created the candidate's znode.
     /// A resource outside of the cluster that refuses numbers smaller than the largest it has seen is
     /// safe from leaders that do not know yet that they lead no longer.
     pub fn token(&self) -> Zxid {
-        self.held.token()
+        self.hold.token()
     }
 
     /// The path of the candidate's znode.
     pub fn path(&self) -> &str {
-        self.held.path()
+        self.hold.path()
     }
 
     /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
     /// [`Leadership::is_leading`] then tells the truth.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.held.lost()
+        self.hold.lost()
     }
 
     /// Blocks until it is lost.
     pub fn wait_lost(&self) -> LockLost {
-        self.held.wait_lost()
+        self.hold.wait_lost()
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        self.held.lost_async().await
+        self.hold.lost_async().await
     }
 
     /// Operations that are done only if this candidate still leads when they are applied: they
@@ -467,18 +467,18 @@ impl Leadership {
     /// [`Error::Multi`], and a failure of number 0 says that it leads no longer. Exact, whatever the
     /// clocks do.
     pub fn multi(&self) -> Multi<'_> {
-        let fence = Condition::Czxid(self.held.token());
-        self.held.session().multi().require(self.held.path(), fence)
+        let fence = Condition::Czxid(self.hold.token());
+        self.hold.session().multi().require(self.hold.path(), fence)
     }
 
     /// The condition of [`Leadership::multi`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        self.hold.fence()
     }
 
     /// Resigns without waiting for that.
     pub(super) fn give_up(&self) {
-        self.held.discard();
+        self.hold.discard();
     }
 
     /// Lets go of it and waits until that is done.
@@ -487,6 +487,6 @@ impl Leadership {
     /// As [`Session::delete`], but for [`Error::Busy`]; that it was lost already is no error. After
     /// [`Error::Timeout`] it goes on.
     pub fn resign(self) -> Result<()> {
-        self.held.release()
+        self.hold.release()
     }
 }

@@ -12,7 +12,8 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::owned_ephemeral::{Creating, Own};
+use crate::recipes::creating::CreatingEphemeral;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
@@ -230,13 +231,13 @@ impl Group {
         let mut parents = Parents::of(&self.session, &self.path);
         loop {
             parents.make().await?;
-            match Creating::new(&self.session, &path, data).done().await {
-                Ok(own) => {
+            match CreatingEphemeral::new(&self.session, &path, data).created().await {
+                Ok(ephemeral) => {
                     let calls = self.session.nonblocking();
                     // It has no children: the watch fires when it is deleted, and for nothing else.
-                    let (_, watch) = calls.children_and_watch(own.path()).await?;
-                    own.watch_by(&watch).await?;
-                    return Ok(Membership { own, watch });
+                    let (_, watch) = calls.children_and_watch(ephemeral.path()).await?;
+                    ephemeral.watch_by(&watch).await?;
+                    return Ok(Membership { ephemeral, watch });
                 }
                 Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
@@ -277,7 +278,7 @@ impl Group {
     /// All members, told now and whenever they or their data have changed. Neither asks nor blocks
     /// yet.
     pub fn watch(&self) -> MemberChanges {
-        MemberChanges { group: self.clone(), watch: None, told: None }
+        MemberChanges { group: self.clone(), watch: None, reported: None }
     }
 }
 
@@ -307,7 +308,7 @@ impl Group {
 pub struct MemberChanges {
     group: Group,
     watch: Option<Watch>,
-    told: Option<Vec<Member>>,
+    reported: Option<Vec<Member>>,
 }
 
 impl MemberChanges {
@@ -334,7 +335,7 @@ impl MemberChanges {
     /// # Errors
     /// As [`MemberChanges::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Members>> {
-        Ok(news(self.group.members()?, &mut self.told))
+        Ok(report(self.group.members()?, &mut self.reported))
     }
 
     /// A watch whose channel says when to look: for `select!` beside other channels. After a
@@ -366,7 +367,7 @@ impl MemberChanges {
             // Whatever they tell, a gap or a snapshot's changes too, shows in what is read next.
             while watch.events().try_recv().is_ok() {}
             let now = self.group.members_async().await?;
-            if let Some(now) = news(now, &mut self.told) {
+            if let Some(now) = report(now, &mut self.reported) {
                 return Ok(now);
             }
             if watch.next().await.is_none() {
@@ -380,15 +381,15 @@ impl MemberChanges {
 }
 
 /// The members, if they are others than were told last.
-fn news(mut now: Members, told: &mut Option<Vec<Member>>) -> Option<Members> {
-    if let (true, Some(told)) = (planted(Bug::GoneMemberShown), &told) {
-        let gone = told.iter().find(|member| now.get(&member.name).is_none());
+fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
+    if let (true, Some(reported)) = (planted(Bug::GoneMemberShown), &reported) {
+        let gone = reported.iter().find(|member| now.get(&member.name).is_none());
         now.members.extend(gone.cloned());
     }
-    if told.as_ref() == Some(&now.members) {
+    if reported.as_ref() == Some(&now.members) {
         return None;
     }
-    *told = Some(now.members.clone());
+    *reported = Some(now.members.clone());
     Some(now)
 }
 
@@ -410,31 +411,31 @@ fn news(mut now: Members, told: &mut Option<Vec<Member>>) -> Option<Members> {
 /// ```
 #[derive(Debug)]
 pub struct Membership {
-    own: Own,
+    ephemeral: OwnedEphemeral,
     watch: Watch,
 }
 
 impl Membership {
     /// The path of its znode.
     pub fn path(&self) -> &str {
-        self.own.path()
+        self.ephemeral.path()
     }
 
     /// Under which name it has joined.
     pub fn name(&self) -> &str {
-        path::name(self.own.path())
+        path::name(self.ephemeral.path())
     }
 
     /// The write by which it joined.
     pub fn joined(&self) -> Zxid {
-        self.own.czxid()
+        self.ephemeral.czxid()
     }
 
     /// Whether it is a member at this moment: its session is surely alive, and this replica knows of
     /// no deletion of its znode. Does not block. Once false, it stays so: join again, with a new
     /// session if that one is over.
     pub fn is_member(&self) -> bool {
-        self.own.is_there()
+        self.ephemeral.exists()
     }
 
     /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
@@ -445,12 +446,12 @@ impl Membership {
 
     /// Blocks until it is lost.
     pub fn wait_lost(&self) -> LockLost {
-        blocking::until_lost(self.own.session(), self.lost_async())
+        blocking::until_lost(self.ephemeral.session(), self.lost_async())
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        self.own.lost_async(&self.watch).await
+        self.ephemeral.lost_async(&self.watch).await
     }
 
     /// Replaces its data. Blocks as [`Session::create`].
@@ -459,7 +460,7 @@ impl Membership {
     /// [`Error::NoNode`] if it is a member no longer; otherwise as [`Session::set`].
     pub fn update(&self, data: impl AsRef<[u8]>) -> Result<()> {
         let update = self.update_async(data);
-        blocking::request(self.own.session(), "update", self.own.path(), update)
+        blocking::request(self.ephemeral.session(), "update", self.ephemeral.path(), update)
     }
 
     /// Replaces its data, without blocking the thread.
@@ -467,8 +468,8 @@ impl Membership {
     /// # Errors
     /// As [`Membership::update`], but for [`Error::Timeout`].
     pub async fn update_async(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        check_data(self.own.path(), data.as_ref().len())?;
-        self.own.set(data.as_ref()).await.map(drop)
+        check_data(self.ephemeral.path(), data.as_ref().len())?;
+        self.ephemeral.set(data.as_ref()).await.map(drop)
     }
 
     /// Leaves, and waits until that is done.
@@ -477,7 +478,7 @@ impl Membership {
     /// [`Error::Timeout`], after which it goes on; [`Error::System`]. That it is no member any more
     /// is no error.
     pub fn leave(self) -> Result<()> {
-        let (session, path) = (self.own.session().clone(), self.own.path().to_owned());
-        blocking::request(&session, "leave", &path, self.own.give_up())
+        let (session, path) = (self.ephemeral.session().clone(), self.ephemeral.path().to_owned());
+        blocking::request(&session, "leave", &path, self.ephemeral.give_up())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::atomic_value::Cell;
+use crate::recipes::atomic_value::AtomicValue;
 use crate::recipes::blocking;
 use crate::types::error::{Error, Result};
 
@@ -36,7 +36,7 @@ use crate::types::error::{Error, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct IdGenerator {
-    cell: Cell,
+    value: AtomicValue,
     block: u64,
     /// One range for each call that once found none left, so as many as there were callers at once.
     left: Arc<Mutex<Vec<Range<u64>>>>,
@@ -52,13 +52,13 @@ impl IdGenerator {
             let reason = "it must be 1 or more".to_owned();
             return Err(Error::InvalidSetting { setting: "block", reason });
         }
-        let cell = Cell::new(session, path)?;
-        Ok(IdGenerator { cell, block: u64::from(block), left: Arc::default() })
+        let value = AtomicValue::new(session, path)?;
+        Ok(IdGenerator { value, block: u64::from(block), left: Arc::default() })
     }
 
     /// The path of the znode that holds the next number.
     pub fn path(&self) -> &str {
-        self.cell.path()
+        self.value.path()
     }
 
     /// A number that nobody else has or will have. Does not block while some of the block are left,
@@ -72,7 +72,7 @@ impl IdGenerator {
         match self.take() {
             Some(id) => Ok(id),
             None => blocking::request(
-                self.cell.session(),
+                self.value.session(),
                 "take ids from",
                 self.path(),
                 self.next_id_async(),
@@ -101,22 +101,22 @@ impl IdGenerator {
     }
 
     async fn next_of_new_block(&self) -> Result<u64> {
-        let taken = self.cell.update(|content| {
+        let taken = self.value.update(|content| {
             let next = match content {
                 None => 1,
                 Some(content) => <[u8; 8]>::try_from(&content.data[..])
                     .map(u64::from_be_bytes)
-                    .map_err(|_| self.cell.invalid("it is not a number of 8 bytes"))?,
+                    .map_err(|_| self.value.invalid("it is not a number of 8 bytes"))?,
             };
             let end = next
                 .checked_add(self.block)
-                .ok_or_else(|| self.cell.invalid("all numbers have been given"))?;
+                .ok_or_else(|| self.value.invalid("all numbers have been given"))?;
             let kept = if planted(Bug::IdTwice) { end - 1 } else { end };
             Ok((Some(kept.to_be_bytes().to_vec()), next..end))
         });
         let (mut range, _) = taken.await?;
         // It has one at least: a block of none is refused.
-        let id = range.next().ok_or_else(|| self.cell.invalid("an empty block"))?;
+        let id = range.next().ok_or_else(|| self.value.invalid("an empty block"))?;
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(range);
         Ok(id)
     }

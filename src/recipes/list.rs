@@ -8,7 +8,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::creating::inner;
+use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;

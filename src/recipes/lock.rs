@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::contenders::{Contender, Held, Line};
+use crate::recipes::contenders::{Contender, Contenders, Hold};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::types::znode::{SessionId, TTL_MAX};
 const KIND: &str = "lock";
 
 /// Who stands in the way: the one before.
-fn before(at: usize) -> Option<usize> {
+fn predecessor(at: usize) -> Option<usize> {
     at.checked_sub(1)
 }
 
@@ -52,7 +52,7 @@ fn before(at: usize) -> Option<usize> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
-    line: Line,
+    contenders: Contenders,
     delay: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ impl Session {
 
 impl Lock {
     pub(crate) fn new(session: &Session, path: &str) -> Result<Lock> {
-        Ok(Lock { line: Line::new(session, path, &[KIND])?, delay: None })
+        Ok(Lock { contenders: Contenders::new(session, path, &[KIND])?, delay: None })
     }
 
     /// The same lock, with a lock-delay for what is acquired through this handle: should a holder be
@@ -116,7 +116,7 @@ impl Lock {
 
     /// The lock's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// Blocks until the lock is held, for as long as the session lives.
@@ -126,7 +126,7 @@ impl Lock {
     /// this contender's znode, and of `/` if the root of a [chroot](Session::chroot) is not there;
     /// [`Error::System`](crate::Error::System).
     pub fn acquire(&self) -> Result<LockGuard> {
-        blocking::forever(self.line.session(), self.acquire_async())
+        blocking::forever(self.contenders.session(), self.acquire_async())
     }
 
     /// Blocks until the lock is held, at most for `timeout`: `None` if it is not held by then. The
@@ -135,7 +135,7 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`].
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
-        blocking::within(self.line.session(), timeout, self.acquire_async())
+        blocking::within(self.contenders.session(), timeout, self.acquire_async())
     }
 
     /// Takes the lock if nobody holds it or waits for it. Blocks for the request timeout at most.
@@ -144,7 +144,7 @@ impl Lock {
     /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         let taking = self.try_acquire_async();
-        blocking::request(self.line.session(), "try_acquire", self.path(), taking)
+        blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
     }
 
     /// The same, without blocking the thread, however long an answer of the cluster takes.
@@ -152,9 +152,9 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`].
     pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
-        let contender = self.line.join(KIND, b"").await?;
-        match self.line.before(&contender, |_, at| before(at)).await? {
-            None if delay::is_over(&self.line).await? => self.hold(contender).await.map(Some),
+        let contender = self.contenders.join(KIND, b"").await?;
+        match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
+            None if delay::is_over(&self.contenders).await? => self.hold(contender).await.map(Some),
             _ => Ok(None),
         }
     }
@@ -165,17 +165,17 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`].
     pub async fn acquire_async(&self) -> Result<LockGuard> {
-        let contender = self.line.join(KIND, b"").await?;
-        self.line.wait(&contender, |_, at| before(at)).await?;
-        delay::wait(&self.line).await?;
+        let contender = self.contenders.join(KIND, b"").await?;
+        self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
+        delay::wait(&self.contenders).await?;
         self.hold(contender).await
     }
 
     async fn hold(&self, mut contender: Contender) -> Result<LockGuard> {
         if let Some(delay) = self.delay {
-            delay::mark(&self.line, &mut contender, delay).await?;
+            delay::mark(&self.contenders, &mut contender, delay).await?;
         }
-        Ok(LockGuard { held: contender.hold().await? })
+        Ok(LockGuard { hold: contender.hold().await? })
     }
 
     /// Who waits for the lock or holds it, by path, the holder first, as this replica has it.
@@ -183,12 +183,12 @@ impl Lock {
     /// # Errors
     /// Those of a session that is over.
     pub fn contenders(&self) -> Result<Vec<String>> {
-        Ok(self.line.places_now()?.into_iter().map(|place| place.path).collect())
+        Ok(self.contenders.list_now()?.into_iter().map(|contender| contender.path).collect())
     }
 
     /// As [`Lock::contenders`], without blocking the thread; that blocks on a client alone.
     pub async fn contenders_async(&self) -> Result<Vec<String>> {
-        let contenders = self.line.contenders_soon().await?;
+        let contenders = self.contenders.list_with_sessions().await?;
         Ok(contenders.into_iter().map(|contender| contender.path).collect())
     }
 
@@ -197,12 +197,12 @@ impl Lock {
     /// # Errors
     /// As [`Lock::contenders`].
     pub fn contenders_with_sessions(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_now()
+        self.contenders.list_with_sessions_now()
     }
 
     /// As [`Lock::contenders_with_sessions`], without blocking the thread.
     pub async fn contenders_with_sessions_async(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_soon().await
+        self.contenders.list_with_sessions().await
     }
 
     /// Asks the holder to let go of the lock. It hears of that by [`LockGuard::revocations`], if it
@@ -217,7 +217,7 @@ impl Lock {
     ///
     /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
     pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.line.session(), "revoke", self.path(), self.revoke_async())
+        blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
     }
 
     /// The same, without blocking the thread.
@@ -225,7 +225,7 @@ impl Lock {
     /// # Errors
     /// As [`Lock::revoke`].
     pub async fn revoke_async(&self) -> Result<usize> {
-        revocation::ask(&self.line, |places| places.len().min(1)).await
+        revocation::ask(&self.contenders, |listed| listed.len().min(1)).await
     }
 }
 
@@ -289,36 +289,36 @@ pub enum LockLost {
 /// ```
 #[derive(Debug)]
 pub struct LockGuard {
-    held: Held,
+    hold: Hold,
 }
 
 impl LockGuard {
-    pub(super) fn new(held: Held) -> LockGuard {
-        LockGuard { held }
+    pub(super) fn new(hold: Hold) -> LockGuard {
+        LockGuard { hold }
     }
 
     pub(super) fn session(&self) -> &Session {
-        self.held.session()
+        self.hold.session()
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        self.held.how_lost().is_some()
+        self.hold.loss().is_some()
     }
 
-    pub(super) fn into_held(self) -> Held {
-        self.held
+    pub(super) fn into_hold(self) -> Hold {
+        self.hold
     }
 
     /// A number that is larger for each later holder of the lock: the zxid that created the
     /// holder's znode. A resource that refuses numbers smaller than the largest it has seen is safe
     /// from holders that do not know yet that they have lost the lock.
     pub fn fencing_token(&self) -> u64 {
-        self.held.token()
+        self.hold.token()
     }
 
     /// The path of the holder's znode.
     pub fn path(&self) -> &str {
-        self.held.path()
+        self.hold.path()
     }
 
     /// Writes that happen only if the lock is still held when they do: a [`Multi`] that begins with
@@ -344,13 +344,13 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fenced(&self) -> Multi<'_> {
-        self.held.session().multi().fence(&self.fence())
+        self.hold.session().multi().fence(&self.fence())
     }
 
     /// The check of [`LockGuard::fenced`], to be put into any [`Multi`] or
     /// [`Transaction`](crate::Transaction), which may be another session's.
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        self.hold.fence()
     }
 
     /// Hears of requests to let go of the lock, by [`Lock::revoke`]: also of one made before this
@@ -360,7 +360,7 @@ impl LockGuard {
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over;
     /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
-        let session = self.held.session();
+        let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
     }
 
@@ -369,7 +369,7 @@ impl LockGuard {
     /// # Errors
     /// As [`LockGuard::revocations`].
     pub async fn revocations_async(&self) -> Result<Revocations> {
-        Revocations::of(self.held.session(), self.path()).await
+        Revocations::of(self.hold.session(), self.path()).await
     }
 
     /// Whether the lock is held at this moment: the session is surely alive, and this replica knows
@@ -378,7 +378,7 @@ impl LockGuard {
     /// Whoever deletes the znode of a living holder gives the lock away; the holder learns of that
     /// when its replica does.
     pub fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_held()
     }
 
     /// A channel on which the loss of the lock shows: it gets a message, or closes. For
@@ -398,12 +398,12 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.held.lost()
+        self.hold.lost()
     }
 
     /// Blocks until the lock is lost.
     pub fn wait_lost(&self) -> LockLost {
-        self.held.wait_lost()
+        self.hold.wait_lost()
     }
 
     /// Releases the lock and waits until that is done.
@@ -412,6 +412,6 @@ impl LockGuard {
     /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); a lock that was lost
     /// already is no error. After [`Error::Timeout`](crate::Error::Timeout) the release goes on.
     pub fn release(self) -> Result<()> {
-        self.held.release()
+        self.hold.release()
     }
 }

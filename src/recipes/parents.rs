@@ -5,13 +5,13 @@
 //! without a replica looks only when a write has failed for a missing parent, by asking its member.
 
 use crate::api::session::Session;
-use crate::recipes::creating::{inner, is_overtaken};
+use crate::recipes::errors::{inner, is_overtaken};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
 
-const ROOT: &str = "/";
+pub(super) const ROOT: &str = "/";
 
 /// A path that is to be there before something is created below it.
 pub(super) struct Parents<'a> {
@@ -84,9 +84,4 @@ impl<'a> Parents<'a> {
 /// Whether this instance's replica has no such znode.
 pub(super) fn is_missing(session: &Session, path: &str) -> bool {
     session.shared().tree().get(&session.root.full(path)).is_none()
-}
-
-/// Whether it is the root that is missing, so that no new attempt can help.
-pub(super) fn is_no_root(error: &Error) -> bool {
-    matches!(error, Error::NoNode { path } if path == ROOT)
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::{Own, inner, is_overtaken};
+use crate::recipes::errors::{inner, is_overtaken};
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
 use crate::types::error::{Error, Result};
 use crate::types::znode::Condition;
@@ -36,7 +37,7 @@ pub struct Participant {
     path: String,
     proposal: Vec<u8>,
     /// Until it has voted.
-    alive: Mutex<Option<Own>>,
+    alive: Mutex<Option<OwnedEphemeral>>,
 }
 
 impl Participant {
@@ -44,7 +45,7 @@ impl Participant {
         transaction: &TwoPhaseCommit,
         path: String,
         proposal: Vec<u8>,
-        alive: Option<Own>,
+        alive: Option<OwnedEphemeral>,
     ) -> Participant {
         let (transaction, alive) = (transaction.clone(), Mutex::new(alive));
         Participant { transaction, path, proposal, alive }
@@ -94,7 +95,7 @@ impl Participant {
                 Site::Invited | Site::Joined if phase != Phase::Voting => return Ok(phase),
                 Site::Invited | Site::Joined => {}
             }
-            let Some(czxid) = self.alive().as_ref().map(|own| own.czxid) else {
+            let Some(czxid) = self.alive().as_ref().map(|ephemeral| ephemeral.czxid()) else {
                 return Err(Error::NoNode { path: alive_path });
             };
             if snapshot.exists(&alive_path)?.is_none_or(|stat| stat.czxid != czxid) {
@@ -118,8 +119,8 @@ impl Participant {
             };
             match inner(multi.submit().await) {
                 Ok(_) => {
-                    if let Some(own) = self.alive().take() {
-                        own.forget();
+                    if let Some(ephemeral) = self.alive().take() {
+                        ephemeral.forget();
                     }
                     return Ok(after);
                 }
@@ -134,7 +135,7 @@ impl Participant {
         Error::InvalidData { path, reason }
     }
 
-    fn alive(&self) -> MutexGuard<'_, Option<Own>> {
+    fn alive(&self) -> MutexGuard<'_, Option<OwnedEphemeral>> {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +243,11 @@ mod tests {
         let transaction = transaction(&session);
         let (a, b) = (transaction.join("a").unwrap(), transaction.join("b").unwrap());
         assert_eq!(a.vote(Vote::No), Ok(Phase::Aborted));
-        assert_eq!(b.vote(Vote::Yes), Ok(Phase::Aborted), "it is told, and is not bound");
+        assert_eq!(
+            b.vote(Vote::Yes),
+            Ok(Phase::Aborted),
+            "it learns of the abort, and is not bound"
+        );
         assert_eq!([b.outcome(), transaction.decide()], [Ok(Phase::Aborted), Ok(Phase::Aborted)]);
         assert_eq!(transaction.forget(), Ok(true), "nobody is bound");
         assert_eq!(b.acknowledge(), Ok(()), "it has been forgotten");

@@ -18,7 +18,7 @@ use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::owned_ephemeral::Own;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::clock::Clock;
@@ -93,34 +93,34 @@ pub struct PersistentEphemeral {
 pub struct EphemeralHandle {
     path: Arc<str>,
     clock: Clock,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EphemeralState>>,
 }
 
-struct State {
+struct EphemeralState {
     data: Arc<[u8]>,
     /// Which data that is, counted.
     wanted: u64,
     /// Which one is in the znode.
     written: u64,
     closed: bool,
-    znode: Znode,
+    znode: ZnodeState,
     /// Who waits for a change of any of it.
     waiting: Vec<Waker>,
 }
 
 /// What is known of it.
 #[derive(Clone)]
-enum Znode {
+enum ZnodeState {
     Missing,
     /// Its create is under way in this session.
-    Coming(Session, Arc<Mutex<Arrival>>),
-    There(Arc<Own>),
+    Creating(Session, Arc<Mutex<PendingCreate>>),
+    Exists(Arc<OwnedEphemeral>),
 }
 
 /// Where the answer to a create is put, on the node's thread. It has no session in it, which could
 /// then end there.
 #[derive(Default)]
-struct Arrival {
+struct PendingCreate {
     /// By which write it was created.
     answer: Option<Result<Zxid>>,
     /// It is not wanted any more: whoever is the second to come deletes it.
@@ -132,48 +132,48 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wait(waiting: &mut Vec<Waker>, context: &Context<'_>) {
+fn register(waiting: &mut Vec<Waker>, context: &Context<'_>) {
     if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
         waiting.push(context.waker().clone());
     }
 }
 
-impl Arrival {
+impl PendingCreate {
     /// Makes the znode.
-    fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<Arrival>> {
-        let arrival = Arc::new(Mutex::new(Arrival::default()));
-        let (put, discard) = (Arc::clone(&arrival), session.discarding());
-        let creating = session.nonblocking().create(path, data, CreateMode::Ephemeral);
-        creating.then(move |answer| {
-            let mut arrival = lock(&put);
+    fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<PendingCreate>> {
+        let creating = Arc::new(Mutex::new(PendingCreate::default()));
+        let (put, discard) = (Arc::clone(&creating), session.discarding());
+        let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
+        pending.then(move |answer| {
+            let mut creating = lock(&put);
             let answer = answer.and_then(expect::created);
-            if let (true, Ok(created)) = (arrival.given_up, &answer) {
+            if let (true, Ok(created)) = (creating.given_up, &answer) {
                 discard(created.path.clone(), created.stat.czxid);
             }
-            arrival.answer = Some(answer.map(|created| created.stat.czxid));
-            let woken = std::mem::take(&mut arrival.waiting);
-            drop(arrival);
+            creating.answer = Some(answer.map(|created| created.stat.czxid));
+            let woken = std::mem::take(&mut creating.waiting);
+            drop(creating);
             woken.into_iter().for_each(Waker::wake);
         });
-        arrival
+        creating
     }
 
     /// Once its answer is there, it is deleted.
-    fn give_up(arrival: &Mutex<Arrival>, session: &Session, path: &str) {
-        let mut arrival = lock(arrival);
-        arrival.given_up = true;
-        if let Some(Ok(czxid)) = arrival.answer {
+    fn give_up(creating: &Mutex<PendingCreate>, session: &Session, path: &str) {
+        let mut creating = lock(creating);
+        creating.given_up = true;
+        if let Some(Ok(czxid)) = creating.answer {
             session.discarding()(session.root.full(path).into_owned(), czxid);
         }
     }
 
-    async fn answer(arrival: &Mutex<Arrival>) -> Result<Zxid> {
+    async fn answer(creating: &Mutex<PendingCreate>) -> Result<Zxid> {
         poll_fn(|context| {
-            let mut arrival = lock(arrival);
-            match &arrival.answer {
+            let mut creating = lock(creating);
+            match &creating.answer {
                 Some(answer) => Poll::Ready(answer.clone()),
                 None => {
-                    wait(&mut arrival.waiting, context);
+                    register(&mut creating.waiting, context);
                     Poll::Pending
                 }
             }
@@ -238,12 +238,12 @@ impl PersistentEphemeral {
         let data = data.as_ref();
         check_create(path, data, CreateMode::Ephemeral)?;
         let first = sessions()?;
-        let state = State {
+        let state = EphemeralState {
             data: data.into(),
             wanted: 1,
             written: 0,
             closed: false,
-            znode: Znode::Missing,
+            znode: ZnodeState::Missing,
             waiting: Vec::new(),
         };
         let handle = EphemeralHandle {
@@ -286,25 +286,25 @@ impl PersistentEphemeral {
     /// As [`PersistentEphemeral::run`].
     pub async fn run_async(mut self) -> Result<()> {
         let handle = self.handle.clone();
-        let mut lives = pin!(self.live());
+        let mut running = pin!(self.run_sessions());
         poll_fn(|context| {
             if handle.poll_closed(context) {
                 return Poll::Ready(Ok(()));
             }
-            lives.as_mut().poll(context)
+            running.as_mut().poll(context)
         })
         .await
     }
 
     /// One session after the other.
-    async fn live(&mut self) -> Result<()> {
+    async fn run_sessions(&mut self) -> Result<()> {
         loop {
             let session = match self.first.take() {
                 Some(session) => session,
                 None => self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner)()?,
             };
-            let Err(error) = self.live_in(&session).await;
-            self.handle.put(Znode::Missing);
+            let Err(error) = self.run_in(&session).await;
+            self.handle.set_state(ZnodeState::Missing);
             match error {
                 Error::Stopped { .. } => return Err(error),
                 error if error.is_session_lost() => {}
@@ -315,7 +315,7 @@ impl PersistentEphemeral {
         }
     }
 
-    async fn live_in(&self, session: &Session) -> Result<std::convert::Infallible> {
+    async fn run_in(&self, session: &Session) -> Result<std::convert::Infallible> {
         let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
         loop {
             let created = match parents.make().await {
@@ -325,72 +325,73 @@ impl PersistentEphemeral {
                     continue;
                 }
             };
-            let lived = match created {
-                Ok(own) => self.keep(&own).await,
+            let ended = match created {
+                Ok(ephemeral) => self.maintain(&ephemeral).await,
                 Err(Error::NodeExists { .. }) => self.until_free(session).await,
                 Err(Error::NoNode { .. }) => Ok(()),
                 Err(error) => Err(error),
             };
-            if let Err(error) = lived {
+            if let Err(error) = ended {
                 recover(session, error).await?;
             }
         }
     }
 
-    async fn create(&self, session: &Session) -> Result<Arc<Own>> {
+    async fn create(&self, session: &Session) -> Result<Arc<OwnedEphemeral>> {
         let handle = &self.handle;
-        let arrival = {
+        let creating = {
             let mut state = handle.state();
             // It has been closed just now, and whoever polls this is told.
             (!state.closed).then(|| {
                 state.written = state.wanted;
-                let arrival = Arrival::begin(session, &handle.path, &state.data);
-                state.znode = Znode::Coming(session.clone(), Arc::clone(&arrival));
-                arrival
+                let creating = PendingCreate::begin(session, &handle.path, &state.data);
+                state.znode = ZnodeState::Creating(session.clone(), Arc::clone(&creating));
+                creating
             })
         };
-        let Some(arrival) = arrival else { return std::future::pending().await };
-        let czxid = Arrival::answer(&arrival).await.map_err(|error| session.root.error(error))?;
-        let own = Arc::new(Own::new(session, &handle.path, czxid));
+        let Some(creating) = creating else { return std::future::pending().await };
+        let czxid =
+            PendingCreate::answer(&creating).await.map_err(|error| session.root.error(error))?;
+        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, czxid));
         // Unless it was closed in the meantime: then this deletes it once more.
-        handle.put(Znode::There(Arc::clone(&own)));
-        Ok(own)
+        handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
+        Ok(ephemeral)
     }
 
     /// As long as it is there: with the latest data in it. It comes back when somebody has deleted
     /// it.
-    async fn keep(&self, own: &Arc<Own>) -> Result<()> {
+    async fn maintain(&self, ephemeral: &Arc<OwnedEphemeral>) -> Result<()> {
         let handle = &self.handle;
-        let mut watch = follow(own).await?;
+        let mut watch = follow(ephemeral).await?;
         // Its session is known to be alive now.
         handle.change(|_| {});
-        while let (Some(following), None) = (&watch, own.how_lost()) {
+        while let (Some(following), None) = (&watch, ephemeral.loss()) {
             let (data, wanted, written) = {
                 let state = handle.state();
                 (Arc::clone(&state.data), state.wanted, state.written)
             };
             if wanted == written {
-                if !self.changed(own, following, written).await {
+                if !self.changed(ephemeral, following, written).await {
                     // The application has removed the session's watches of the path.
-                    watch = follow(own).await?;
+                    watch = follow(ephemeral).await?;
                 }
                 continue;
             }
-            match own.set(&data).await {
+            match ephemeral.set(&data).await {
                 Ok(_) => handle.change(|state| state.written = wanted),
                 Err(Error::NoNode { .. }) => break,
-                Err(error) => recover(own.session(), error).await?,
+                Err(error) => recover(ephemeral.session(), error).await?,
             }
         }
-        if own.how_lost() == Some(LockLost::SessionOver) {
-            own.session().check_alive()?;
+        if ephemeral.loss() == Some(LockLost::SessionOver) {
+            ephemeral.session().check_alive()?;
         }
         // The tree shows what the end of a session has deleted before its handles are told of that
         // end. Whatever they ask for is answered after it.
-        while let Err(error) = own.session().nonblocking().exists(&handle.path).await {
-            recover(own.session(), error).await?;
+        while let Err(error) = ephemeral.session().nonblocking().exists(&handle.path).await {
+            recover(ephemeral.session(), error).await?;
         }
-        handle.put(Znode::Missing);
+        handle.set_state(ZnodeState::Missing);
         if !self.again {
             return Err(Error::NoNode { path: handle.path.to_string() });
         }
@@ -402,14 +403,14 @@ impl PersistentEphemeral {
 
     /// Until something has happened to the znode, or other data is wanted than was written. False if
     /// the watch is over.
-    async fn changed(&self, own: &Own, watch: &Watch, written: u64) -> bool {
-        let mut event = pin!(own.next(watch));
+    async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
+        let mut event = pin!(ephemeral.next(watch));
         poll_fn(|context| {
             let mut state = self.handle.state();
             if state.wanted != written {
                 return Poll::Ready(true);
             }
-            wait(&mut state.waiting, context);
+            register(&mut state.waiting, context);
             drop(state);
             event.as_mut().poll(context).map(|event| event.is_some())
         })
@@ -433,12 +434,12 @@ impl Drop for PersistentEphemeral {
 }
 
 /// Watches it; `None` if it is gone already.
-async fn follow(own: &Own) -> Result<Option<Watch>> {
+async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
     loop {
-        match own.watch().await {
+        match ephemeral.watch().await {
             Ok(watch) => return Ok(Some(watch)),
             Err(Error::NoNode { .. }) => return Ok(None),
-            Err(error) => recover(own.session(), error).await?,
+            Err(error) => recover(ephemeral.session(), error).await?,
         }
     }
 }
@@ -452,11 +453,11 @@ async fn recover(session: &Session, error: Error) -> Result<()> {
 }
 
 impl EphemeralHandle {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EphemeralState> {
         lock(&self.state)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut EphemeralState)) {
         let mut state = self.state();
         change(&mut state);
         let woken = std::mem::take(&mut state.waiting);
@@ -464,7 +465,7 @@ impl EphemeralHandle {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn put(&self, znode: Znode) {
+    fn set_state(&self, znode: ZnodeState) {
         let mut former = None;
         self.change(|state| {
             if !state.closed {
@@ -499,7 +500,7 @@ impl EphemeralHandle {
     /// Whether the znode is there at this moment, in a session that is surely alive, as this replica
     /// has it.
     pub fn is_present(&self) -> bool {
-        matches!(&self.state().znode, Znode::There(own) if own.is_there())
+        matches!(&self.state().znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
     }
 
     /// Blocks until the znode is there with the data that was set last, at most for `timeout`. False
@@ -517,11 +518,12 @@ impl EphemeralHandle {
             if state.closed {
                 return Poll::Ready(false);
             }
-            let present = matches!(&state.znode, Znode::There(own) if own.is_there());
+            let present =
+                matches!(&state.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists());
             if present && state.wanted == state.written {
                 return Poll::Ready(true);
             }
-            wait(&mut state.waiting, context);
+            register(&mut state.waiting, context);
             Poll::Pending
         })
         .await
@@ -530,14 +532,14 @@ impl EphemeralHandle {
     fn poll_closed(&self, context: &Context<'_>) -> bool {
         let mut state = self.state();
         if !state.closed {
-            wait(&mut state.waiting, context);
+            register(&mut state.waiting, context);
         }
         state.closed
     }
 
     /// Closes it, and lets go of what is there. Gives what may be left to wait for, which stays
     /// there for whoever closes it next.
-    fn end(&self) -> Znode {
+    fn end(&self) -> ZnodeState {
         let mut state = self.state();
         state.closed = true;
         let znode = state.znode.clone();
@@ -545,9 +547,11 @@ impl EphemeralHandle {
         drop(state);
         woken.into_iter().for_each(Waker::wake);
         match &znode {
-            Znode::Missing => {}
-            Znode::Coming(session, arrival) => Arrival::give_up(arrival, session, &self.path),
-            Znode::There(own) => own.discard(),
+            ZnodeState::Missing => {}
+            ZnodeState::Creating(session, creating) => {
+                PendingCreate::give_up(creating, session, &self.path)
+            }
+            ZnodeState::Exists(ephemeral) => ephemeral.discard(),
         }
         znode
     }
@@ -563,11 +567,11 @@ impl EphemeralHandle {
     pub fn close(&self) -> Result<()> {
         let znode = self.end();
         let session = match &znode {
-            Znode::Missing => return Ok(()),
-            Znode::Coming(session, _) => session,
-            Znode::There(own) => own.session(),
+            ZnodeState::Missing => return Ok(()),
+            ZnodeState::Creating(session, _) => session,
+            ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
-        blocking::request(session, "close", &self.path, self.gone(&znode))
+        blocking::request(session, "close", &self.path, self.until_deleted(&znode))
     }
 
     /// The same without blocking the thread. It is closed from the first poll on, also if the future
@@ -577,18 +581,18 @@ impl EphemeralHandle {
     /// [`Error::System`].
     pub async fn close_async(&self) -> Result<()> {
         let znode = self.end();
-        self.gone(&znode).await
+        self.until_deleted(&znode).await
     }
 
-    async fn gone(&self, znode: &Znode) -> Result<()> {
+    async fn until_deleted(&self, znode: &ZnodeState) -> Result<()> {
         let session = match znode {
-            Znode::Missing => return Ok(()),
-            Znode::Coming(session, arrival) => {
+            ZnodeState::Missing => return Ok(()),
+            ZnodeState::Creating(session, creating) => {
                 // A create that failed has made nothing.
-                let _ = Arrival::answer(arrival).await;
+                let _ = PendingCreate::answer(creating).await;
                 session
             }
-            Znode::There(own) => own.session(),
+            ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
         // The deletion has been asked for, and this sees what it did.
         while let Err(error) = session.nonblocking().exists(&self.path).await {
@@ -597,7 +601,7 @@ impl EphemeralHandle {
             }
             recover(session, error).await?;
         }
-        let former = std::mem::replace(&mut self.state().znode, Znode::Missing);
+        let former = std::mem::replace(&mut self.state().znode, ZnodeState::Missing);
         // Not under the lock: it may be the last of its session.
         drop(former);
         Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Line, Place};
+use crate::recipes::contenders::{Contenders, ListedContender};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
 use crate::types::error::Result;
 
@@ -17,15 +17,15 @@ const WRITE: &str = "write";
 
 /// Who stands in a reader's way: the nearest writer before it. It may itself be waiting; those before
 /// it are its own concern.
-fn before_reader(places: &[Place], at: usize) -> Option<usize> {
-    let nearest = (0..at).rev().find(|before| places[*before].kind == WRITE);
+fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
+    let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE);
     if planted(Bug::ReaderOvertakes) {
         return nearest.filter(|writer| *writer == 0);
     }
     nearest
 }
 
-fn before_writer(_: &[Place], at: usize) -> Option<usize> {
+fn blocker_of_writer(_: &[ListedContender], at: usize) -> Option<usize> {
     at.checked_sub(1)
 }
 
@@ -61,7 +61,7 @@ fn before_writer(_: &[Place], at: usize) -> Option<usize> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReadWriteLock {
-    line: Line,
+    contenders: Contenders,
 }
 
 impl ReadWriteLock {
@@ -71,12 +71,12 @@ impl ReadWriteLock {
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<ReadWriteLock> {
-        Ok(ReadWriteLock { line: Line::new(session, path, &[READ, WRITE])? })
+        Ok(ReadWriteLock { contenders: Contenders::new(session, path, &[READ, WRITE])? })
     }
 
     /// The lock's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// Blocks until the lock is held for reading, for as long as the session lives.
@@ -84,54 +84,54 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`Lock::acquire`](super::Lock::acquire). So for all ways to acquire it.
     pub fn read(&self) -> Result<ReadGuard> {
-        blocking::forever(self.line.session(), self.read_async())
+        blocking::forever(self.contenders.session(), self.read_async())
     }
 
     /// The same, at most for `timeout`: `None` if it is not held by then. The place in line is given
     /// up.
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadGuard>> {
-        blocking::within(self.line.session(), timeout, self.read_async())
+        blocking::within(self.contenders.session(), timeout, self.read_async())
     }
 
     /// Takes the lock for reading if no writer holds it or waits for it. Blocks for the request
     /// timeout at most.
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        let taking = self.line.try_take(READ, before_reader);
-        let held = blocking::request(self.line.session(), "try_read", self.path(), taking)?;
-        Ok(held.map(|held| ReadGuard { guard: LockGuard::new(held) }))
+        let taking = self.contenders.try_acquire(READ, blocker_of_reader);
+        let hold = blocking::request(self.contenders.session(), "try_read", self.path(), taking)?;
+        Ok(hold.map(|hold| ReadGuard { guard: LockGuard::new(hold) }))
     }
 
     /// Waits until the lock is held for reading, without blocking the thread. Dropping the future
     /// gives up the place in line.
     pub async fn read_async(&self) -> Result<ReadGuard> {
-        let held = self.line.take(READ, before_reader).await?;
-        Ok(ReadGuard { guard: LockGuard::new(held) })
+        let hold = self.contenders.acquire(READ, blocker_of_reader).await?;
+        Ok(ReadGuard { guard: LockGuard::new(hold) })
     }
 
     /// Blocks until the lock is held for writing, for as long as the session lives.
     pub fn write(&self) -> Result<WriteGuard> {
-        blocking::forever(self.line.session(), self.write_async())
+        blocking::forever(self.contenders.session(), self.write_async())
     }
 
     /// The same, at most for `timeout`: `None` if it is not held by then. The place in line is given
     /// up.
     pub fn write_timeout(&self, timeout: Duration) -> Result<Option<WriteGuard>> {
-        blocking::within(self.line.session(), timeout, self.write_async())
+        blocking::within(self.contenders.session(), timeout, self.write_async())
     }
 
     /// Takes the lock for writing if nobody holds it or waits for it. Blocks for the request timeout
     /// at most.
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let taking = self.line.try_take(WRITE, before_writer);
-        let held = blocking::request(self.line.session(), "try_write", self.path(), taking)?;
-        Ok(held.map(|held| WriteGuard { guard: LockGuard::new(held) }))
+        let taking = self.contenders.try_acquire(WRITE, blocker_of_writer);
+        let hold = blocking::request(self.contenders.session(), "try_write", self.path(), taking)?;
+        Ok(hold.map(|hold| WriteGuard { guard: LockGuard::new(hold) }))
     }
 
     /// Waits until the lock is held for writing, without blocking the thread. Dropping the future
     /// gives up the place in line.
     pub async fn write_async(&self) -> Result<WriteGuard> {
-        let held = self.line.take(WRITE, before_writer).await?;
-        Ok(WriteGuard { guard: LockGuard::new(held) })
+        let hold = self.contenders.acquire(WRITE, blocker_of_writer).await?;
+        Ok(WriteGuard { guard: LockGuard::new(hold) })
     }
 
     /// Who waits for the lock or holds it, in their order, as this replica has it: the writer that is
@@ -140,12 +140,12 @@ impl ReadWriteLock {
     /// # Errors
     /// Those of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_now()
+        self.contenders.list_with_sessions_now()
     }
 
     /// As [`ReadWriteLock::contenders`], without blocking the thread; that blocks on a client alone.
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_soon().await
+        self.contenders.list_with_sessions().await
     }
 
     /// Asks all holders to let go, and returns how many were asked: see
@@ -154,7 +154,7 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`Session::set`].
     pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.line.session(), "revoke", self.path(), self.revoke_async())
+        blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
     }
 
     /// The same, without blocking the thread.
@@ -162,7 +162,7 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`ReadWriteLock::revoke`].
     pub async fn revoke_async(&self) -> Result<usize> {
-        revocation::ask(&self.line, holders).await
+        revocation::ask(&self.contenders, holders).await
     }
 
     /// Asks one holder to let go: the one whose znode has this path, as [`LockContender::path`] and
@@ -187,7 +187,7 @@ impl ReadWriteLock {
     /// As [`Session::set`].
     pub fn revoke_holder(&self, path: &str) -> Result<bool> {
         let asking = self.revoke_holder_async(path);
-        blocking::request(self.line.session(), "revoke", path, asking)
+        blocking::request(self.contenders.session(), "revoke", path, asking)
     }
 
     /// The same, without blocking the thread.
@@ -195,16 +195,16 @@ impl ReadWriteLock {
     /// # Errors
     /// As [`ReadWriteLock::revoke_holder`].
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
-        revocation::ask_one(&self.line, path, holders).await
+        revocation::ask_one(&self.contenders, path, holders).await
     }
 }
 
 /// How many of the line hold the lock.
-fn holders(places: &[Place]) -> usize {
-    match places.iter().position(|place| place.kind == WRITE) {
+fn holders(listed: &[ListedContender]) -> usize {
+    match listed.iter().position(|contender| contender.kind == WRITE) {
         Some(0) => 1,
         Some(readers) => readers,
-        None => places.len(),
+        None => listed.len(),
     }
 }
 
@@ -284,8 +284,8 @@ impl WriteGuard {
     /// # Errors
     /// As [`WriteGuard::downgrade`].
     pub async fn downgrade_async(self) -> Result<ReadGuard> {
-        let held = self.guard.into_held().change(READ).await?;
-        Ok(ReadGuard { guard: LockGuard::new(held) })
+        let hold = self.guard.into_hold().change(READ).await?;
+        Ok(ReadGuard { guard: LockGuard::new(hold) })
     }
 }
 
@@ -305,15 +305,15 @@ mod tests {
     #[test]
     fn readers_wait_for_the_nearest_writer_and_writers_for_the_one_before() {
         let session = Cluster::new(1).node(0).session();
-        let line = Line::new(&session, "/rw", &[READ, WRITE]).unwrap();
+        let contenders = Contenders::new(&session, "/rw", &[READ, WRITE]).unwrap();
         let kinds = ["read", "read", "write", "read", "read", "write", "read"];
         let names = kinds.iter().enumerate().map(|(at, kind)| format!("{kind}-aa-{at:010}"));
-        let places = line.in_order(names.collect());
-        let before = |at: usize| match places[at].kind {
-            READ => before_reader(&places, at),
-            _ => before_writer(&places, at),
+        let listed = contenders.sorted(names.collect());
+        let before = |at: usize| match listed[at].kind {
+            READ => blocker_of_reader(&listed, at),
+            _ => blocker_of_writer(&listed, at),
         };
-        let all: Vec<_> = (0..places.len()).map(before).collect();
+        let all: Vec<_> = (0..listed.len()).map(before).collect();
         assert_eq!(all, [None, None, Some(1), Some(2), Some(2), Some(4), Some(5)]);
     }
 }

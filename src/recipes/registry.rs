@@ -15,7 +15,9 @@ use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::{Making, Own, inner};
+use crate::recipes::creating::CreatingMulti;
+use crate::recipes::errors::inner;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -149,12 +151,14 @@ impl Registry {
         loop {
             parents.make().await?;
             let creating = self.session.multi().create(&path, &data, mode).submit();
-            match Making::new(&self.session, creating).made().await {
-                Ok(own) if self.session.has_replica() => return Ok(Registration { own, watch }),
+            match CreatingMulti::new(&self.session, creating).created().await {
+                Ok(ephemeral) if self.session.has_replica() => {
+                    return Ok(Registration { ephemeral, watch });
+                }
                 // The one before may have told of a former one's end.
-                Ok(own) => {
-                    let watch = own.watch().await?;
-                    return Ok(Registration { own, watch });
+                Ok(ephemeral) => {
+                    let watch = ephemeral.watch_deletion().await?;
+                    return Ok(Registration { ephemeral, watch });
                 }
                 Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
@@ -182,20 +186,20 @@ impl Registry {
 /// ```
 #[derive(Debug)]
 pub struct Registration {
-    own: Own,
+    ephemeral: OwnedEphemeral,
     watch: Watch,
 }
 
 impl Registration {
     /// The path of its znode.
     pub fn path(&self) -> &str {
-        &self.own.path
+        self.ephemeral.path()
     }
 
     /// Whether the instance is known at this moment: its session is surely alive, and this replica
     /// knows of no deletion of its znode. Does not block.
     pub fn is_registered(&self) -> bool {
-        self.own.is_there()
+        self.ephemeral.exists()
     }
 
     /// A channel on which the end of the registration shows: it gets a message, perhaps also of
@@ -211,19 +215,19 @@ impl Registration {
     /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
     pub fn update(&self, instance: &Instance) -> Result<()> {
         let updated = self.update_async(instance);
-        blocking::request(&self.own.session, "update", self.path(), updated)
+        blocking::request(self.ephemeral.session(), "update", self.path(), updated)
     }
 
     /// As [`Registration::update`], without blocking the thread.
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
-        let path = &self.own.path;
+        let path = self.ephemeral.path();
         if path.rsplit('/').next() != Some(&instance.id[..]) {
             let reason = format!("the instance is said to be {:?}", instance.id).into();
-            return Err(Error::InvalidPath { path: path.clone(), reason });
+            return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = encode(path, instance)?;
-        let condition = Condition::Czxid(self.own.czxid);
-        let multi = self.own.session.multi().require(path, condition).set(path, data);
+        let condition = Condition::Czxid(self.ephemeral.czxid());
+        let multi = self.ephemeral.session().multi().require(path, condition).set(path, data);
         inner(multi.submit().await).map(drop)
     }
 
@@ -232,8 +236,8 @@ impl Registration {
     /// # Errors
     /// As [`Session::delete`]. It goes on then, as after a drop.
     pub fn deregister(self) -> Result<()> {
-        let Own { session, path, czxid, .. } = &self.own;
-        let condition = Condition::Czxid(*czxid);
+        let (session, path) = (self.ephemeral.session(), self.ephemeral.path());
+        let condition = Condition::Czxid(self.ephemeral.czxid());
         let deleting = session.multi().require(path, condition).delete(path).submit();
         let deleted = async { inner(deleting.await).map(drop) };
         match blocking::request(session, "deregister", path, deleted) {

@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Line, Place};
+use crate::recipes::contenders::{Contenders, ListedContender};
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
@@ -23,12 +23,16 @@ use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 pub(super) const REVOKE: &[u8] = b"revoke";
 
 /// Asks the first so many of the line, and says how many of them were there to be asked.
-pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Result<usize> {
+pub(super) async fn ask(
+    contenders: &Contenders,
+    holders: impl Fn(&[ListedContender]) -> usize,
+) -> Result<usize> {
     loop {
-        let places = line.places().await?;
-        let holders = &places[..holders(&places)];
-        let calls = line.session().nonblocking();
-        let asked: Vec<_> = holders.iter().map(|place| calls.set(&place.path, REVOKE)).collect();
+        let listed = contenders.list().await?;
+        let holders = &listed[..holders(&listed)];
+        let calls = contenders.session().nonblocking();
+        let asked: Vec<_> =
+            holders.iter().map(|contender| calls.set(&contender.path, REVOKE)).collect();
         let mut count = 0;
         for answer in asked {
             match answer.await {
@@ -47,15 +51,15 @@ pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Res
 
 /// Asks one of the line, if it holds, and says whether it was there to be asked.
 pub(super) async fn ask_one(
-    line: &Line,
+    contenders: &Contenders,
     holder: &str,
-    holders: impl Fn(&[Place]) -> usize,
+    holders: impl Fn(&[ListedContender]) -> usize,
 ) -> Result<bool> {
     // This replica may not know yet who holds.
-    line.session().nonblocking().sync().await?;
-    let places = line.places().await?;
-    match places[..holders(&places)].iter().any(|place| place.path == holder) {
-        true => set(line.session(), holder, REVOKE).await,
+    contenders.session().nonblocking().sync().await?;
+    let listed = contenders.list().await?;
+    match listed[..holders(&listed)].iter().any(|contender| contender.path == holder) {
+        true => set(contenders.session(), holder, REVOKE).await,
         false => Ok(false),
     }
 }
@@ -140,7 +144,7 @@ impl Revocations {
         }
         self.watch
             .until(|is_over| {
-                // Held while the event is taken, so that whoever finds none sees what it was.
+                // Hold while the event is taken, so that whoever finds none sees what it was.
                 let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
                 if *lost {
                     return Some(false);

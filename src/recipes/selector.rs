@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::parents::is_no_root;
+use crate::recipes::errors::is_root_missing;
 use crate::recipes::{LeaderLatch, Leadership};
 use crate::types::error::{Error, Result};
 
@@ -76,7 +76,7 @@ impl LeaderSelector {
             let leadership = match self.latch.campaign() {
                 Ok(leadership) => leadership,
                 // Its candidate was deleted.
-                Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
+                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => continue,
                 Err(error) => return Err(error),
             };
             let flow = body(&leadership);
@@ -147,7 +147,7 @@ impl LeaderSelector {
             let leadership = match self.latch.campaign_async().await {
                 Ok(leadership) => leadership,
                 // Its candidate was deleted.
-                Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
+                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => continue,
                 Err(error) => return Err(error),
             };
             let term = Term(Arc::new(leadership));

@@ -24,7 +24,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Contender, Held, Line, Place};
+use crate::recipes::contenders::{Contender, Contenders, Hold, ListedContender};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, Revocations, blocking, revocation};
 use crate::types::error::{Error, Result};
@@ -75,7 +75,7 @@ const REVOKED: &[u8] = b"holds, revoke";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    line: Line,
+    contenders: Contenders,
     permits: u32,
     /// Whether the cluster was found to have that number; it may have another since.
     agreed: Arc<AtomicBool>,
@@ -92,21 +92,21 @@ enum Turn {
 }
 
 /// How many permits a contender wants. A name that does not say is not of ours, and wants one.
-fn wanted(place: &Place) -> u64 {
-    let name = place.path.rsplit('/').next().unwrap_or_default();
+fn wanted(contender: &ListedContender) -> u64 {
+    let name = contender.path.rsplit('/').next().unwrap_or_default();
     let wanted = name.strip_prefix("lease-").and_then(|rest| rest.split_once('-'));
     wanted.and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
 }
 
 /// How many of the line hold: the first whose wants together are within the number of permits.
-fn holders(places: &[Place], permits: u32) -> usize {
+fn holders(listed: &[ListedContender], permits: u32) -> usize {
     let permits = u64::from(permits) + u64::from(planted(Bug::SemaphoreOneMore));
     let mut sum = 0u64;
-    let fits = |place: &&Place| {
-        sum = sum.saturating_add(wanted(place));
+    let fits = |contender: &&ListedContender| {
+        sum = sum.saturating_add(wanted(contender));
         sum <= permits
     };
-    places.iter().take_while(fits).count()
+    listed.iter().take_while(fits).count()
 }
 
 fn parsed(data: &[u8]) -> Option<u32> {
@@ -121,13 +121,13 @@ impl Semaphore {
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for no permits.
     pub fn new(session: &Session, path: &str, permits: u32) -> Result<Semaphore> {
         check(permits)?;
-        let line = Line::new(session, path, &[KIND])?;
-        Ok(Semaphore { line, permits, agreed: Arc::default() })
+        let contenders = Contenders::new(session, path, &[KIND])?;
+        Ok(Semaphore { contenders, permits, agreed: Arc::default() })
     }
 
     /// The semaphore's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// Blocks until there is a permit, for as long as the session lives.
@@ -145,13 +145,13 @@ impl Semaphore {
     /// all, also if their number becomes less while this waits; [`Error::NoNode`] if somebody deleted
     /// this contender's znode; those of a session that is over. So for all ways to acquire some.
     pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
-        blocking::forever(self.line.session(), self.acquire_many_async(permits))
+        blocking::forever(self.contenders.session(), self.acquire_many_async(permits))
     }
 
     /// The same, at most for `timeout`: `None` if there are not so many by then. The place in line is
     /// given up.
     pub fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Option<Permits>> {
-        blocking::within(self.line.session(), timeout, self.acquire_many_async(permits))
+        blocking::within(self.contenders.session(), timeout, self.acquire_many_async(permits))
     }
 
     /// [`Semaphore::acquire_many_timeout`] for one.
@@ -169,7 +169,7 @@ impl Semaphore {
                 Turn::First | Turn::Behind(_) => Ok(None),
             }
         };
-        blocking::request(self.line.session(), "try_acquire", self.path(), taking)
+        blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
     }
 
     /// [`Semaphore::try_acquire_many`] for one.
@@ -186,7 +186,7 @@ impl Semaphore {
     /// up the place in line. One that is neither polled nor dropped holds up those behind it.
     pub async fn acquire_many_async(&self, permits: u32) -> Result<Permits> {
         let contender = self.join(permits).await?;
-        let mut line: Option<Watch> = None;
+        let mut changes: Option<Watch> = None;
         loop {
             let before = match self.turn(&contender, permits).await? {
                 Turn::Holds(others) => return self.hold(contender, permits, others).await,
@@ -194,7 +194,7 @@ impl Semaphore {
                 Turn::Behind(before) => Some(before),
             };
             if let Some(before) = before {
-                match self.line.session().nonblocking().get_and_watch(&before).await {
+                match self.contenders.session().nonblocking().get_and_watch(&before).await {
                     Ok((data, _, watch)) if !data.starts_with(HOLDS) => {
                         watch.next().await;
                         continue;
@@ -205,17 +205,17 @@ impl Semaphore {
                     Err(error) => return Err(error),
                 }
             }
-            match &line {
+            match &changes {
                 Some(watch) => {
                     if watch.next().await.is_none() {
-                        line = None;
+                        changes = None;
                     }
                     // One look is enough for all that has happened by now.
-                    watch_drained(&line);
+                    drain(&changes);
                 }
                 None => {
-                    let calls = self.line.session().nonblocking();
-                    line = Some(calls.watch(self.path(), WatchMode::Persistent).await?);
+                    let calls = self.contenders.session().nonblocking();
+                    changes = Some(calls.watch(self.path(), WatchMode::Persistent).await?);
                 }
             }
         }
@@ -224,7 +224,7 @@ impl Semaphore {
     async fn join(&self, permits: u32) -> Result<Contender> {
         check(permits)?;
         self.agree().await?;
-        self.line.join(&format!("{KIND}-{permits}"), b"").await
+        self.contenders.join(&format!("{KIND}-{permits}"), b"").await
     }
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
@@ -232,40 +232,40 @@ impl Semaphore {
             // Unless it was asked to let go by somebody who has seen that it holds.
             contender.set_first(HOLDS).await?;
         }
-        Ok(Permits { held: contender.hold().await?, permits })
+        Ok(Permits { hold: contender.hold().await?, permits })
     }
 
     async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
-        let calls = self.line.session().nonblocking();
+        let calls = self.contenders.session().nonblocking();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
             // Deleted since it was looked for, and made again by those who join.
             self.agree().await?;
             snapshot = calls.snapshot_of(self.path()).await?;
         }
-        let (places, all) = self.line_and_number(&snapshot)?;
+        let (listed, all) = self.contenders_and_permits(&snapshot)?;
         let own = contender.path();
-        let at = places.iter().position(|place| place.path == own);
+        let at = listed.iter().position(|contender| contender.path == own);
         let Some(at) = at else { return Err(Error::NoNode { path: own.to_owned() }) };
         if permits > all {
             let reason = format!("{permits} are wanted, and there are {all} in all");
             return Err(Error::InvalidSetting { setting: "permits", reason });
         }
-        Ok(match holders(&places, all) {
-            holders if at < holders => Turn::Holds(at + 1 < places.len()),
+        Ok(match holders(&listed, all) {
+            holders if at < holders => Turn::Holds(at + 1 < listed.len()),
             holders if at == holders => Turn::First,
-            _ => Turn::Behind(places[at - 1].path.clone()),
+            _ => Turn::Behind(listed[at - 1].path.clone()),
         })
     }
 
-    fn line_and_number(&self, snapshot: &Snapshot) -> Result<(Vec<Place>, u32)> {
-        let places = self.line.in_order(snapshot.children(self.path())?);
+    fn contenders_and_permits(&self, snapshot: &Snapshot) -> Result<(Vec<ListedContender>, u32)> {
+        let listed = self.contenders.sorted(snapshot.children(self.path())?);
         let number = if planted(Bug::PermitsOfOld) {
             Some(self.permits)
         } else {
             parsed(&snapshot.get(self.path())?.0)
         };
-        Ok((places, number.ok_or_else(|| self.unreadable())?))
+        Ok((listed, number.ok_or_else(|| self.unreadable())?))
     }
 
     fn unreadable(&self) -> Error {
@@ -275,7 +275,7 @@ impl Semaphore {
 
     /// Sees to it that the cluster has a number, and once for each handle, that it is the handle's.
     async fn agree(&self) -> Result<()> {
-        let (session, path) = (self.line.session(), self.path());
+        let (session, path) = (self.contenders.session(), self.path());
         let data = self.permits.to_string();
         let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
@@ -317,13 +317,13 @@ impl Semaphore {
     /// # Errors
     /// [`Error::NoNode`] before the first use; those of a session that is over.
     pub fn permits(&self) -> Result<u32> {
-        let (data, _) = self.line.session().get(self.path())?;
+        let (data, _) = self.contenders.session().get(self.path())?;
         parsed(&data).ok_or_else(|| self.unreadable())
     }
 
     /// As [`Semaphore::permits`], without blocking the thread.
     pub async fn permits_async(&self) -> Result<u32> {
-        let (data, _) = self.line.session().nonblocking().get(self.path()).await?;
+        let (data, _) = self.contenders.session().nonblocking().get(self.path()).await?;
         parsed(&data).ok_or_else(|| self.unreadable())
     }
 
@@ -334,7 +334,7 @@ impl Semaphore {
     /// [`Error::InvalidSetting`] for none; as [`Session::transact`].
     pub fn set_permits(&self, permits: u32) -> Result<()> {
         let setting = self.set_permits_async(permits);
-        blocking::request(self.line.session(), "set_permits", self.path(), setting)
+        blocking::request(self.contenders.session(), "set_permits", self.path(), setting)
     }
 
     /// The same, without blocking the thread.
@@ -344,17 +344,17 @@ impl Semaphore {
     pub async fn set_permits_async(&self, permits: u32) -> Result<()> {
         check(permits)?;
         self.agree().await?;
-        self.line
+        self.contenders
             .session()
             .transact_async(|txn| {
-                let places = self.line.in_order(txn.children(self.path())?);
+                let listed = self.contenders.sorted(txn.children(self.path())?);
                 let before = parsed(&txn.get(self.path())?.0);
                 // Whoever holds by the old number shows it: by the new one it may not be seen.
-                for place in &places[..before.map_or(0, |before| holders(&places, before))] {
+                for contender in &listed[..before.map_or(0, |before| holders(&listed, before))] {
                     if before.is_some_and(|before| before > permits)
-                        && !txn.get(&place.path)?.0.starts_with(HOLDS)
+                        && !txn.get(&contender.path)?.0.starts_with(HOLDS)
                     {
-                        txn.set(&place.path, HOLDS);
+                        txn.set(&contender.path, HOLDS);
                     }
                 }
                 txn.set(self.path(), permits.to_string());
@@ -375,7 +375,7 @@ impl Semaphore {
     /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
     pub fn revoke_holder(&self, path: &str) -> Result<bool> {
         let asking = self.revoke_holder_async(path);
-        blocking::request(self.line.session(), "revoke", path, asking)
+        blocking::request(self.contenders.session(), "revoke", path, asking)
     }
 
     /// The same, without blocking the thread.
@@ -383,17 +383,17 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::revoke_holder`].
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
-        let calls = self.line.session().nonblocking();
+        let calls = self.contenders.session().nonblocking();
         // This replica may not know yet who holds.
         calls.sync().await?;
         let snapshot = calls.snapshot_of(self.path()).await?;
-        let (places, all) = self.line_and_number(&snapshot)?;
-        let Some(at) = places.iter().position(|place| place.path == path) else {
+        let (listed, all) = self.contenders_and_permits(&snapshot)?;
+        let Some(at) = listed.iter().position(|contender| contender.path == path) else {
             return Ok(false);
         };
-        let holds = at < holders(&places, all) || snapshot.get(path)?.0.starts_with(HOLDS);
+        let holds = at < holders(&listed, all) || snapshot.get(path)?.0.starts_with(HOLDS);
         match holds {
-            true => revocation::set(self.line.session(), path, REVOKED).await,
+            true => revocation::set(self.contenders.session(), path, REVOKED).await,
             false => Ok(false),
         }
     }
@@ -403,12 +403,12 @@ impl Semaphore {
     /// # Errors
     /// Those of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_now()
+        self.contenders.list_with_sessions_now()
     }
 
     /// As [`Semaphore::contenders`], without blocking the thread; that blocks on a client alone.
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_soon().await
+        self.contenders.list_with_sessions().await
     }
 }
 
@@ -421,7 +421,7 @@ fn check(permits: u32) -> Result<()> {
 }
 
 /// Takes what else is in the channel.
-fn watch_drained(watch: &Option<Watch>) {
+fn drain(watch: &Option<Watch>) {
     if let Some(watch) = watch {
         watch.events().try_iter().for_each(drop);
     }
@@ -441,7 +441,7 @@ fn watch_drained(watch: &Option<Watch>) {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Permits {
-    held: Held,
+    hold: Hold,
     permits: u32,
 }
 
@@ -463,33 +463,33 @@ impl Permits {
 
     /// The path of the holder's znode.
     pub fn path(&self) -> &str {
-        self.held.path()
+        self.hold.path()
     }
 
     /// Whether they are held at this moment: see [`LockGuard::is_held`](super::LockGuard::is_held).
     pub fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_held()
     }
 
     /// A channel on which their loss shows: see [`LockGuard::lost`](super::LockGuard::lost).
     pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.held.lost()
+        self.hold.lost()
     }
 
     /// Blocks until they are lost.
     pub fn wait_lost(&self) -> LockLost {
-        self.held.wait_lost()
+        self.hold.wait_lost()
     }
 
     /// Writes that happen only if the permits are still held when they do: see
     /// [`LockGuard::fenced`](super::LockGuard::fenced).
     pub fn fenced(&self) -> Multi<'_> {
-        self.held.session().multi().fence(&self.fence())
+        self.hold.session().multi().fence(&self.fence())
     }
 
     /// The check of [`Permits::fenced`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        self.hold.fence()
     }
 
     /// Hears of requests to give them back, by [`Semaphore::revoke_holder`]: also of one made before
@@ -513,7 +513,7 @@ impl Permits {
     /// # Errors
     /// [`Error::NoNode`] if they are lost; those of a session that is over; [`Error::Timeout`].
     pub fn revocations(&self) -> Result<Revocations> {
-        let session = self.held.session();
+        let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
     }
 
@@ -523,8 +523,8 @@ impl Permits {
     /// As [`Permits::revocations`].
     pub async fn revocations_async(&self) -> Result<Revocations> {
         // So that nobody else sets the data of its znode for another reason.
-        self.held.set_first(HOLDS).await?;
-        Revocations::of(self.held.session(), self.path()).await
+        self.hold.set_first(HOLDS).await?;
+        Revocations::of(self.hold.session(), self.path()).await
     }
 
     /// Gives them back and waits until that is done.
@@ -532,7 +532,7 @@ impl Permits {
     /// # Errors
     /// As [`LockGuard::release`](super::LockGuard::release).
     pub fn release(self) -> Result<()> {
-        self.held.release()
+        self.hold.release()
     }
 }
 
@@ -544,17 +544,17 @@ mod tests {
     #[test]
     fn those_hold_who_come_first_and_fit_together() {
         let session = Cluster::new(1).node(0).session();
-        let line = Line::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
+        let contenders = Contenders::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
         // The numbers decide, and a name that says nothing wants one.
         let names = ["lease-1-aa-0000000003", "lease-2-bb-0000000001", "lease-0000000002", "x-1"];
-        let places = line.in_order(names.map(str::to_owned).to_vec());
-        assert_eq!(places.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
+        let listed = contenders.sorted(names.map(str::to_owned).to_vec());
+        assert_eq!(listed.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
         for (permits, holding) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (u32::MAX, 3)] {
-            assert_eq!(holders(&places, permits), holding, "of {permits}");
+            assert_eq!(holders(&listed, permits), holding, "of {permits}");
         }
         // One who does not fit is not overtaken by one who would.
-        let places = line.in_order(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
-        assert_eq!(holders(&places, 2), 0);
+        let listed = contenders.sorted(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
+        assert_eq!(holders(&listed, 2), 0);
     }
 
     #[test]

@@ -28,7 +28,8 @@ use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::{Making, inner, is_overtaken};
+use crate::recipes::creating::CreatingMulti;
+use crate::recipes::errors::{inner, is_overtaken};
 use crate::recipes::parents::Parents;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
@@ -419,8 +420,8 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                match Making::new(&self.session, multi.submit()).made().await {
-                    Ok(own) => alive = Some(own),
+                match CreatingMulti::new(&self.session, multi.submit()).created().await {
+                    Ok(ephemeral) => alive = Some(ephemeral),
                     Err(error) if is_overtaken(&error) => continue,
                     Err(error) => return Err(error),
                 }

@@ -8,8 +8,8 @@ use super::take::Found;
 use crate::api::multi::Fence;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::recipes::creating::discard_when_made;
-use crate::recipes::owned_ephemeral::Own;
+use crate::recipes::creating::discard_when_created;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
@@ -43,7 +43,7 @@ impl Claiming {
 impl Drop for Claiming {
     fn drop(&mut self) {
         if let Some(claiming) = self.claiming.take() {
-            discard_when_made(&self.session, claiming);
+            discard_when_created(&self.session, claiming);
         }
     }
 }
@@ -71,7 +71,7 @@ impl Drop for Claiming {
 #[must_use = "dropped, the item is given back"]
 pub struct Item {
     item: String,
-    claim: Own,
+    claim: OwnedEphemeral,
     /// Of the claim.
     watch: Watch,
     data: Arc<[u8]>,
@@ -84,7 +84,7 @@ impl Item {
     ///
     /// # Errors
     /// [`Error::NoNode`] if it is lost already.
-    pub(super) async fn new(item: String, claim: Own, found: Found) -> Result<Item> {
+    pub(super) async fn new(item: String, claim: OwnedEphemeral, found: Found) -> Result<Item> {
         let calls = claim.session().nonblocking();
         // It has no children: this tells of its deletion alone.
         let (_, watch) = calls.children_and_watch(claim.path()).await?;
@@ -129,7 +129,7 @@ impl Item {
     /// Whether this consumer surely has the item at this moment: the session is alive, and this
     /// replica knows of no deletion of the claim. Does not block. Once false, it stays so.
     pub fn is_held(&self) -> bool {
-        self.claim.is_there()
+        self.claim.exists()
     }
 
     /// A channel on which the loss shows: it gets a message, or closes. For `select!`;

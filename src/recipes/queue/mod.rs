@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::blocking;
-use crate::recipes::contenders::Line;
+use crate::recipes::contenders::Contenders;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::Condition;
@@ -136,8 +136,8 @@ pub struct Queue {
     path: String,
     items: String,
     claims: String,
-    takers: Line,
-    putters: Line,
+    takers: Contenders,
+    putters: Contenders,
     max: Option<usize>,
     /// A time that the cluster's clock has shown already: milliseconds since the Unix epoch.
     time: Arc<AtomicU64>,
@@ -156,8 +156,8 @@ impl Queue {
             path: path.to_owned(),
             items: below("items"),
             claims: below("claims"),
-            takers: Line::new(session, &below("takers"), &[take::TAKER])?,
-            putters: Line::new(session, &below("putters"), &[put::PUTTER])?,
+            takers: Contenders::new(session, &below("takers"), &[take::TAKER])?,
+            putters: Contenders::new(session, &below("putters"), &[put::PUTTER])?,
             max: None,
             time: Arc::default(),
         })

@@ -29,8 +29,8 @@ impl Queue {
             other => return other,
         }
         // Those who wait stand in a line, and the first alone looks at the items.
-        let place = self.putters.join(PUTTER, b"").await?;
-        self.putters.wait(&place, |_, at| at.checked_sub(1)).await?;
+        let contender = self.putters.join(PUTTER, b"").await?;
+        self.putters.wait(&contender, |_, at| at.checked_sub(1)).await?;
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.items, WatchMode::PersistentRecursive).await?;

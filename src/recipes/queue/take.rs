@@ -15,7 +15,7 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::contenders::Contender;
-use crate::recipes::owned_ephemeral::Own;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -55,7 +55,7 @@ pub(super) trait Way {
         &self,
         queue: &Queue,
         found: Found,
-        place: Option<&Contender>,
+        contender: Option<&Contender>,
     ) -> Result<Option<Self::Taken>>;
 }
 
@@ -72,7 +72,7 @@ impl Way for Lease {
         &self,
         queue: &Queue,
         found: Found,
-        place: Option<&Contender>,
+        contender: Option<&Contender>,
     ) -> Result<Option<Item>> {
         let item = path::join(&queue.items, &found.name.name);
         let mut claim = path::join(&queue.claims, &found.name.name);
@@ -85,8 +85,8 @@ impl Way for Lease {
             let seen = Condition::Mzxid(found.mzxid);
             let multi = queue.session.multi().require(&item, seen);
             let mut multi = multi.create(&claim, b"", CreateMode::Ephemeral);
-            if let Some(place) = place {
-                multi = place.leave_in(multi);
+            if let Some(contender) = contender {
+                multi = contender.leave_in(multi);
             }
             if planted(Bug::QueueItemLost) {
                 multi = multi.delete(&item);
@@ -98,12 +98,12 @@ impl Way for Lease {
                 // There is nowhere to put the claim.
                 continue;
             }
-            let Some(results) = overtaken(claimed, place)? else { return Ok(None) };
+            let Some(results) = overtaken(claimed, contender)? else { return Ok(None) };
             let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
                 return Err(Error::NoNode { path: claim });
             };
             queue.learn_time(created.stat.ctime);
-            let claim = Own::new(&queue.session, &created.path, created.stat.czxid);
+            let claim = OwnedEphemeral::new(&queue.session, &created.path, created.stat.czxid);
             return Item::new(item, claim, found).await.map(Some);
         }
     }
@@ -116,7 +116,7 @@ impl Way for Removal<'_> {
         &self,
         queue: &Queue,
         found: Found,
-        place: Option<&Contender>,
+        contender: Option<&Contender>,
     ) -> Result<Option<Vec<u8>>> {
         let item = path::join(&queue.items, &found.name.name);
         let mut multi = queue
@@ -125,14 +125,14 @@ impl Way for Removal<'_> {
             .require(&item, Condition::Mzxid(found.mzxid))
             .require(&path::join(&queue.claims, &found.name.name), Condition::Absent)
             .delete(&item);
-        if let Some(place) = place {
-            multi = place.leave_in(multi);
+        if let Some(contender) = contender {
+            multi = contender.leave_in(multi);
         }
         let removing = multi.submit();
         self.0.store(true, Ordering::Relaxed);
         let removed = removing.await;
         self.0.store(false, Ordering::Relaxed);
-        let removed = overtaken(removed, place)?.is_some();
+        let removed = overtaken(removed, contender)?.is_some();
         Ok((removed || planted(Bug::QueueItemTwice)).then(|| found.data.to_vec()))
     }
 }
@@ -140,13 +140,13 @@ impl Way for Removal<'_> {
 /// `None` if the multi failed since the item has been taken. An error if the place in the line is gone.
 fn overtaken(
     done: Result<Vec<OpResult>>,
-    place: Option<&Contender>,
+    contender: Option<&Contender>,
 ) -> Result<Option<Vec<OpResult>>> {
     match done {
         Ok(results) => Ok(Some(results)),
         Err(Error::Multi { error, .. }) => match *error {
             Error::NoNode { path } | Error::Unmet { path, .. }
-                if place.is_some_and(|place| place.path() == path) =>
+                if contender.is_some_and(|contender| contender.path() == path) =>
             {
                 Err(Error::NoNode { path })
             }
@@ -221,14 +221,14 @@ impl Queue {
         // Those who wait stand in a line, and the first alone looks at the items: a new one wakes
         // it and nobody else. With the item it leaves the line, which wakes the next. If it dies,
         // its session's end does, and the next finds what the first was woken for.
-        let place = self.takers.join(TAKER, b"").await?;
-        self.learn_time(place.joined_at());
-        self.takers.wait(&place, |_, at| at.checked_sub(1)).await?;
+        let contender = self.takers.join(TAKER, b"").await?;
+        self.learn_time(contender.joined_at());
+        self.takers.wait(&contender, |_, at| at.checked_sub(1)).await?;
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
-            if let Some(taken) = self.take_watching(way, &place, &watch).await? {
-                place.forget();
+            if let Some(taken) = self.take_watching(way, &contender, &watch).await? {
+                contender.forget();
                 return Ok(taken);
             }
         }
@@ -238,7 +238,7 @@ impl Queue {
     async fn take_watching<W: Way>(
         &self,
         way: &W,
-        place: &Contender,
+        contender: &Contender,
         watch: &Watch,
     ) -> Result<Option<W::Taken>> {
         let mut clock_look = Duration::from_millis(1);
@@ -248,7 +248,7 @@ impl Queue {
             drop(snapshot);
             match head {
                 Head::Item(found) => {
-                    if let Some(taken) = way.take(self, found, Some(place)).await? {
+                    if let Some(taken) = way.take(self, found, Some(contender)).await? {
                         return Ok(Some(taken));
                     }
                 }
@@ -258,7 +258,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(due) => {
-                    let set = place.set(b"").await?;
+                    let set = contender.set(b"").await?;
                     self.learn_time(set.mtime);
                     let Some(left) = due.checked_sub(set.mtime).filter(|left| *left > 0) else {
                         continue;

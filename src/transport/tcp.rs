@@ -11,7 +11,7 @@
 //! address. A *seed* is an address whose node is not known: it is dialled for
 //! whoever is there, and who answers is a peer as long as the connection stands.
 //! A *client* listens nowhere: what is for it goes over the connection that it
-//! has made (`back`).
+//! has made (`client_connection`).
 //! A *guest* has introduced itself and is not listed, or not yet; it is dialled
 //! back where it says it is, and forgotten a while after it has left. Whoever
 //! has another cluster is refused; a node that has none yet talks to all, but
@@ -61,18 +61,18 @@
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`,
 //! `crate::security`), the loop (`driver`), the connections we make (`outgoing`,
-//! `seeds`, `peer`, `link`, `queue`) and get (`incoming`, `introductions`,
-//! `caller`, `back`), and who may make them (`circle`).
+//! `seeds`, `peer`, `outgoing_connection`, `queue`) and get (`incoming`, `handshake_queue`,
+//! `incoming_connection`, `client_connection`), and who may make them (`known_peers`).
 
-mod back;
-mod caller;
-mod circle;
+mod client_connection;
 mod driver;
 mod failure;
+mod handshake_queue;
 mod incoming;
-mod introductions;
-mod link;
+mod incoming_connection;
+mod known_peers;
 mod outgoing;
+mod outgoing_connection;
 mod peer;
 mod queue;
 mod rate;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Registry, Token};
 
-use super::circle::Circle;
 use super::incoming::Incoming;
+use super::known_peers::Circle;
 use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]

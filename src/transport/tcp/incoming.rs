@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 
-use super::caller::{Closed, Connection, From, Turn};
 use super::driver::{Context, Timer, Warnings};
-use super::introductions::Rival;
+use super::handshake_queue::Rival;
+use super::incoming_connection::{Closed, Connection, From, Turn};
 use super::stream::Stream;
 use super::{Counters, LISTENER};
 use crate::transport::TransportEvent;

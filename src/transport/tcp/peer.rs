@@ -12,7 +12,7 @@
 //! reason in a row, not for each try. A seed's connection that is up is given to
 //! the peer that it turned out to be (`outgoing`).
 
-mod hear;
+mod receive;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use mio::event::Event;
 
 use super::driver::{Context, Timer};
 use super::failure::{Failure, Kind, describe};
-use super::link::{Connection, Phase};
+use super::outgoing_connection::{Connection, Phase};
 use super::queue::Rejected;
 use super::{Command, Counters, WAKER};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};

@@ -48,7 +48,7 @@ fn nodes_with_the_same_secret_talk() {
 
 #[test]
 fn a_client_with_the_secret_is_answered_over_its_connection() {
-    super::guests::answers_a_client(&with(secret(ONE)));
+    super::unlisted::answers_a_client(&with(secret(ONE)));
 }
 
 #[test]
@@ -232,7 +232,7 @@ mod tls {
     #[test]
     fn a_client_with_a_certificate_is_answered_over_its_connection() {
         let all = Authority::new().tls("all");
-        super::super::guests::answers_a_client(&with(all));
+        super::super::unlisted::answers_a_client(&with(all));
     }
 
     #[test]

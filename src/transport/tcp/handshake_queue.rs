@@ -17,9 +17,9 @@
 
 use mio::Token;
 
-use super::caller::{Closed, From, Introduced};
 use super::driver::{Context, Timer};
 use super::incoming::{Incoming, Met};
+use super::incoming_connection::{Closed, From, Introduced};
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode, Run};
 use crate::types::membership::NodeId;

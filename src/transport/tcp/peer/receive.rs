@@ -10,7 +10,7 @@ use crate::transport::handshake::{self, Answer};
 use crate::transport::tcp::Counters;
 use crate::transport::tcp::driver::Context;
 use crate::transport::tcp::failure::Failure;
-use crate::transport::tcp::link::Phase;
+use crate::transport::tcp::outgoing_connection::Phase;
 
 impl Peer {
     /// Reads the answer to our greeting, and signs of life. To a client the messages of the peer

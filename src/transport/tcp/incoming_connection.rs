@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 
 use super::Counters;
-use super::back::Back;
+use super::client_connection::Back;
 use super::driver::Context;
 use super::rate::Rate;
 use super::stream::Stream;

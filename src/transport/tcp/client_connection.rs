@@ -16,10 +16,10 @@ use std::time::Instant;
 use mio::{Interest, Token};
 
 use super::Counters;
-use super::caller::{Closed, Connection};
 use super::driver::{Context, Timer};
 use super::incoming::Incoming;
-use super::link::WRITES_PER_TURN;
+use super::incoming_connection::{Closed, Connection};
+use super::outgoing_connection::WRITES_PER_TURN;
 use super::queue::WriteQueue;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::types::membership::NodeId;

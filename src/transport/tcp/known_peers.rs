@@ -1,4 +1,4 @@
-//! Who may introduce itself: the members that this node knows, and guests.
+//! Which nodes may connect: the members that this node knows, and unlisted peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -6,40 +6,40 @@ use std::time::Instant;
 use crate::transport::handshake::{Hello, Refusal, RefusalCode, Run};
 use crate::types::membership::NodeId;
 
-/// Members are listed by [`set_peers`](super::TcpTransport::set_peers). A guest is a node that
-/// has introduced itself and is not listed, or not yet: one that wants to join, that is a member
-/// which this node has not heard of, that was one, that founds the cluster together with it, or a
-/// client.
+/// Members are listed by [`set_peers`](super::TcpTransport::set_peers). An unlisted peer has
+/// completed a handshake and is not listed, or not yet: it wants to join, it is a member that this
+/// node has not learned of, it was a member, it founds the cluster together with this node, or it
+/// is a client.
 #[derive(Debug)]
-pub(super) struct Circle {
-    guests_max: usize,
+pub(super) struct KnownPeers {
+    unlisted_max: usize,
     members: BTreeSet<NodeId>,
-    /// With the time at which it is looked after.
-    guests: BTreeMap<NodeId, Instant>,
+    /// With the time of the next check.
+    unlisted: BTreeMap<NodeId, Instant>,
 }
 
-impl Circle {
-    pub(super) fn new(guests_max: usize) -> Circle {
-        Circle { guests_max, members: BTreeSet::new(), guests: BTreeMap::new() }
+impl KnownPeers {
+    pub(super) fn new(unlisted_max: usize) -> KnownPeers {
+        KnownPeers { unlisted_max, members: BTreeSet::new(), unlisted: BTreeMap::new() }
     }
 
     pub(super) fn is_known(&self, node: NodeId) -> bool {
-        self.members.contains(&node) || self.guests.contains_key(&node)
+        self.members.contains(&node) || self.unlisted.contains_key(&node)
     }
 
-    pub(super) fn is_guest(&self, node: NodeId) -> bool {
-        self.guests.contains_key(&node)
+    pub(super) fn is_unlisted(&self, node: NodeId) -> bool {
+        self.unlisted.contains_key(&node)
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.guests.len() >= self.guests_max
+        self.unlisted.len() >= self.unlisted_max
     }
 
-    /// Whether the node that says this is known or could be a guest.
+    /// Whether the sender of this hello is known or could become an unlisted peer.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let node = hello.from;
-        let is_nowhere = hello.run.as_ref().is_some_and(Run::is_nowhere);
-        if self.members.contains(&node) && is_nowhere {
+        let is_client = hello.run.as_ref().is_some_and(Run::is_client);
+        if self.members.contains(&node) && is_client {
             let text = format!("node {node} is a member, and says that it is reached nowhere");
             return Err(Refusal::new(RefusalCode::UnknownPeer, text));
         }
@@ -57,18 +57,17 @@ impl Circle {
         Err(Refusal::new(RefusalCode::UnknownPeer, text))
     }
 
-    /// Makes a guest of this node, to be looked after then. When it was to be until now, if it
-    /// was one.
-    pub(super) fn invite(&mut self, node: NodeId, at: Instant) -> Option<Instant> {
-        self.guests.insert(node, at)
+    /// Adds an unlisted peer, to be checked at that time. Returns the former time, if it was one.
+    pub(super) fn add_unlisted(&mut self, node: NodeId, at: Instant) -> Option<Instant> {
+        self.unlisted.insert(node, at)
     }
 
-    /// When it was to be looked after, if it was a guest.
-    pub(super) fn dismiss(&mut self, node: NodeId) -> Option<Instant> {
-        self.guests.remove(&node)
+    /// Removes an unlisted peer. Returns the time of its next check, if it was one.
+    pub(super) fn remove_unlisted(&mut self, node: NodeId) -> Option<Instant> {
+        self.unlisted.remove(&node)
     }
 
-    /// Replaces the members. Returns those that are none any longer.
+    /// Replaces the members. Returns those that no longer are.
     pub(super) fn set_members(&mut self, members: BTreeSet<NodeId>) -> Vec<NodeId> {
         let former = std::mem::replace(&mut self.members, members);
         former.difference(&self.members).copied().collect()

@@ -1,13 +1,13 @@
-//! One znode's data, changed by whoever has read what it replaces: what counters and configuration
-//! are made of.
+//! A znode's data that is replaced only by a writer that has read it: the base of counters and
+//! configuration.
 //!
-//! Nobody holds anything while it changes a cell, so that nobody who stalls or dies is in anybody's
-//! way: of those who try at once, one always succeeds. Who is overtaken waits for a random time, from
-//! an interval that doubles, and tries again.
+//! No lock is held during an update, so a participant that stalls or dies delays nobody: of several
+//! concurrent updates, one always succeeds. The others wait for a random time, from an interval
+//! that doubles, and try again.
 //!
-//! What was read is told by the zxid of the write that made it. A version would not do: it begins
-//! anew when the znode is deleted and created again, and an update that began before would then
-//! replace what it has not seen.
+//! What was read is identified by the zxid of the write that made it. A version would not be
+//! enough: it starts again when the znode is deleted and created again, and an update that began
+//! before that would then replace data it has not seen.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions"; Curator, `DistributedAtomicValue`.
 
@@ -24,9 +24,9 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
 
-/// Who is overtaken waits for less than this, and each time for up to twice as long ...
+/// A conflicting update waits for less than this, each time for up to twice as long ...
 const FIRST_WAIT: Duration = Duration::from_millis(2);
-/// ... so many times.
+/// ... with this many doublings.
 const DOUBLINGS_MAX: u32 = 7;
 
 /// A znode's data.
@@ -36,11 +36,11 @@ pub(super) struct AtomicValue {
     path: String,
 }
 
-/// What a cell holds.
+/// The data that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     pub(super) data: Arc<[u8]>,
-    /// The write that made it so.
+    /// The write that made it.
     pub(super) zxid: Zxid,
 }
 
@@ -58,12 +58,12 @@ impl AtomicValue {
         &self.path
     }
 
-    /// As this replica has it; nothing if there is no znode.
+    /// The data as this replica has it; `None` if there is no znode.
     pub(super) fn read_now(&self) -> Result<Option<Content>> {
         content(self.session.get(&self.path))
     }
 
-    /// The same without blocking: at once where there is a replica.
+    /// As [`AtomicValue::read_now`], without blocking: immediate on an instance with a replica.
     pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
         match self.session.has_replica() {
             true => self.read_now(),
@@ -71,13 +71,13 @@ impl AtomicValue {
         }
     }
 
-    /// The same, with the session's earlier writes.
+    /// The data, including the session's earlier writes.
     pub(super) async fn read(&self) -> Result<Option<Content>> {
         content(self.session.nonblocking().get(&self.path).await)
     }
 
     /// Replaces what was read. Fails with [`Error::Unmet`], [`Error::NoNode`] or
-    /// [`Error::NodeExists`] if that has changed.
+    /// [`Error::NodeExists`] if it has changed.
     pub(super) async fn replace(&self, seen: Option<Zxid>, data: &[u8]) -> Result<Zxid> {
         match seen {
             Some(seen) => self.replace_written(seen, data).await,
@@ -109,9 +109,9 @@ impl AtomicValue {
         }
     }
 
-    /// Puts something there, whatever there was.
+    /// Sets the data, whatever it was.
     pub(super) async fn put(&self, data: &[u8]) -> Result<Zxid> {
-        // A replica may know that there is nothing to set.
+        // A replica may know that there is no znode to set.
         let mut missing = self.session.has_replica() && is_missing(&self.session, &self.path);
         loop {
             if std::mem::take(&mut missing) {
@@ -128,10 +128,10 @@ impl AtomicValue {
         }
     }
 
-    /// Changes what is there into what `change` makes of it, as if nobody else wrote meanwhile; it is
-    /// asked again when somebody did. With nothing to write, nothing is sent.
+    /// Replaces the data by the result of `change`, atomically: `change` is called again if
+    /// somebody else has written meanwhile. If it returns nothing to write, nothing is sent.
     ///
-    /// The zxid is that of the write, or if there was none, of what was read.
+    /// The zxid is that of the write or, without a write, of what was read.
     pub(super) async fn update<T>(
         &self,
         mut change: impl FnMut(Option<&Content>) -> Result<(Option<Vec<u8>>, T)>,
@@ -157,7 +157,7 @@ impl AtomicValue {
         self.session.nonblocking().sleep(time).await
     }
 
-    /// What is there is not what this recipe writes.
+    /// The error for data that this recipe does not write.
     pub(super) fn invalid(&self, reason: impl Into<String>) -> Error {
         Error::InvalidData { path: self.path.clone(), reason: reason.into() }
     }
@@ -199,7 +199,7 @@ mod tests {
         let second = replace(Some(first), b"2").unwrap();
         assert!(second > first);
         assert!(matches!(replace(Some(first), b"x"), Err(Error::Unmet { .. })), "it is another");
-        // Made again, with the version and the data that it had.
+        // Created again, with the version and the data that it had.
         session.delete("/deep/value").unwrap();
         let third = replace(None, b"1").unwrap();
         session.set("/deep/value", b"2").unwrap();
@@ -215,7 +215,7 @@ mod tests {
         let mut seen = Vec::new();
         let update = value.update(|content| {
             seen.push(content.map(|content| content.data.to_vec()));
-            // Another is faster: it makes it, changes it, and deletes it.
+            // Another session is faster: it creates the znode, sets it, and deletes it.
             match seen.len() {
                 1 => drop(session.create("/value", b"a", CreateMode::Persistent).unwrap()),
                 2 => drop(session.set("/value", b"b").unwrap()),

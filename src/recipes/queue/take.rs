@@ -1,4 +1,4 @@
-//! How items get out of a queue.
+//! Taking items out of a queue.
 
 use std::future::Future;
 use std::pin::pin;
@@ -22,35 +22,35 @@ use crate::types::path;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::{Condition, CreateMode, OpResult, Zxid};
 
-/// The kind of those who wait for an item.
+/// The kind of contenders that wait for an item.
 pub(super) const TAKER: &str = "take";
 
-/// The longest time between two looks at the cluster's clock when it seems to stand, as without a
-/// leader.
+/// The longest time between two looks at the cluster's clock while it seems to stand still, as it
+/// does without a leader.
 const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// What there is to take.
+/// The head of the queue.
 pub(super) enum Head {
     /// This item is the first that may be taken.
     Item(Found),
-    /// All that nobody holds are delayed; the first is due at this time of the cluster.
+    /// All items without a consumer are delayed; the first is due at this time of the cluster.
     DueAt(u64),
     Nothing,
 }
 
-/// An item as it was seen.
+/// An item as it was read.
 pub(super) struct Found {
     pub(super) name: Name,
     pub(super) data: Arc<[u8]>,
     mzxid: Zxid,
 }
 
-/// What is done with an item that is taken.
+/// How an item is taken.
 pub(super) trait Way {
     type Taken;
 
-    /// Takes an item that was seen to be free, and leaves the line with it; `None` if another was
-    /// faster.
+    /// Takes an item that was seen to be free, and deletes the contender with it; `None` if another
+    /// consumer was faster.
     async fn take(
         &self,
         queue: &Queue,
@@ -59,10 +59,10 @@ pub(super) trait Way {
     ) -> Result<Option<Self::Taken>>;
 }
 
-/// Under a claim, an ephemeral znode of the item's name.
+/// Under a claim, an ephemeral znode with the item's name.
 pub(super) struct Lease;
 
-/// Deleted at once.
+/// By deleting it at once.
 pub(super) struct Removal<'a>(pub(super) &'a UnderWay);
 
 impl Way for Lease {
@@ -95,7 +95,7 @@ impl Way for Lease {
             if matches!(&claimed, Err(Error::Multi { index: 1, error })
                 if matches!(**error, Error::NoNode { .. }))
             {
-                // There is nowhere to put the claim.
+                // The parent of the claim is missing.
                 continue;
             }
             let Some(results) = overtaken(claimed, contender)? else { return Ok(None) };
@@ -137,7 +137,7 @@ impl Way for Removal<'_> {
     }
 }
 
-/// `None` if the multi failed since the item has been taken. An error if the place in the line is gone.
+/// `None` if the multi failed because the item was taken. An error if the contender is gone.
 fn overtaken(
     done: Result<Vec<OpResult>>,
     contender: Option<&Contender>,
@@ -176,7 +176,7 @@ impl Queue {
         Ok(due.map_or(Head::Nothing, Head::DueAt))
     }
 
-    /// All items in their order.
+    /// All items in order.
     pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
         let children = match snapshot.children(&self.items) {
             Ok(children) => children,
@@ -200,7 +200,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(_) if !time_known => {
-                    // Writes are told the time, and any would do.
+                    // Answers to writes carry the time; any write would do.
                     self.learn_time(self.takers.join(TAKER, b"").await?.joined_at());
                     time_known = true;
                 }
@@ -218,9 +218,9 @@ impl Queue {
             return Ok(taken);
         }
         drop(snapshot);
-        // Those who wait stand in a line, and the first alone looks at the items: a new one wakes
-        // it and nobody else. With the item it leaves the line, which wakes the next. If it dies,
-        // its session's end does, and the next finds what the first was woken for.
+        // Waiters queue up, and only the first looks at the items: a new item wakes only that one.
+        // It takes the item and leaves the queue of waiters in one write, which wakes the next. If
+        // it dies, the end of its session does, and the next one finds the item.
         let contender = self.takers.join(TAKER, b"").await?;
         self.learn_time(contender.joined_at());
         self.takers.wait(&contender, |_, at| at.checked_sub(1)).await?;
@@ -268,8 +268,8 @@ impl Queue {
                     match either(self.changed(watch), slept).await {
                         Either::One(true) => {}
                         Either::One(false) => return Ok(None),
-                        // The cluster's clock may go more slowly than this one, and stands while there
-                        // is no leader.
+                        // The cluster's clock may run more slowly than this one, and stands still
+                        // without a leader.
                         Either::Other(slept) => {
                             slept?;
                             clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);
@@ -291,7 +291,7 @@ impl Queue {
         }
     }
 
-    /// Whether there may be more to take after this.
+    /// Whether there may be more to take after this event.
     fn gives(&self, event: &WatchEvent) -> bool {
         match event.kind {
             EventKind::Created => path::is_below(&event.path, &self.items),
@@ -308,7 +308,7 @@ enum Either<A, B> {
     Other(B),
 }
 
-/// What comes first.
+/// Whichever future is ready first.
 async fn either<A, B>(
     one: impl Future<Output = A>,
     other: impl Future<Output = B>,

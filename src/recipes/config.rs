@@ -1,4 +1,4 @@
-//! A typed value that all instances share and follow.
+//! A shared, typed value that instances can follow.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions", Configuration; Curator, `SharedValue`.
 
@@ -16,7 +16,7 @@ use crate::types::error::{Error, Result};
 use crate::types::watch::{EventKind, WatchMode};
 use crate::types::znode::Zxid;
 
-/// A value, and the write that made it.
+/// A value and its version.
 ///
 /// ```
 /// use quorate::{recipes::Config, testing::Cluster};
@@ -33,19 +33,19 @@ use crate::types::znode::Zxid;
 pub struct Versioned<T> {
     /// The value.
     pub value: T,
-    /// The zxid of the write that made it so: it grows with each, also when the znode is deleted and
-    /// created again in between.
+    /// The zxid of the write that made it. It increases with each write, also when the znode is
+    /// deleted and created again in between.
     pub version: Zxid,
 }
 
-/// A typed value that all instances share and follow: configuration.
+/// A typed value that all instances share and can follow, such as configuration.
 ///
-/// It is one znode, whose data is the value as the [`Codec`] `C` writes it: [`Postcard`] unless told
-/// otherwise, [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have 1 MiB.
+/// It is one znode, whose data is the value encoded by the [`Codec`] `C`: [`Postcard`] by default,
+/// [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have up to 1 MiB.
 ///
-/// A write is one write of the cluster, and done exactly once. Nobody holds anything while it updates
-/// the value, so nobody is held up by another that stalls. Reading is free: this instance has the
-/// value. Missing parents are made as containers.
+/// A change is one write to the cluster, done exactly once. There is no lock, so a participant that
+/// stalls during an update delays nobody. Reading is free: this instance has the value. Missing
+/// parents are created as containers.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -104,7 +104,7 @@ where
 }
 
 impl<T, C: Codec<T>> Config<T, C> {
-    /// The value at this path, in the format of a codec.
+    /// The value at this path, encoded by a codec.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -126,12 +126,12 @@ impl<T, C: Codec<T>> Config<T, C> {
         C::encode(value).map_err(|reason| self.value.invalid(reason))
     }
 
-    /// The value as this replica has it, if there is one; after [`Session::sync`], the present one.
-    /// Does not block on a member; a client waits for the answer of its member.
+    /// The value as this replica has it, if there is one; after [`Session::sync`], it is current.
+    /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the data is none of this type's; [`Error::NoAuth`]; those of a
-    /// session that is over.
+    /// [`Error::InvalidData`] if the data cannot be decoded; [`Error::NoAuth`]; those of a session
+    /// that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_now()?.map(|content| self.decode(&content)).transpose()
     }
@@ -145,11 +145,11 @@ impl<T, C: Codec<T>> Config<T, C> {
         blocking::request(self.value.session(), operation, self.path(), future)
     }
 
-    /// Sets the value, whatever it was, and gives its version. Blocks for the request timeout at
+    /// Sets the value, whatever it was, and returns its version. Blocks for the request timeout at
     /// most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the codec cannot write it; otherwise as [`Session::set`], but for
+    /// [`Error::InvalidData`] if the codec cannot encode it; otherwise as [`Session::set`], but for
     /// [`Error::NoNode`].
     pub fn set(&self, value: &T) -> Result<Zxid> {
         self.wait("set", self.set_async(value))
@@ -160,12 +160,12 @@ impl<T, C: Codec<T>> Config<T, C> {
         self.value.put(&self.encode(value)?).await
     }
 
-    /// Sets the value if the present one has this version, `None` standing for none, and gives the
-    /// new version.
+    /// Sets the value if the current one has this version, where `None` means no value, and returns
+    /// the new version.
     ///
     /// # Errors
-    /// If the version is another one, [`Error::Unmet`], [`Error::NoNode`] where there is no value, or
-    /// [`Error::NodeExists`] where there is one and none was expected: nothing was changed then.
+    /// If the version differs: [`Error::Unmet`], [`Error::NoNode`] if there is no value, or
+    /// [`Error::NodeExists`] if there is one and none was expected. Nothing was changed then.
     /// Otherwise as [`Config::set`].
     pub fn compare_and_set(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
         self.wait("compare and set", self.compare_and_set_async(expected, value))
@@ -176,8 +176,8 @@ impl<T, C: Codec<T>> Config<T, C> {
         self.value.replace(expected, &self.encode(value)?).await
     }
 
-    /// Sets the value to what `change` makes of the present one, as if nobody else wrote meanwhile:
-    /// it is asked again, with the value that is there by then, if somebody did.
+    /// Sets the value to the result of `change`, atomically: if somebody else writes meanwhile,
+    /// `change` is called again with the new value.
     ///
     /// # Errors
     /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`] after
@@ -201,7 +201,7 @@ impl<T, C: Codec<T>> Config<T, C> {
         Ok(Versioned { value, version })
     }
 
-    /// Follows the value, beginning with the present one. Blocks until the session's earlier calls
+    /// Follows the value, starting with the current one. Blocks until the session's earlier calls
     /// have their answers.
     ///
     /// # Errors
@@ -218,7 +218,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 }
 
-/// What a [`ConfigWatch`] tells.
+/// An update from a [`ConfigWatch`].
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -240,13 +240,13 @@ impl<T, C: Codec<T>> Config<T, C> {
 pub enum ConfigUpdate<T> {
     /// The value, with a larger version than all before.
     Value(Versioned<T>),
-    /// There is none: its znode was deleted, or is not there yet.
+    /// There is no value: its znode was deleted, or does not exist yet.
     Missing,
-    /// The data is none of this type's. What comes next is told all the same.
+    /// The data cannot be decoded. Later updates follow all the same.
     Invalid {
         /// The version of the data.
         version: Zxid,
-        /// What is wrong with it.
+        /// The codec's reason.
         reason: String,
     },
 }
@@ -258,11 +258,11 @@ enum Reported {
     Version(Zxid),
 }
 
-/// Follows a [`Config`]: each call tells of the latest value, once.
+/// Follows a [`Config`]: each call returns the latest value, once.
 ///
-/// Versions only grow. A reader that is slow, or that was cut off and comes back, is told the
-/// latest value and not those between; the last one is never missed. Nothing waits in memory for a
-/// reader. It ends with its session; dropping it ends it too.
+/// Versions only increase. A reader that is slow, or was cut off and comes back, gets the latest
+/// value and not those in between; the last one is never missed. Nothing is queued in memory for a
+/// reader. It ends with its session, or when it is dropped.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -291,31 +291,32 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    /// What is there now, if it was not told yet. Does not block on a member; a client waits for the
-    /// answer of its member.
+    /// The current value, if it was not returned yet. Does not block on a member; a client waits
+    /// for its member's answer.
     ///
     /// # Errors
-    /// As [`Config::get`], but for [`Error::InvalidData`], which is an update.
+    /// As [`Config::get`], but for [`Error::InvalidData`], which is returned as an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
         let content = self.config.value.read_now()?;
         Ok(self.report(content, created))
     }
 
-    /// The same without blocking the thread.
+    /// As [`ConfigWatch::try_recv`], without blocking the thread.
     pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
         let content = self.config.value.read_soon().await?;
         Ok(self.report(content, created))
     }
 
-    /// What is read after these events is not older than they. Whether any is a creation.
+    /// Takes all events: what is read after this is not older than they. Returns whether any is a
+    /// creation.
     fn drain(&self) -> bool {
         let events = self.watch.events().try_iter();
         events.fold(false, |created, event| created | (event.kind == EventKind::Created))
     }
 
-    /// The update, if what was read is another than was told last.
+    /// The update, if what was read differs from what was last reported.
     fn report(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
         let now =
             content.as_ref().map_or(Reported::Missing, |content| Reported::Version(content.zxid));
@@ -332,10 +333,10 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         })
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a
-    /// message from it, and once at first, take what [`ConfigWatch::try_recv`] gives until that is
-    /// nothing; nothing is lost with what is taken from the channel. It closes when the session is
-    /// over, which `try_recv` then tells. Blocks as [`Session::watch`].
+    /// A watch whose channel gets a message when there may be an update, for `select!` beside other
+    /// channels. Call [`ConfigWatch::try_recv`] until it returns nothing, after each message and
+    /// once at the start; taking messages from the channel loses no updates. It closes when the
+    /// session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -346,7 +347,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// Waits for the next update without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`ConfigWatch::try_recv`]; with the errors of a session that is over, and with
+    /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
     /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
     pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
@@ -423,7 +424,7 @@ mod tests {
             4
         });
         assert!(matches!(updated, Err(Error::InvalidData { .. })) && !asked);
-        // Whoever knows better replaces it whole.
+        // A plain set replaces it.
         config.set(&4).unwrap();
         assert_eq!(config.get().unwrap().unwrap().value, 4);
     }
@@ -447,7 +448,7 @@ mod tests {
             last = version;
             assert_eq!(watch.try_recv(), Ok(None));
         }
-        // Gone and there again between two looks: the znode is another, and so is the version.
+        // Deleted and created again between two looks: it is another znode, with another version.
         session.delete("/even").unwrap();
         session.create("/even", b"2", CreateMode::Persistent).unwrap();
         let again = watch.try_recv().unwrap();

@@ -1,8 +1,8 @@
 //! An ephemeral znode that outlives its session: it is created again in the next one.
 //!
-//! All that is known of the znode is in a state that the handles and the one future that drives it
-//! share, so that closing is exact at any moment: what is there is deleted, and what is being created
-//! is as soon as its answer comes, whether or not anybody polls the future by then.
+//! All that is known of the znode is in a state shared by the handles and the one future that
+//! drives it. So closing is exact at any moment: an existing znode is deleted at once, and one that
+//! is being created as soon as the answer comes, whether or not anybody still polls the future.
 //!
 //! Source: Curator, `PersistentNode` (once `PersistentEphemeralNode`).
 
@@ -28,19 +28,21 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Zxid};
 
-/// Never locked: what borrows it may so go from thread to thread.
+/// Never locked; the mutex only makes a borrow of it `Send`.
 type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 
-/// An ephemeral znode that is created again when its session is over, in a new one, and when
-/// somebody has deleted it: what says that an instance is there, for as long as it is.
+/// An ephemeral znode that is created again in a new session when its session is over, and when
+/// somebody has deleted it: it announces an instance for as long as the instance exists.
 ///
-/// Something must drive it, for it has no thread of its own: [`PersistentEphemeral::run`] on a thread,
-/// or [`PersistentEphemeral::run_async`] as a task. Both go on until it is closed through an
-/// [`EphemeralHandle`], or dropped; then the znode is gone, at any moment and whatever was under way.
+/// It has no thread of its own and must be driven: by [`PersistentEphemeral::run`] on a thread, or
+/// by [`PersistentEphemeral::run_async`] as a task. Both continue until it is closed through an
+/// [`EphemeralHandle`], or dropped. Then the znode is deleted, at any moment and whatever is in
+/// flight.
 ///
-/// While its instance is cut off the znode goes with the session; it is there again once the cluster
-/// has been reached. If the path is taken, as by a former run of this process whose session
-/// has not expired yet, it waits until that is gone. Missing parents are made, as containers.
+/// While its instance is cut off, the znode is deleted with its session; it is created again once
+/// the cluster can be reached. If the path is taken, for example by a former run of this process
+/// whose session has not expired yet, it waits until the path is free. Missing parents are created
+/// as containers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,13 +70,13 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 pub struct PersistentEphemeral {
     handle: EphemeralHandle,
     sessions: Sessions,
-    /// The one to begin with.
+    /// The first session.
     first: Option<Session>,
     again: bool,
 }
 
-/// A handle of a [`PersistentEphemeral`] that is run elsewhere. Cheap to clone; dropping it does
-/// nothing. It keeps the session of a znode that has not been seen to go.
+/// A handle of a [`PersistentEphemeral`] that runs elsewhere. Cheap to clone; dropping it does
+/// nothing. It holds the session of a znode that has not been seen to go.
 ///
 /// ```
 /// use quorate::recipes::PersistentEphemeral;
@@ -98,32 +100,32 @@ pub struct EphemeralHandle {
 
 struct EphemeralState {
     data: Arc<[u8]>,
-    /// Which data that is, counted.
+    /// The number of the data wanted: each new data has the next.
     wanted: u64,
-    /// Which one is in the znode.
+    /// The number of the data in the znode.
     written: u64,
     closed: bool,
     znode: ZnodeState,
-    /// Who waits for a change of any of it.
+    /// Tasks that wait for any change.
     waiting: Vec<Waker>,
 }
 
-/// What is known of it.
+/// What is known of the znode.
 #[derive(Clone)]
 enum ZnodeState {
     Missing,
-    /// Its create is under way in this session.
+    /// Its create is in flight in this session.
     Creating(Session, Arc<Mutex<PendingCreate>>),
     Exists(Arc<OwnedEphemeral>),
 }
 
-/// Where the answer to a create is put, on the node's thread. It has no session in it, which could
-/// then end there.
+/// Receives the answer to a create, on the node's thread. It holds no session, which would
+/// otherwise be dropped there.
 #[derive(Default)]
 struct PendingCreate {
-    /// By which write it was created.
+    /// The write that created it.
     answer: Option<Result<Zxid>>,
-    /// It is not wanted any more: whoever is the second to come deletes it.
+    /// It is no longer wanted: the answer or this flag, whichever comes second, deletes it.
     given_up: bool,
     waiting: Vec<Waker>,
 }
@@ -139,7 +141,7 @@ fn register(waiting: &mut Vec<Waker>, context: &Context<'_>) {
 }
 
 impl PendingCreate {
-    /// Makes the znode.
+    /// Creates the znode.
     fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<PendingCreate>> {
         let creating = Arc::new(Mutex::new(PendingCreate::default()));
         let (put, discard) = (Arc::clone(&creating), session.discarding());
@@ -158,7 +160,7 @@ impl PendingCreate {
         creating
     }
 
-    /// Once its answer is there, it is deleted.
+    /// Deletes the znode, once its answer has come.
     fn give_up(creating: &Mutex<PendingCreate>, session: &Session, path: &str) {
         let mut creating = lock(creating);
         creating.given_up = true;
@@ -198,7 +200,7 @@ impl fmt::Debug for EphemeralHandle {
 }
 
 impl PersistentEphemeral {
-    /// The znode at this path, in this instance's own session, and after that in its next one. Writes
+    /// A znode at this path, in this instance's own session, and after that in its next one. Writes
     /// nothing before it is run.
     ///
     /// # Errors
@@ -212,9 +214,9 @@ impl PersistentEphemeral {
         PersistentEphemeral::with_sessions(move || Ok(coordinator.session()), path, data)
     }
 
-    /// The same in sessions that `sessions` gives: called now, and again each time that the one
-    /// before is over. For sessions with a root ([`Session::chroot`]), or with a timeout or
-    /// credentials of their own; it keeps the one that it is in.
+    /// As [`PersistentEphemeral::new`], in sessions that `sessions` returns: it is called now, and
+    /// whenever the former session is over. For sessions with a root ([`Session::chroot`]), or with
+    /// their own timeout or credentials. It holds its current session.
     ///
     /// ```
     /// use quorate::recipes::PersistentEphemeral;
@@ -255,32 +257,33 @@ impl PersistentEphemeral {
         Ok(PersistentEphemeral { handle, sessions, first: Some(first), again: true })
     }
 
-    /// Whether it is created again when somebody has deleted it: by default it is. Otherwise running
-    /// it ends then, with [`Error::NoNode`].
+    /// Whether it is created again when somebody has deleted it; `true` by default. Otherwise
+    /// running it ends with [`Error::NoNode`].
     pub fn recreate_deleted(mut self, again: bool) -> PersistentEphemeral {
         self.again = again;
         self
     }
 
-    /// A handle to set its data by, to see whether it is there, and to close it.
+    /// A handle to set its data, to check whether it exists, and to close it.
     pub fn handle(&self) -> EphemeralHandle {
         self.handle.clone()
     }
 
-    /// Keeps the znode there, and blocks until it is closed.
+    /// Maintains the znode, and blocks until it is closed.
     ///
     /// # Errors
-    /// [`Error::Stopped`] when the node has; what `sessions` fails with; [`Error::NoNode`] if it is not
-    /// to be created again, or of `/` if the root of its sessions is not there; and what no waiting
-    /// helps against, as [`Error::NoAuth`] and [`Error::QuotaExceeded`]. The znode is not left behind.
+    /// [`Error::Stopped`] when the node has stopped; the errors of `sessions`; [`Error::NoNode`] if
+    /// it is not to be created again, or of `/` if the root of its sessions does not exist; and
+    /// errors that waiting does not help against, such as [`Error::NoAuth`] and
+    /// [`Error::QuotaExceeded`]. The znode is not left behind.
     pub fn run(self) -> Result<()> {
         let clock = self.handle.clock.clone();
         // Without a deadline there is always a result.
         block_on(self.run_async(), &clock, None)?.unwrap_or(Ok(()))
     }
 
-    /// The same without blocking the thread. Dropping the future closes it, and the znode is deleted
-    /// without waiting for that.
+    /// As [`PersistentEphemeral::run`], without blocking the thread. Dropping the future closes it,
+    /// and deletes the znode without waiting for the answer.
     ///
     /// # Errors
     /// As [`PersistentEphemeral::run`].
@@ -296,7 +299,7 @@ impl PersistentEphemeral {
         .await
     }
 
-    /// One session after the other.
+    /// Runs in one session after the other.
     async fn run_sessions(&mut self) -> Result<()> {
         loop {
             let session = match self.first.take() {
@@ -310,7 +313,7 @@ impl PersistentEphemeral {
                 error if error.is_session_lost() => {}
                 error => return Err(error),
             }
-            // Sessions may be refused as fast as they are asked for.
+            // Opening sessions may fail immediately each time.
             session.nonblocking().sleep(session.shared().limits.tick).await?;
         }
     }
@@ -341,7 +344,7 @@ impl PersistentEphemeral {
         let handle = &self.handle;
         let creating = {
             let mut state = handle.state();
-            // It has been closed just now, and whoever polls this is told.
+            // If it was closed just now, the caller's next poll sees that.
             (!state.closed).then(|| {
                 state.written = state.wanted;
                 let creating = PendingCreate::begin(session, &handle.path, &state.data);
@@ -353,13 +356,12 @@ impl PersistentEphemeral {
         let czxid =
             PendingCreate::answer(&creating).await.map_err(|error| session.root.error(error))?;
         let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, czxid));
-        // Unless it was closed in the meantime: then this deletes it once more.
+        // If it was closed meanwhile, this deletes it once more.
         handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
         Ok(ephemeral)
     }
 
-    /// As long as it is there: with the latest data in it. It comes back when somebody has deleted
-    /// it.
+    /// Writes the latest data to the znode while it exists. Returns when somebody has deleted it.
     async fn maintain(&self, ephemeral: &Arc<OwnedEphemeral>) -> Result<()> {
         let handle = &self.handle;
         let mut watch = follow(ephemeral).await?;
@@ -372,7 +374,7 @@ impl PersistentEphemeral {
             };
             if wanted == written {
                 if !self.changed(ephemeral, following, written).await {
-                    // The application has removed the session's watches of the path.
+                    // The application has removed the session's watches of this path.
                     watch = follow(ephemeral).await?;
                 }
                 continue;
@@ -386,8 +388,8 @@ impl PersistentEphemeral {
         if ephemeral.loss() == Some(LockLost::SessionOver) {
             ephemeral.session().check_alive()?;
         }
-        // The tree shows what the end of a session has deleted before its handles are told of that
-        // end. Whatever they ask for is answered after it.
+        // The tree shows deletions by the end of a session before the session's handles see that
+        // end. A request is answered after it.
         while let Err(error) = ephemeral.session().nonblocking().exists(&handle.path).await {
             recover(ephemeral.session(), error).await?;
         }
@@ -401,8 +403,8 @@ impl PersistentEphemeral {
         Ok(())
     }
 
-    /// Until something has happened to the znode, or other data is wanted than was written. False if
-    /// the watch is over.
+    /// Waits until something has happened to the znode, or other data is wanted than was written.
+    /// `false` if the watch is over.
     async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
         let mut event = pin!(ephemeral.next(watch));
         poll_fn(|context| {
@@ -417,7 +419,7 @@ impl PersistentEphemeral {
         .await
     }
 
-    /// Until what is in its place has gone, or has changed at least.
+    /// Waits until the znode at the path has gone, or has at least changed.
     async fn until_free(&self, session: &Session) -> Result<()> {
         let (exists, watch) = session.nonblocking().exists_and_watch(&self.handle.path).await?;
         if exists.is_some() {
@@ -433,7 +435,7 @@ impl Drop for PersistentEphemeral {
     }
 }
 
-/// Watches it; `None` if it is gone already.
+/// Watches the znode; `None` if it is already gone.
 async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
     loop {
         match ephemeral.watch().await {
@@ -472,7 +474,7 @@ impl EphemeralHandle {
                 former = Some(std::mem::replace(&mut state.znode, znode));
             }
         });
-        // Not under the lock: it may be the last of its session.
+        // Not under the lock: this may drop the session.
         drop(former);
     }
 
@@ -481,9 +483,9 @@ impl EphemeralHandle {
         &self.path
     }
 
-    /// What is to be in the znode from now on: written as soon as that can be, and each time that it
-    /// is created. Does not block; the last data counts, and what is set before that could be
-    /// written may never have been there.
+    /// Sets the znode's data from now on. It is written as soon as possible, and each time the
+    /// znode is created. Does not block. Only the last data counts: earlier data may never have
+    /// been written.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for more than 1 MiB.
@@ -497,21 +499,22 @@ impl EphemeralHandle {
         Ok(())
     }
 
-    /// Whether the znode is there at this moment, in a session that is surely alive, as this replica
-    /// has it.
+    /// Whether the znode exists at this moment, in a session that is certainly alive, as this
+    /// replica has it.
     pub fn is_present(&self) -> bool {
         matches!(&self.state().znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
     }
 
-    /// Blocks until the znode is there with the data that was set last, at most for `timeout`. False
-    /// if it is not by then, or is closed.
+    /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
+    /// `false` if it does not by then, or is closed.
     pub fn wait_present(&self, timeout: Duration) -> bool {
         let deadline = self.clock.now().saturating_add(timeout);
         let present = block_on(self.present_async(), &self.clock, Some(deadline));
         present.ok().flatten().unwrap_or(false)
     }
 
-    /// Waits for the same without blocking the thread. False if it is closed.
+    /// As [`EphemeralHandle::wait_present`], without blocking the thread or a time limit. `false`
+    /// if it is closed.
     pub async fn present_async(&self) -> bool {
         poll_fn(|context| {
             let mut state = self.state();
@@ -537,8 +540,8 @@ impl EphemeralHandle {
         state.closed
     }
 
-    /// Closes it, and lets go of what is there. Gives what may be left to wait for, which stays
-    /// there for whoever closes it next.
+    /// Closes it, and deletes the znode. Returns the state to wait for, which also stays for the
+    /// next caller.
     fn end(&self) -> ZnodeState {
         let mut state = self.state();
         state.closed = true;
@@ -556,14 +559,14 @@ impl EphemeralHandle {
         znode
     }
 
-    /// Closes it for good and waits until the znode is gone. Running it ends. The session goes on.
-    /// One that was closed or dropped before is no error, and is waited for too.
+    /// Closes it for good and waits until the znode is gone. Running it ends; the session
+    /// continues. If it was closed or dropped before, that is not an error, and this waits too.
     ///
     /// Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::Timeout`], after which the znode goes as soon as that can be. That the session is
-    /// over, and the znode with it, is no error.
+    /// [`Error::Timeout`], after which the znode is deleted as soon as possible. Not an error if
+    /// the session, and the znode with it, is over.
     pub fn close(&self) -> Result<()> {
         let znode = self.end();
         let session = match &znode {
@@ -574,8 +577,8 @@ impl EphemeralHandle {
         blocking::request(session, "close", &self.path, self.until_deleted(&znode))
     }
 
-    /// The same without blocking the thread. It is closed from the first poll on, also if the future
-    /// is dropped then.
+    /// As [`EphemeralHandle::close`], without blocking the thread. It is closed from the first poll
+    /// on, even if the future is dropped then.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -588,13 +591,13 @@ impl EphemeralHandle {
         let session = match znode {
             ZnodeState::Missing => return Ok(()),
             ZnodeState::Creating(session, creating) => {
-                // A create that failed has made nothing.
+                // A create that failed has created nothing.
                 let _ = PendingCreate::answer(creating).await;
                 session
             }
             ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
-        // The deletion has been asked for, and this sees what it did.
+        // The deletion was sent, and this is answered after it.
         while let Err(error) = session.nonblocking().exists(&self.path).await {
             if error.is_session_lost() {
                 break;
@@ -602,7 +605,7 @@ impl EphemeralHandle {
             recover(session, error).await?;
         }
         let former = std::mem::replace(&mut self.state().znode, ZnodeState::Missing);
-        // Not under the lock: it may be the last of its session.
+        // Not under the lock: this may drop the session.
         drop(former);
         Ok(())
     }

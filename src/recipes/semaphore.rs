@@ -1,16 +1,16 @@
-//! A number of permits for the whole cluster: the first in line who together want no more than there
-//! are have theirs.
+//! A semaphore for the whole cluster: the first contenders hold their permits, as many as fit into
+//! the total.
 //!
-//! The number is the data of the semaphore's znode. How many permits a contender wants is in its name,
-//! so that whoever lists the line knows who holds.
+//! The total is the data of the semaphore's znode. The number of permits that a contender wants is
+//! in its name, so that the list of names shows who holds.
 //!
-//! Whom a release lets in cannot be seen in one predecessor, since any of the holders may be the
-//! one that goes. So the first who waits watches the whole line, and each of the others only the
-//! one before it. A waiter that is let in says so to the one behind it, by the data of its own
-//! znode, and that one then watches the line in its place. Behind that, the data says whether it was
-//! asked to give back what it has.
+//! A release by any holder may let in the next waiter, so it cannot watch one predecessor alone. So
+//! the first waiter watches all contenders, and each other waiter only the one before it. A waiter
+//! that is let in notifies the one behind it by the data of its own znode, and that one then
+//! watches all contenders. After that, the data also shows whether it was asked to give its permits
+//! back.
 //!
-//! Sources: Curator, `InterProcessSemaphoreV2`, where a lock does what the line does here.
+//! Sources: Curator, `InterProcessSemaphoreV2`, which uses a lock instead of the first waiter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,26 +34,26 @@ use crate::types::znode::CreateMode;
 
 const KIND: &str = "lease";
 
-/// What a holder's znode says to the one behind it: its data begins with this.
+/// The beginning of a holder's data, which notifies the waiter behind it.
 const HOLDS: &[u8] = b"holds";
-/// The data of a holder that was asked to give back what it has.
+/// The data of a holder that was asked to give its permits back.
 const REVOKED: &[u8] = b"holds, revoke";
 
-/// So many permits for all, in the whole cluster.
+/// A limited number of permits in the whole cluster.
 ///
-/// Whoever asks for some has all of them or none. It is fair: permits go to those who asked first, and
-/// one who wants many is not overtaken by those who want few. What is held belongs to the session, as
-/// a [`Lock`](super::Lock) does: a session that ends gives it back.
+/// A request gets all its permits or none. It is fair: permits go to the oldest requests first, and
+/// requests for few permits do not overtake one for many. Permits belong to the session, as a
+/// [`Lock`](super::Lock) does: the end of a session gives them back.
 ///
-/// **The number of permits** is kept in the cluster, in the semaphore's znode, from its first use on.
-/// Every handle is made with the number that its program believes in, and a first call with another
-/// one fails: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the number for all, and
-/// handles in use follow. With fewer permits than are held, nobody is let in until enough are given
-/// back; nothing is taken from those who hold.
+/// **The total** is stored in the cluster, in the semaphore's znode, from the first use on. Every
+/// handle is created with the total that its program expects, and its first call fails if they
+/// differ: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the total for all, and
+/// handles in use follow. If the new total is smaller than the number held, nobody is let in until
+/// enough are given back; holders keep theirs.
 ///
-/// An acquisition costs two writes, and a third if others wait behind it. What is given back wakes
-/// one waiter, the first; if there is enough for the next, that one is woken by it. One who joins the
-/// line wakes the first, too.
+/// An acquisition costs two writes, and a third if others wait behind it. A release wakes one
+/// waiter, the first; if there is enough for the next, it is woken by that one. A new contender
+/// wakes the first waiter, too.
 ///
 /// ```
 /// use quorate::Error;
@@ -77,28 +77,29 @@ const REVOKED: &[u8] = b"holds, revoke";
 pub struct Semaphore {
     contenders: Contenders,
     permits: u32,
-    /// Whether the cluster was found to have that number; it may have another since.
+    /// Whether the cluster's total was found to match; it may have changed since.
     agreed: Arc<AtomicBool>,
 }
 
-/// What a contender has to do next.
+/// How a contender continues.
 enum Turn {
-    /// It holds. Whether others wait behind it.
+    /// It holds. `true` if others wait behind it.
     Holds(bool),
-    /// It is the first who waits.
+    /// It is the first waiter.
     First,
-    /// It waits behind this one.
+    /// It waits behind the contender at this path.
     Behind(String),
 }
 
-/// How many permits a contender wants. A name that does not say is not of ours, and wants one.
+/// How many permits a contender wants. A name without a number, which no version writes, counts
+/// one.
 fn wanted(contender: &ListedContender) -> u64 {
     let name = contender.path.rsplit('/').next().unwrap_or_default();
     let wanted = name.strip_prefix("lease-").and_then(|rest| rest.split_once('-'));
     wanted.and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
 }
 
-/// How many of the line hold: the first whose wants together are within the number of permits.
+/// How many contenders hold: the first ones whose permits together fit into the total.
 fn holders(listed: &[ListedContender], permits: u32) -> usize {
     let permits = u64::from(permits) + u64::from(planted(Bug::SemaphoreOneMore));
     let mut sum = 0u64;
@@ -114,11 +115,11 @@ fn parsed(data: &[u8]) -> Option<u32> {
 }
 
 impl Semaphore {
-    /// The semaphore at this path, which has so many permits. Its parents are made when they are
-    /// missing, as containers, and it stays. Does not block.
+    /// The semaphore at this path, with this total. Its parents are created as containers when they
+    /// are missing; the semaphore itself stays. Does not block.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for no permits.
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the total is 0.
     pub fn new(session: &Session, path: &str, permits: u32) -> Result<Semaphore> {
         check(permits)?;
         let contenders = Contenders::new(session, path, &[KIND])?;
@@ -138,18 +139,19 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Blocks until there are so many permits, for as long as the session lives.
+    /// Blocks until this many permits are available, for as long as the session lives.
     ///
     /// # Errors
-    /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for none, or for more than there are in
-    /// all, also if their number becomes less while this waits; [`Error::NoNode`] if somebody deleted
-    /// this contender's znode; those of a session that is over. So for all ways to acquire some.
+    /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
+    /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
+    /// contender's znode; those of a session that is over. This holds for all ways to acquire
+    /// permits.
     pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
         blocking::forever(self.contenders.session(), self.acquire_many_async(permits))
     }
 
-    /// The same, at most for `timeout`: `None` if there are not so many by then. The place in line is
-    /// given up.
+    /// As [`Semaphore::acquire_many`], at most for `timeout`: `None` if they are not available by
+    /// then. Its place in the queue is given up.
     pub fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Option<Permits>> {
         blocking::within(self.contenders.session(), timeout, self.acquire_many_async(permits))
     }
@@ -159,8 +161,8 @@ impl Semaphore {
         self.acquire_many_timeout(1, timeout)
     }
 
-    /// Takes so many permits if there are so many now and nobody waits. Blocks for the request timeout
-    /// at most.
+    /// Acquires this many permits if they are available now and nobody waits. Blocks for the
+    /// request timeout at most.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>> {
         let taking = async {
             let contender = self.join(permits).await?;
@@ -182,8 +184,8 @@ impl Semaphore {
         self.acquire_many_async(1).await
     }
 
-    /// Waits until there are so many permits, without blocking the thread. Dropping the future gives
-    /// up the place in line. One that is neither polled nor dropped holds up those behind it.
+    /// As [`Semaphore::acquire_many`], without blocking the thread. Dropping the future gives up
+    /// its place in the queue. A future that is neither polled nor dropped delays those behind it.
     pub async fn acquire_many_async(&self, permits: u32) -> Result<Permits> {
         let contender = self.join(permits).await?;
         let mut changes: Option<Watch> = None;
@@ -199,7 +201,7 @@ impl Semaphore {
                         watch.next().await;
                         continue;
                     }
-                    // It holds by a number of permits that is not that of now.
+                    // It holds by a former total.
                     Ok(_) => {}
                     Err(Error::NoNode { .. }) => continue,
                     Err(error) => return Err(error),
@@ -210,7 +212,7 @@ impl Semaphore {
                     if watch.next().await.is_none() {
                         changes = None;
                     }
-                    // One look is enough for all that has happened by now.
+                    // One look covers all events until now.
                     drain(&changes);
                 }
                 None => {
@@ -229,7 +231,7 @@ impl Semaphore {
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
-            // Unless it was asked to let go by somebody who has seen that it holds.
+            // Keeps the data if somebody has seen that it holds and has asked it to release.
             contender.set_first(HOLDS).await?;
         }
         Ok(Permits { hold: contender.hold().await?, permits })
@@ -239,7 +241,7 @@ impl Semaphore {
         let calls = self.contenders.session().nonblocking();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
-            // Deleted since it was looked for, and made again by those who join.
+            // The znode was deleted since, and created again by a new contender.
             self.agree().await?;
             snapshot = calls.snapshot_of(self.path()).await?;
         }
@@ -273,7 +275,7 @@ impl Semaphore {
         Error::InvalidSetting { setting: "permits", reason }
     }
 
-    /// Sees to it that the cluster has a number, and once for each handle, that it is the handle's.
+    /// Makes sure that the cluster has a total and, once for each handle, that it is the handle's.
     async fn agree(&self) -> Result<()> {
         let (session, path) = (self.contenders.session(), self.path());
         let data = self.permits.to_string();
@@ -295,7 +297,7 @@ impl Semaphore {
                     let (path, expected) = (path.to_owned(), self.permits);
                     return Err(Error::PermitsDiffer { path, expected, actual });
                 }
-                // Made by somebody who knows nothing of permits.
+                // It was created by something other than a semaphore.
                 Err(Some(version)) => calls.set_if(path, &data, version).await.map(drop),
                 Err(None) => {
                     parents.make().await?;
@@ -303,7 +305,7 @@ impl Semaphore {
                 }
             };
             match written {
-                // A parent is missing, or somebody else was first: look again.
+                // A parent is missing, or another write was first: look again.
                 Err(Error::NoNode { .. } | Error::NodeExists { .. } | Error::BadVersion { .. })
                 | Ok(()) => {}
                 Err(error) => return Err(error),
@@ -311,8 +313,8 @@ impl Semaphore {
         }
     }
 
-    /// How many permits there are in all, as this replica has it. Does not block on a member; a client
-    /// waits for the answer of its member.
+    /// The total, as this replica has it. Does not block on a member; a client waits for its
+    /// member's answer.
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; those of a session that is over.
@@ -327,17 +329,17 @@ impl Semaphore {
         parsed(&data).ok_or_else(|| self.unreadable())
     }
 
-    /// Changes how many permits there are in all, for everybody. Programs that begin to use the
-    /// semaphore later must be given the new number. Blocks as [`Session::create`].
+    /// Changes the total for everybody. Programs that start to use the semaphore later must be
+    /// given the new total. Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] for none; as [`Session::transact`].
+    /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
     pub fn set_permits(&self, permits: u32) -> Result<()> {
         let setting = self.set_permits_async(permits);
         blocking::request(self.contenders.session(), "set_permits", self.path(), setting)
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Semaphore::set_permits`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Semaphore::set_permits`].
@@ -349,7 +351,7 @@ impl Semaphore {
             .transact_async(|txn| {
                 let listed = self.contenders.sorted(txn.children(self.path())?);
                 let before = parsed(&txn.get(self.path())?.0);
-                // Whoever holds by the old number shows it: by the new one it may not be seen.
+                // Marks those that hold by the old total: the new one may not show it.
                 for contender in &listed[..before.map_or(0, |before| holders(&listed, before))] {
                     if before.is_some_and(|before| before > permits)
                         && !txn.get(&contender.path)?.0.starts_with(HOLDS)
@@ -364,12 +366,12 @@ impl Semaphore {
             .map(drop)
     }
 
-    /// Asks one holder to give its permits back: the one whose znode has this path, as
-    /// [`LockContender::path`] and [`Permits::path`] tell it. It hears of that by
-    /// [`Permits::revocations`], if it listens, and does what it sees fit. False, and nobody is asked,
-    /// if it holds none: it waits for some, or is gone. Costs a round trip, and a write.
+    /// Asks one holder to give its permits back: the one whose znode has this path, as in
+    /// [`LockContender::path`] and [`Permits::path`]. The holder gets the request if it listens by
+    /// [`Permits::revocations`], and decides for itself. Returns `false`, without asking, if it
+    /// holds none: it waits, or is gone. Costs a round trip and a write.
     ///
-    /// Whoever holds by a number of permits that has become less since holds, too.
+    /// A contender that holds by a total that was reduced since is a holder, too.
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
@@ -378,13 +380,13 @@ impl Semaphore {
         blocking::request(self.contenders.session(), "revoke", path, asking)
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Semaphore::revoke_holder`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Semaphore::revoke_holder`].
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
         let calls = self.contenders.session().nonblocking();
-        // This replica may not know yet who holds.
+        // This replica may not know yet which contenders hold.
         calls.sync().await?;
         let snapshot = calls.snapshot_of(self.path()).await?;
         let (listed, all) = self.contenders_and_permits(&snapshot)?;
@@ -398,7 +400,7 @@ impl Semaphore {
         }
     }
 
-    /// Who holds permits or waits for some, in their order, as this replica has it.
+    /// Holders and waiters in order, as this replica has them.
     ///
     /// # Errors
     /// Those of a session that is over.
@@ -406,7 +408,8 @@ impl Semaphore {
         self.contenders.list_with_sessions_now()
     }
 
-    /// As [`Semaphore::contenders`], without blocking the thread; that blocks on a client alone.
+    /// As [`Semaphore::contenders`], without blocking the thread; the blocking form blocks only on
+    /// a client.
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions().await
     }
@@ -420,14 +423,14 @@ fn check(permits: u32) -> Result<()> {
     Err(Error::InvalidSetting { setting: "permits", reason })
 }
 
-/// Takes what else is in the channel.
+/// Takes the remaining events from the channel.
 fn drain(watch: &Option<Watch>) {
     if let Some(watch) = watch {
         watch.events().try_iter().for_each(drop);
     }
 }
 
-/// Permits of a [`Semaphore`]. Dropping it gives them back, without waiting for that.
+/// Held permits of a [`Semaphore`]. Dropping them gives them back, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::Semaphore;
@@ -456,7 +459,7 @@ impl fmt::Debug for Permits {
 }
 
 impl Permits {
-    /// How many they are.
+    /// The number of permits.
     pub fn permits(&self) -> u32 {
         self.permits
     }
@@ -471,7 +474,7 @@ impl Permits {
         self.hold.is_held()
     }
 
-    /// A channel on which their loss shows: see [`LockGuard::lost`](super::LockGuard::lost).
+    /// A channel that shows their loss: see [`LockGuard::lost`](super::LockGuard::lost).
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.hold.lost()
     }
@@ -481,7 +484,7 @@ impl Permits {
         self.hold.wait_lost()
     }
 
-    /// Writes that happen only if the permits are still held when they do: see
+    /// Starts a multi that has effect only if the permits are still held: see
     /// [`LockGuard::fenced`](super::LockGuard::fenced).
     pub fn fenced(&self) -> Multi<'_> {
         self.hold.session().multi().fence(&self.fence())
@@ -492,9 +495,9 @@ impl Permits {
         self.hold.fence()
     }
 
-    /// Hears of requests to give them back, by [`Semaphore::revoke_holder`]: also of one made before
-    /// this was called. Costs a write, unless others have come to wait behind. Blocks for the request
-    /// timeout at most.
+    /// Receives requests to give the permits back, made by [`Semaphore::revoke_holder`], including
+    /// one made before this call. Costs a write, unless others already wait behind this holder.
+    /// Blocks for the request timeout at most.
     ///
     /// ```
     /// use quorate::{recipes::Semaphore, testing::Cluster};
@@ -517,17 +520,17 @@ impl Permits {
         blocking::request(session, "revocations", self.path(), self.revocations_async())
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Permits::revocations`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Permits::revocations`].
     pub async fn revocations_async(&self) -> Result<Revocations> {
-        // So that nobody else sets the data of its znode for another reason.
+        // So that nobody sets the data of its znode for another reason.
         self.hold.set_first(HOLDS).await?;
         Revocations::of(self.hold.session(), self.path()).await
     }
 
-    /// Gives them back and waits until that is done.
+    /// Gives the permits back and waits for that.
     ///
     /// # Errors
     /// As [`LockGuard::release`](super::LockGuard::release).
@@ -545,14 +548,14 @@ mod tests {
     fn those_hold_who_come_first_and_fit_together() {
         let session = Cluster::new(1).node(0).session();
         let contenders = Contenders::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
-        // The numbers decide, and a name that says nothing wants one.
+        // The sequence numbers give the order, and a name without a number of permits counts one.
         let names = ["lease-1-aa-0000000003", "lease-2-bb-0000000001", "lease-0000000002", "x-1"];
         let listed = contenders.sorted(names.map(str::to_owned).to_vec());
         assert_eq!(listed.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
         for (permits, holding) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (u32::MAX, 3)] {
             assert_eq!(holders(&listed, permits), holding, "of {permits}");
         }
-        // One who does not fit is not overtaken by one who would.
+        // A contender that would fit does not overtake one that does not.
         let listed = contenders.sorted(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
         assert_eq!(holders(&listed, 2), 0);
     }

@@ -1,12 +1,12 @@
-//! Queues: items that producers put and consumers take, each by one.
+//! Queues: items that producers put, each taken by one consumer.
 //!
 //! ```text
 //! /queue          container
-//!   items         container; whoever puts with a maximum sets it
+//!   items         container; set by each put with a maximum
 //!     80000000-0--0000000000     an item: priority, delay, id, number
 //!   claims        container
-//!     80000000-0--0000000000     ephemeral: a consumer has the item of this name
-//!   takers, putters              lines of those who wait for an item, or for room
+//!     80000000-0--0000000000     ephemeral: a consumer has the item with this name
+//!   takers, putters              those that wait for an item, or for room
 //! ```
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Queues and Priority Queues; Curator's queues; kazoo's

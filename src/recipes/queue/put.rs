@@ -74,8 +74,8 @@ impl Queue {
                     let (path, resource) = (self.path.clone(), ITEMS);
                     return Err(Error::QuotaExceeded { path, resource, limit, needed });
                 }
-                // Every put sets this znode. So only consumers have come in between, and there is
-                // at least as much room as was seen.
+                // Every put with a maximum sets this znode. So among these, only consumers have come in
+                // between, and there is at least as much room as was seen.
                 let seen = match planted(Bug::QueueOverfills) {
                     true => Condition::Exists,
                     false => Condition::Mzxid(stat.mzxid),

@@ -25,9 +25,9 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, ZONE_BYTES_MAX};
 use crate::types::version::VERSION;
 
-/// How long `join` waits for the name by which an instance is to find its own address.
+/// How long `join` waits for the name that tells an instance its own address.
 const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
-/// How long it waits for the other names: those that have an answer by then are checked at once.
+/// How long it waits for the other names: those resolved by then are checked at once.
 const NAMES_WAIT: Duration = Duration::from_millis(250);
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
@@ -63,9 +63,9 @@ pub struct Builder {
     majority_after: Option<Duration>,
     client: bool,
     pub(crate) security: Security,
-    /// Who looks names up.
+    /// How names are looked up.
     pub(crate) resolver: Resolver,
-    /// What the instance can do: less than this build only in a cluster in memory.
+    /// The version that the instance supports: below this build's only in an in-memory cluster.
     pub(crate) version: u16,
 }
 
@@ -93,43 +93,45 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The address to listen on, `host:port`; by default the advertised one. Use it where they
-    /// differ: behind a translated address, to listen on all interfaces, or where the instance's own
-    /// name can be looked up only some time after it has started, as in Kubernetes. With an IP address,
+    /// The address to listen on, `host:port`; by default the advertised one. Set it where the two
+    /// differ: behind address translation, to listen on all interfaces, or where the instance's own
+    /// name resolves only some time after its start, as in Kubernetes. With an IP address,
     /// [`Builder::join`] waits for no name.
     ///
-    /// Not for a [`client`](Builder::client), which listens nowhere: [`Builder::join`] refuses it.
+    /// Not for a [`client`](Builder::client), which does not listen: [`Builder::join`] refuses it.
     #[must_use]
     pub fn listen(mut self, address: impl Into<String>) -> Builder {
         self.listen = Some(address.into());
         self
     }
 
-    /// Where the others reach this process. If that is on the list, it is this peer; write it exactly
-    /// as there. By default it is the first peer that is an address of this host and can be bound.
+    /// The address at which the others reach this process. If it is on the list, this process is
+    /// that peer; write it exactly as there. The default is the first peer that is an address of
+    /// this host and can be bound.
     ///
-    /// It must lead to this instance alone: to give several instances the same is an error, which
-    /// shows at the latest when they meet.
+    /// It must lead to this instance alone. Giving several instances the same address is an error,
+    /// which is detected at the latest when they meet.
     ///
-    /// Not for a [`client`](Builder::client), which is reached nowhere: [`Builder::join`] refuses it.
+    /// Not for a [`client`](Builder::client), to which nobody connects: [`Builder::join`] refuses
+    /// it.
     #[must_use]
     pub fn advertise(mut self, peer: impl Into<String>) -> Builder {
         self.advertise = Some(peer.into());
         self
     }
 
-    /// This instance is to be a client: it joins with no replica and no vote, keeps nothing on a disk,
-    /// and is served by one of the peers, or by another when that one is lost. It has the same calls:
-    /// what reads of a replica return at once, it asks its member for. For large fleets, of which a
-    /// few instances hold the state; see `docs/clients.md` for what is different.
+    /// Makes this instance a client: it joins without a replica and a vote, stores nothing on disk,
+    /// and is served by one of the peers, or by another when that one is lost. It has the same
+    /// calls: reads that return at once on a replica ask its member instead. This is for large
+    /// fleets, of which a few instances hold the state; see `docs/clients.md` for the differences.
     ///
-    /// It listens nowhere, and is served over the connections that it makes. So [`Builder::listen`]
-    /// and [`Builder::advertise`] would promise what it does not do: with either, [`Builder::join`]
-    /// fails with [`Error::InvalidSetting`]. [`Builder::data_dir`] and what members decide by may
-    /// be set, and are of no meaning for it.
+    /// It does not listen, and is served over connections that it makes. So with
+    /// [`Builder::listen`] or [`Builder::advertise`], [`Builder::join`] fails with
+    /// [`Error::InvalidSetting`]. [`Builder::data_dir`] and the settings of members may be set, and
+    /// have no effect.
     ///
-    /// It keeps to the cluster that first serves it for as long as it runs. Members of another, which
-    /// may be found at the addresses of the list later, refuse it.
+    /// It stays with the cluster that first serves it for as long as it runs. Members of another
+    /// cluster, which may later be at the addresses of the list, refuse it.
     ///
     /// ```no_run
     /// use quorate::Coordinator;
@@ -146,17 +148,17 @@ impl Builder {
         self
     }
 
-    /// Where this instance keeps its log and its state: a directory of its own, on a local disk.
-    /// By default `quorate-data/<advertised address>` below the working directory.
+    /// The directory where this instance stores its log and its state: its own, on a local disk.
+    /// The default is `quorate-data/<advertised address>` below the working directory.
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
         self.data_dir = Some(dir.into());
         self
     }
 
-    /// How long a session outlives its process: 10 seconds by default, and always between 2 and
-    /// 20 ticks. A session whose node cannot reach the quorum counts itself as lost after nine
-    /// tenths of this, before the cluster gives its locks to another.
+    /// How long a session outlives its process: 10 seconds by default, and always between 2 and 20
+    /// ticks. A session whose node cannot reach the quorum counts as lost after nine tenths of
+    /// this, before the cluster gives its locks to another.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> Builder {
         self.session_timeout = timeout;
@@ -170,23 +172,22 @@ impl Builder {
         self
     }
 
-    /// ZooKeeper's tick, which only bounds the session timeouts (2 to 20 of it): 2 seconds by
-    /// default.
+    /// ZooKeeper's tick, which only limits session timeouts (2 to 20 ticks): 2 seconds by default.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Builder {
         self.tick = tick;
         self
     }
 
-    /// The leader's pulse: 50 milliseconds by default. When nothing is heard of it for 10 to 20
-    /// of these, the others elect a new leader.
+    /// The interval of the leader's heartbeats: 50 milliseconds by default. If none arrives for 10
+    /// to 20 of these intervals, the others elect a new leader.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Builder {
         self.heartbeat = heartbeat;
         self
     }
 
-    /// How many requests may wait at this node at a time: 65,536 by default. More are refused with
+    /// How many requests may wait at this node at a time: 65,536 by default. Further ones fail with
     /// [`Error::Busy`].
     #[must_use]
     pub fn pending_requests_max(mut self, requests: usize) -> Builder {
@@ -194,54 +195,54 @@ impl Builder {
         self
     }
 
-    /// Where this instance is: a data centre, say, or a rack. The voters are spread over the zones.
-    /// At most 64 bytes, without `;` and line breaks.
+    /// The location of this instance, such as a data centre or a rack. Voters are spread over the
+    /// zones. At most 64 bytes, without `;` and line breaks.
     #[must_use]
     pub fn zone(mut self, zone: impl Into<String>) -> Builder {
         self.zone = zone.into();
         self
     }
 
-    /// How many instances vote, at most: 1, 3, 5 (the default) or 7. The others have a replica and
-    /// can vote in the place of one that is lost. It should be the same on all instances; the
-    /// leader's holds.
+    /// How many instances vote, at most: 1, 3, 5 (the default) or 7. The others have a replica, and
+    /// can take over the vote of a lost one. It should be the same on all instances; the leader's
+    /// value counts.
     #[must_use]
     pub fn max_voters(mut self, voters: usize) -> Builder {
         self.keeping.max_voters = voters;
         self
     }
 
-    /// How long a voter may be silent before another instance votes in its place, if there is one
-    /// that can: one minute by default. An instance without a vote that is silent for ten times as
-    /// long is not a member any more. It should be the same on all instances; the leader's holds.
+    /// How long a voter may be silent before another instance takes over its vote, if one can: one
+    /// minute by default. An instance without a vote that is silent for ten times as long is
+    /// removed from the members. It should be the same on all instances; the leader's value counts.
     #[must_use]
     pub fn replace_after(mut self, time: Duration) -> Builder {
         self.keeping.replace_after = time;
         self
     }
 
-    /// Lets most of the listed peers found the cluster, if after this time not all of them are
-    /// there. By default all of them are needed, once.
+    /// Lets a majority of the listed peers found the cluster if not all of them are there after
+    /// this time. By default all of them are needed, once.
     ///
-    /// The risk is that of disks that were lost: if a cluster was founded and most of its members
-    /// then come back with empty disks, while the others cannot be reached, they found a second one.
-    /// With all of them needed, any that still has its disk prevents that.
+    /// The risk is with lost disks: if a cluster was founded and most of its members come back with
+    /// empty disks while the others cannot be reached, they found a second cluster. If all are
+    /// needed, any member that still has its disk prevents that.
     #[must_use]
     pub fn found_with_majority_after(mut self, time: Duration) -> Builder {
         self.majority_after = Some(time);
         self
     }
 
-    /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`].
-    /// One more of the same scheme takes the place of the first.
+    /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`]. A
+    /// later provider of the same scheme replaces the earlier one.
     #[must_use]
     pub fn auth_provider(mut self, provider: impl AuthProvider) -> Builder {
         self.schemes.add(provider);
         self
     }
 
-    /// Whoever authenticates as this at a session of this instance may do everything, whatever the
-    /// ACLs say. May be called more than once.
+    /// Grants every permission, regardless of ACLs, to sessions of this instance that have
+    /// authenticated as this id. May be called more than once.
     ///
     /// Source: ZooKeeper, `DigestAuthenticationProvider.superDigest`, for any scheme.
     ///
@@ -264,9 +265,9 @@ impl Builder {
         self
     }
 
-    /// What keeps strangers out of what the members say to each other: a [`Secret`], certificates
-    /// ([`Tls`]), or nothing ([`Security::Insecure`]). By default nothing, and therefore on the
-    /// loopback only. All members need the same kind.
+    /// Protects the traffic between members: by a [`Secret`], by certificates ([`Tls`]), or not at
+    /// all ([`Security::Insecure`]). The default is no protection, which is allowed on the loopback
+    /// only. All members need the same kind.
     ///
     /// [`Secret`]: crate::Secret
     /// [`Tls`]: crate::Tls
@@ -372,7 +373,7 @@ impl Builder {
         }
         let naming = (node.cluster() == 0).then(|| Naming::new(own, self.resolver.clone(), &names));
         let identity = node.identity().clone();
-        // They are in the log.
+        // The members of a cluster are in its log.
         let (roster, _) = node.machine().roster();
         let mut members: Vec<Member> = roster.members().cloned().collect();
         if !members.iter().any(|member| member.node == identity.node) {
@@ -444,7 +445,8 @@ impl Builder {
             version: self.version,
             seed: entropy::number()?,
         };
-        // Another one at each start, and never a member's: those are drawn in the same way.
+        // A new one at each start. Members' ids are drawn in the same way, so it is never a
+        // member's.
         let id = entropy::number()?.max(1);
         let local = LocalPeer {
             cluster: 0,
@@ -475,7 +477,7 @@ impl Builder {
         Ok(Coordinator::owning(shared, thread))
     }
 
-    /// That nothing which this address can be reached from is left open by mistake.
+    /// Checks that no address reachable from outside is left unprotected by mistake.
     fn check_secured(&self, outside: Option<String>) -> Result<()> {
         match (&self.security, outside) {
             (Security::Loopback, Some(address)) => Err(Error::NotSecured { address }),
@@ -486,7 +488,7 @@ impl Builder {
     fn bind(&self, peers: &Peers, names: &mut LookUps) -> Result<(String, TcpListener)> {
         let deadline = crossbeam_channel::after(OWN_NAME_WAIT);
         let Some(address) = self.advertise.clone().or_else(|| {
-            // A list of one leaves no choice, whatever address is listened on.
+            // A list of one leaves no choice, whatever address it listens on.
             let mut all = peers.addresses();
             match (all.next(), all.next(), &self.listen) {
                 (Some(only), None, Some(_)) => Some(only.to_owned()),
@@ -510,14 +512,14 @@ impl Builder {
     }
 }
 
-/// The address from which this host reaches the first of the peers that it can, of those whose names
-/// are known: none is sent anything yet.
+/// The address of this host from which it reaches the first reachable peer, among the peers with
+/// known names. Sends nothing.
 fn address_towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
     let first = |peer| names.get(peer)?.as_ref().ok()?.first().copied();
     peers.addresses().find_map(|peer| names::towards(first(peer)?))
 }
 
-/// Listens on this address; if it is a name, as soon as that is looked up.
+/// Listens on this address; if it is a name, once that is looked up.
 fn bind(
     address: &str,
     names: &mut LookUps,
@@ -540,7 +542,7 @@ fn bind(
     )))
 }
 
-/// What this instance's sessions are known as by scheme `ip`.
+/// The id of this instance's sessions in scheme `ip`.
 fn own_address(listener: &TcpListener, advertised: &str, names: &LookUps) -> Option<Id> {
     let bound = listener.local_addr().ok().map(|address| address.ip());
     let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
@@ -550,7 +552,7 @@ fn own_address(listener: &TcpListener, advertised: &str, names: &LookUps) -> Opt
     Some(Id::new("ip", ip.to_canonical().to_string()))
 }
 
-/// What this instance's sessions are known as by scheme `x509`.
+/// The id of this instance's sessions in scheme `x509`.
 #[cfg(feature = "tls")]
 fn own_subject(security: &Security) -> Option<Id> {
     let Security::Tls(tls) = security else {

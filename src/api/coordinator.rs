@@ -1,4 +1,4 @@
-//! A member of the cluster, as its process holds it.
+//! The coordinator: this process's membership in the cluster.
 
 use std::any::Any;
 use std::fmt;
@@ -23,25 +23,25 @@ use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 use crate::types::znode::{SessionId, Zxid};
 
-/// A replica is not ready that is known to be older than this.
+/// A replica that is known to be older than this is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
-/// How often an instance that waits to be ready looks whether it has its place.
+/// How often an instance that waits to be ready checks whether it has its place.
 const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
-/// It runs until [`Coordinator::close`], or until the last handle is dropped, those of its sessions
-/// included. Handles are clones. Several coordinators may run in one process, each with a data
-/// directory and an address of its own.
+/// It runs until [`Coordinator::close`], or until the last handle is dropped, including the handles
+/// of its sessions. Handles are clones. Several coordinators may run in one process, each with its
+/// own data directory and address.
 ///
 /// **Wakers of tasks run on its thread.** They must not block: blocking calls fail there with
-/// [`Error::WouldBlock`]. A panic in one is caught and logged.
+/// [`Error::WouldBlock`]. A panic in a waker is caught and logged.
 ///
-/// **It does not run in a fork of its process.** There its sessions are over, its locks are not held,
-/// calls fail with [`Error::Stopped`], and dropping handles does nothing; reads show the replica as
-/// it was. A fork may join as a client, but not as a member. As long as it lives it keeps open what
-/// it has inherited: the process that was forked can be started again once the fork has ended, or
-/// has run another program.
+/// **It does not run in a fork of its process.** There, its sessions are over, its locks are not
+/// held, calls fail with [`Error::Stopped`], and dropping handles does nothing; reads show the
+/// replica as of the fork. A fork may join as a client, but not as a member. While it lives, it
+/// keeps inherited files and sockets open: the forked process can be started again once the fork
+/// has ended, or has executed another program.
 ///
 /// ```no_run
 /// use quorate::Coordinator;
@@ -59,11 +59,11 @@ pub struct Coordinator {
 #[derive(Debug)]
 struct Inner {
     owner: Arc<Owner>,
-    /// The instance's own session, once somebody has asked for it.
+    /// The instance's own session, once it was requested.
     session: Mutex<Option<Session>>,
 }
 
-/// A session of the cluster, as [`Coordinator::sessions`] tells it.
+/// A session of the cluster, from [`Coordinator::sessions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
@@ -71,26 +71,26 @@ pub struct SessionInfo {
     pub id: SessionId,
     /// The address of the member that holds it.
     pub owner: Option<String>,
-    /// How long it outlives that one's silence.
+    /// How long the session survives without a sign of life.
     pub timeout: Duration,
-    /// How many ephemeral znodes go with it.
+    /// How many ephemeral znodes it owns.
     pub ephemerals: usize,
 }
 
-/// Keeps a node running; what is dropped last stops it.
+/// Keeps a node running: dropping the last one stops the node.
 pub(crate) struct Owner {
     pub(crate) shared: Arc<Shared>,
     runs: Runs,
 }
 
-/// Who runs the node.
+/// What runs the node.
 enum Runs {
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
     Cluster {
         _running: Arc<dyn Any + Send + Sync>,
     },
-    /// A simulation, whose one thread waits for nobody.
+    /// A simulation, whose only thread never waits.
     #[cfg(any(test, feature = "simulator"))]
     Simulation,
 }
@@ -105,7 +105,7 @@ impl Owner {
     fn close(&self) {
         let closed = self.shared.close();
         // The last handle may be dropped in a waker. The node's own thread cannot wait for itself,
-        // and another node's must not.
+        // and another node's must not wait.
         if own_thread::is_this() {
             return;
         }
@@ -117,7 +117,7 @@ impl Owner {
                 }
             }
             Runs::Cluster { .. } => {
-                // Never a message: the channel closes with the node.
+                // No message ever comes: the channel closes with the node.
                 let _ = closed.recv();
             }
             #[cfg(any(test, feature = "simulator"))]
@@ -129,14 +129,15 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if self.shared.clock.is_forked() {
-            // There is no thread to be joined, and nothing of it to be let go of.
+            // There is no thread to join, and nothing to release.
             if let Runs::Thread(thread) = &mut self.runs {
                 let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner);
                 std::mem::forget(thread.take());
             }
             return;
         }
-        // A node of a cluster in memory runs on: its vote may still be needed by the others' users.
+        // A node of an in-memory cluster continues: the users of other nodes may still need its
+        // vote.
         if let Runs::Thread(_) = &self.runs {
             self.close();
         }
@@ -144,33 +145,33 @@ impl Drop for Owner {
 }
 
 impl Coordinator {
-    /// Joins the cluster of these peers, `host:port` each, or founds it with them if there is none:
-    /// all the instances of the application, this one included.
+    /// Joins the cluster of these peers, or founds it with them if there is none. The peers are all
+    /// instances of the application, including this one, each as `host:port`.
     ///
-    /// Every instance gives the same list, in any order and on every start; each takes the first
-    /// address of it that is its host's own and free, and keeps its data below
-    /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] sets either, which
-    /// an instance that is not on the list must do. `docs/membership.md` says how a cluster is
-    /// founded, and how instances come and go afterwards.
+    /// Every instance passes the same list, in any order and at every start. Each takes the first
+    /// address in it that belongs to its host and is free, and stores its data below
+    /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] can set either;
+    /// an instance that is not on the list must do that. `docs/membership.md` describes how a
+    /// cluster is founded, and how instances come and go afterwards.
     ///
-    /// A name of the list must stand for one host: `docs/membership.md` says what happens otherwise.
+    /// A name in the list must stand for one host: `docs/membership.md` says what happens
+    /// otherwise.
     ///
-    /// Returns at once, before the others are there; [`Coordinator::wait_ready`] waits for them. Names
-    /// are looked up in the background. Two things may keep it waiting:
-    /// - **A name that it has to know**: if neither the list nor [`Builder::listen`] has an IP address
-    ///   to listen on, it waits for that name, 10 seconds at most. For the other names it waits a
-    ///   quarter of a second, so that what is wrong with them can be said at once.
-    /// - **A disk** that has not opened the data directory within a minute, and a second more for each
-    ///   MiB of it, makes this fail with [`Error::DataDirUnusable`]. If the disk hangs on, the directory
-    ///   stays in use by this process: a new try fails with [`Error::DataDirInUse`] until the disk has
-    ///   let go of it or the process has ended.
+    /// Returns without waiting for the others; [`Coordinator::wait_ready`] waits for them. Names
+    /// are looked up in the background. Two things may delay it:
+    /// - **A name that it needs**: if neither the list nor [`Builder::listen`] has an IP address to
+    ///   listen on, it waits for that name, at most 10 seconds. For the other names it waits a
+    ///   quarter of a second, so that errors in them can be reported at once.
+    /// - **A slow disk**: if the data directory is not open within a minute, and a second more for
+    ///   each MiB of it, this fails with [`Error::DataDirUnusable`]. If the disk still hangs, this
+    ///   process continues to use the directory: a new attempt fails with [`Error::DataDirInUse`]
+    ///   until the disk has released it or the process has ended.
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
-    /// [`Error::NotSecured`] when one is not on this host's loopback,
-    /// [`Error::NotAPeer`] when none of it is this process. For the data
-    /// directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
-    /// [`Error::Corrupt`]. [`Error::System`].
+    /// [`Error::NotSecured`] if one is not on this host's loopback, [`Error::NotAPeer`] if none is
+    /// this process. For the data directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`],
+    /// [`Error::DataDirMismatch`], [`Error::Corrupt`]. [`Error::System`].
     pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
         Builder::default().join(peers)
     }
@@ -184,7 +185,7 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Thread(Mutex::new(Some(thread))))
     }
 
-    /// A node that runs as long as `cluster` does, and keeps that running.
+    /// A node that runs as long as `cluster` does, and keeps `cluster` running.
     pub(crate) fn of_cluster(
         shared: Arc<Shared>,
         cluster: Arc<dyn Any + Send + Sync>,
@@ -197,7 +198,8 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Simulation)
     }
 
-    /// Opens a session, or resumes one, which without a timeout keeps its own, and gives the answer to wait for without blocking.
+    /// Opens or resumes a session, and returns the answer to wait for, without blocking. A session
+    /// resumed without a timeout keeps its own.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn begin_session(
         &self,
@@ -225,7 +227,7 @@ impl Coordinator {
     /// Does not block: the session is opened in the background.
     ///
     /// # Panics
-    /// If the operating system has no random numbers to give.
+    /// If the operating system provides no random numbers.
     pub fn session(&self) -> Session {
         let mut own = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
         match &*own {
@@ -249,25 +251,25 @@ impl Coordinator {
         self.open_session_with(self.shared().limits.session_timeout)
     }
 
-    /// Opens another session with a timeout of its own, which is brought between 2 and 20 ticks.
-    /// Does not block.
+    /// Opens another session with its own timeout, which is limited to between 2 and 20 ticks. Does
+    /// not block.
     ///
     /// # Errors
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
-        // Whether it could be opened shows in its state and in its calls.
+        // The session's state and its calls show whether it could be opened.
         Session::open(&self.inner.owner, timeout).map(|(session, _)| session)
     }
 
-    /// Takes over a session that was opened here or elsewhere: its ephemeral znodes and locks stay
-    /// its own, its watches do not come along, and its former holder gets
-    /// [`Error::SessionMoved`]. It keeps its timeout. Blocks as [`Session::create`].
+    /// Takes over a session that was opened here or elsewhere. It keeps its ephemeral znodes, its
+    /// locks and its timeout, but not its watches. The former holder gets [`Error::SessionMoved`].
+    /// Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::SessionExpired`] if the cluster does not know the session (any more);
+    /// [`Error::SessionExpired`] if the cluster does not, or no longer, know the session;
     /// [`Error::WrongPassword`]; otherwise as [`Session::create`]. After [`Error::Timeout`] the
-    /// session may have been taken over all the same; it is not closed, and can be resumed again
-    /// until it expires.
+    /// session may have been taken over; it is not closed, and can be resumed again until it
+    /// expires.
     ///
     /// ```
     /// use quorate::{CreateMode, Error, testing::Cluster};
@@ -284,12 +286,12 @@ impl Coordinator {
         self.resume_as(session, password, None)
     }
 
-    /// As [`Coordinator::resume`], with another timeout, which is brought between 2 and 20 ticks: the
-    /// session has it from then on, also when it is resumed again. It does not end sooner for a
-    /// shorter one than its former holder was promised.
+    /// As [`Coordinator::resume`], with a new timeout, which is limited to between 2 and 20 ticks.
+    /// The session keeps it from then on, also when it is resumed again. A shorter one does not end
+    /// the session sooner than its former holder was promised.
     ///
-    /// Source: ZooKeeper, where whoever connects again asks for a timeout again. (There a new leader
-    /// goes back to the first one.)
+    /// Source: ZooKeeper, where a client that reconnects requests a timeout again. (There, a new
+    /// leader returns to the first one.)
     ///
     /// ```
     /// use std::time::Duration;
@@ -323,17 +325,17 @@ impl Coordinator {
         let (resumed, opened) = Session::resume(&self.inner.owner, known, timeout)?;
         let settled = self.shared().settle("resume session", &session.to_string(), opened);
         settled.inspect_err(|_| resumed.abandon())?;
-        // What the old holder may still see is what this one has seen: nothing older.
+        // The former holder has seen nothing newer than this one now has.
         Ok(resumed)
     }
 
-    /// Blocks until this instance has a session, its replica has caught up with the cluster and it has
-    /// its place, as for [`Coordinator::is_ready`], at most for `timeout`.
+    /// Blocks until this instance has a session, its replica has caught up with the cluster and it
+    /// has its place, as for [`Coordinator::is_ready`], at most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or authority,
-    /// or one of the two is too old for the other; otherwise [`Error::Timeout`] says what it was
-    /// waiting for: which peers do not answer, and why.
+    /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or
+    /// authority, or one of the two is too old for the other. Otherwise [`Error::Timeout`] says
+    /// what it was waiting for: which peers do not answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let until = shared.clock.now().saturating_add(timeout);
@@ -360,15 +362,15 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The address that the peers know this instance by. For a client, to which nobody connects,
-    /// that of its host towards the members, without a port; empty if no way to them was known when
-    /// it joined.
+    /// The address by which the peers know this instance. For a client, to which nobody connects,
+    /// that of its host towards the members, without a port; empty if no route to them was known
+    /// when it joined.
     pub fn address(&self) -> String {
         self.shared().own_address()
     }
 
-    /// All sessions of the cluster as this replica has them, by their ids. Blocks until the node's
-    /// thread has a moment; empty once it has stopped.
+    /// All sessions of the cluster as this replica has them, by id. Blocks until the node's thread
+    /// answers; empty once the node has stopped.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};
@@ -400,8 +402,8 @@ impl Coordinator {
         told.collect()
     }
 
-    /// The watches that sessions of this instance have set, by their paths. Blocks until the node's
-    /// thread has a moment; empty once it has stopped.
+    /// The watches that this instance's sessions have set, by path. Blocks until the node's thread
+    /// answers; empty once the node has stopped.
     ///
     /// ```
     /// use quorate::{WatchMode, WatcherType, testing::Cluster};
@@ -417,7 +419,7 @@ impl Coordinator {
         self.shared().look(Engine::watches).unwrap_or_default()
     }
 
-    /// How this instance and its cluster are.
+    /// The state of this instance and of its cluster.
     pub fn status(&self) -> Status {
         let shared = self.shared();
         let status = shared.status();
@@ -457,20 +459,21 @@ impl Coordinator {
         }
     }
 
-    /// What this instance has counted. Blocks until the node's thread has a moment; all zero once it
-    /// has stopped.
+    /// This instance's metrics. Blocks until the node's thread answers; all zero once the node has
+    /// stopped.
     pub fn metrics(&self) -> Metrics {
         self.shared().metrics()
     }
 
-    /// How much the cluster can still lose, as this instance sees it; a client as its member has told
-    /// it, and nothing can be decided for it while none serves it. Does not block.
+    /// How many more failures the cluster tolerates, as this instance sees it. A client reports
+    /// what its member sees, and no quorum while no member serves it. Does not block.
     pub fn availability(&self) -> Availability {
         self.shared().availability()
     }
 
-    /// The same as a channel: how it is now, and then each change. Of changes that are not read
-    /// in time the oldest and the latest are kept. It closes when the coordinator does.
+    /// As [`Coordinator::availability`], as a channel: the current value, and then each change. If
+    /// changes are not read in time, the oldest and the latest are retained. It closes when the
+    /// coordinator does.
     ///
     /// ```
     /// use quorate::{Availability, testing::Cluster};
@@ -489,18 +492,19 @@ impl Coordinator {
 
     /// Whether this instance can serve now and the next one may be replaced. Does not block.
     ///
-    /// Its replica has been level with the cluster within the last few seconds, there is a leader, and
-    /// the instance has its place since it started: it votes, or the leader has found that it need not.
-    /// An instance that is to take a voter's place is not ready before the vote is its own. That takes
-    /// some seconds at a lost voter's address, and [`Builder::replace_after`] at any other.
+    /// Its replica was level with the cluster within the last few seconds, there is a leader, and
+    /// the instance has had its place since it started: it votes, or the leader has decided that it
+    /// need not. An instance that is to replace a voter is not ready before it has the vote. That
+    /// takes some seconds at the address of a lost voter, and [`Builder::replace_after`] at any
+    /// other.
     ///
-    /// A client is ready while a member serves it that knows of a leader, and that has proved within
-    /// the last few seconds that there is one.
+    /// A client is ready while it is served by a member that knows a leader, and that has confirmed
+    /// the leader within the last few seconds.
     ///
-    /// For a readiness probe. A rolling update that waits for it, instance by instance, keeps the
-    /// cluster and its data even if no disk persists. An instance that is not ready need not be
-    /// restarted, and a cluster that starts must not wait for its instances to be ready one after the
-    /// other: see [`Availability`].
+    /// Use it as a readiness probe. A rolling update that waits for it, instance by instance,
+    /// preserves the cluster and its data even if no disk persists. There is no need to restart an
+    /// instance that is not ready, and a starting cluster must not wait for its instances to be
+    /// ready one after the other: see [`Availability`].
     pub fn is_ready(&self) -> bool {
         let shared = self.shared();
         let status = shared.status();
@@ -509,12 +513,12 @@ impl Coordinator {
         shared.stopped().is_none() && status.leader.is_some() && fresh && status.is_placed
     }
 
-    /// Whether the cluster could go on without this instance, as far as it knows now: there is a
-    /// leader, which has told whom it hears of, and the other voters among them are a majority. A new
-    /// leader knows that after about a second. Does not block.
+    /// Whether the cluster could continue without this instance, as far as is known now: there is a
+    /// leader, it has reported which voters it hears from, and these without this instance are a
+    /// majority. A new leader knows that after about a second. Does not block.
     ///
-    /// For whoever stops instances one after the other. A cluster of one or two is never safe to
-    /// stop.
+    /// Check it before stopping instances one after the other. It is never true in a cluster of one
+    /// or two.
     ///
     /// ```
     /// use quorate::testing::Cluster;
@@ -533,14 +537,14 @@ impl Coordinator {
     }
 
     /// Leaves the cluster for good: hands the vote to another instance if one can take it, is
-    /// removed, and stops. For a restart, [`Coordinator::close`] is right: it stays a member.
+    /// removed, and stops. For a restart, use [`Coordinator::close`]: then it stays a member.
     ///
-    /// Blocks for `timeout` at most. The data directory is marked; joining with it again makes a new
-    /// member of this instance.
+    /// Blocks for `timeout` at most. The data directory is marked; joining with it again makes this
+    /// instance a new member.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: most voters must be there, also without this one, so the last instance of
-    /// a cluster cannot leave it. It goes on trying as long as it runs.
+    /// [`Error::Timeout`]: most voters must be reachable, also without this one, so the last
+    /// instance of a cluster cannot leave it. It continues to try as long as it runs.
     pub fn leave(&self, timeout: Duration) -> Result<()> {
         own_thread::check("leaving the cluster")?;
         let shared = self.shared();
@@ -564,7 +568,7 @@ impl Coordinator {
                     reason: shared.waiting_for(),
                 });
             }
-            // The node's end is the end of the channel, or a change that it tells.
+            // The node's end closes the channel, or is a change in it.
             match changes.recv_timeout(left) {
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -579,14 +583,14 @@ impl Coordinator {
 
     /// Stops this instance: hands over leadership, closes its sessions, and ends its threads.
     ///
-    /// Leadership goes first, whatever the instance's own threads are about, so that the others can
-    /// write again after a few messages and disk writes: their calls wait that long and do not fail.
-    /// New sessions are refused from then on, with [`Error::Stopped`].
+    /// Leadership goes first, whatever the instance's own threads are doing, so that the others can
+    /// write again after a few messages and disk writes: their calls wait that long and do not
+    /// fail. From then on, new sessions are refused with [`Error::Stopped`].
     ///
-    /// Takes a second at most, unless its disk hangs. If the cluster would lose its majority now, but
-    /// another instance is about to take the place of a lost voter, it first waits for that, ten
-    /// seconds at most. It stays a member and may join again. Calls on handles that are left fail with
-    /// [`Error::SessionClosed`] or [`Error::Stopped`].
+    /// Takes a second at most, unless the disk hangs. If the cluster would now lose its majority,
+    /// but another instance is about to take the place of a lost voter, it first waits for that,
+    /// ten seconds at most. It stays a member and may join again. Calls on remaining handles fail
+    /// with [`Error::SessionClosed`] or [`Error::Stopped`].
     pub fn close(&self) {
         if self.shared().clock.is_forked() {
             return;
@@ -596,12 +600,12 @@ impl Coordinator {
     }
 }
 
-/// Whether an instance stopped for this reason that was told to leave.
+/// Whether this is how an instance stops that was told to leave.
 fn has_left(reason: &str) -> bool {
     [REMOVED, LEFT].contains(&reason)
 }
 
-/// How an instance and its cluster are, as the instance sees it: [`Coordinator::status`].
+/// The state of an instance and of its cluster, as the instance sees it: [`Coordinator::status`].
 ///
 /// ```
 /// let cluster = quorate::testing::Cluster::new(3);
@@ -623,30 +627,30 @@ pub struct Status {
     pub is_leader: bool,
     /// Raft's term.
     pub term: u64,
-    /// The last write that this replica has.
+    /// The last write that this replica has applied.
     pub zxid: Zxid,
-    /// The hash of this replica's state: equal on all replicas of the same zxid.
+    /// A hash of this replica's state: equal on all replicas with the same zxid.
     pub state_hash: u64,
-    /// How old this replica's state may be, at most: it has every write completed before that.
-    /// About a second where all is well. `None` before it has once heard of a leader.
+    /// An upper bound for the age of this replica's state: it has every write completed before
+    /// that. About a second in normal operation. `None` before it has had contact with a leader.
     pub stale_by: Option<Duration>,
     /// How many sessions the cluster has.
     pub sessions: usize,
     /// How many znodes there are.
     pub znodes: usize,
-    /// The version that the cluster acts by, as far as this replica knows: the lowest of what its
-    /// members could do when all of them were last heard of together. It is never lowered.
+    /// The version that the cluster uses, as far as this replica knows: the lowest that its members
+    /// supported when all of them were last known. It never decreases.
     pub version: u16,
-    /// All members. As a client's member has told it: none before it has once had one.
+    /// All members. On a client, as its member reports them: empty before it has had one.
     pub members: Vec<MemberStatus>,
     /// Why this node has stopped, if it has.
     pub stopped: Option<String>,
-    /// What is damaged in this instance's data directory, from its start until a leader of its
-    /// cluster has taken it in as a new member. Until then nothing in the directory is changed, and
-    /// the instance has no replica and no vote.
+    /// The damage in this instance's data directory, from the start until a leader of its cluster
+    /// has admitted it as a new member. Until then nothing in the directory is changed, and the
+    /// instance has no replica and no vote.
     pub damaged: Option<String>,
-    /// The directories that hold former data of this instance, which was put aside. See
-    /// `docs/recovery.md` for when they may be removed.
+    /// The directories with former data of this instance, which was set aside. See
+    /// `docs/recovery.md` for when they may be deleted.
     pub former_data: Vec<PathBuf>,
 }
 
@@ -662,14 +666,14 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its address.
     pub address: String,
-    /// The zone that it is in, as it was told; empty: none.
+    /// The zone that it was configured with; empty if none.
     pub zone: String,
-    /// Whether it votes. The others have a replica and no vote.
+    /// Whether it votes. Other members have a replica and no vote.
     pub votes: bool,
-    /// Whether it is the one that says so.
+    /// Whether it is this instance.
     pub is_self: bool,
-    /// The highest version that it can do, as it has told this instance when they were last
-    /// connected; `None` if it never has.
+    /// The highest version that it supports, as it reported when last connected to this instance;
+    /// `None` if it never was.
     pub version: Option<u16>,
     /// Why it cannot be reached, if it cannot.
     pub unreachable: Option<String>,

@@ -1,5 +1,6 @@
-//! What users hold: the coordinator and its builder, sessions and their calls, watches, snapshots,
-//! transactions. Each call makes a request of the node that `runtime` runs, and waits for its answer.
+//! The handles that users have: the coordinator and its builder, sessions and their calls, watches,
+//! snapshots, transactions. Each call sends a request to the node that `runtime` runs, and waits
+//! for its answer.
 //!
 //! Not here: recipes, which are built on these handles alone.
 

@@ -1,4 +1,4 @@
-//! Several operations, all or none.
+//! Several operations, of which all are done or none.
 
 use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::nonblocking::{check_create, check_data, create_op, set_op};
@@ -11,19 +11,19 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 
-/// Operations that are done all together, as one write with one zxid, or not at all.
+/// Operations that are all done together, as one write with one zxid, or not at all.
 ///
-/// Each sees what those before it did. Nobody ever sees some of them done and others not. Their data
-/// together may be 1 MiB, and so may their paths.
+/// Each sees the effects of those before it. Nobody ever sees some of them done and others not.
+/// Their data together may be up to 1 MiB, and so may their paths.
 ///
-/// **If one fails**, none is done, and [`Error::Multi`] tells which was the first to fail, and its
-/// error, as the call by itself would have. That is all there is to know: of those before it, which
-/// ZooKeeper's list of results calls `Ok`, none was done, and of those behind it, which it calls
-/// `RuntimeInconsistency`, none was tried.
+/// **If one fails**, none is done. [`Error::Multi`] has the index of the first that failed, and its
+/// error, as from the single call. There is nothing else to know: those before it, which
+/// ZooKeeper's list of results calls `Ok`, were not done, and those after it, which it calls
+/// `RuntimeInconsistency`, were not tried.
 ///
-/// **Any version** is what [`Multi::set`] and [`Multi::delete`] take, where ZooKeeper's callers pass
-/// -1; the check of a znode of any version is [`Condition::Exists`]. A version here has 64 bits and
-/// no number that means another thing.
+/// **Any version** is accepted by [`Multi::set`] and [`Multi::delete`], where ZooKeeper's callers
+/// pass -1; to check that a znode exists in any version, use [`Condition::Exists`]. Versions here
+/// have 64 bits, and no number has a special meaning.
 ///
 /// Source: ZooKeeper, `multi`.
 ///
@@ -62,11 +62,11 @@ impl<'a> Multi<'a> {
         self.push_in_all(checked, op)
     }
 
-    /// An operation whose path is one in the whole tree.
+    /// Adds an operation whose path is in the whole tree.
     fn push_in_all(mut self, checked: Result<()>, op: Op) -> Multi<'a> {
         let index = self.ops.len();
         self.content_bytes += op.content_bytes();
-        // What an operation takes besides, about.
+        // Roughly what an operation takes besides.
         self.path_bytes += op.path().len() + 32;
         if self.checked.is_ok() {
             self.checked = checked
@@ -82,7 +82,7 @@ impl<'a> Multi<'a> {
         self.require(path, Condition::Version(version))
     }
 
-    /// Requires the znode to be so: as what was read, or not to be there.
+    /// Requires a condition of a znode, for example that it is as it was read, or does not exist.
     ///
     /// Fails with [`Error::Unmet`](crate::Error::Unmet); with
     /// [`Error::BadVersion`](crate::Error::BadVersion) for [`Condition::Version`],
@@ -93,8 +93,8 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), op)
     }
 
-    /// Requires that something is still held: see [`Fence`]. It is one operation, or one for each of
-    /// several locks.
+    /// Requires that something is still held: see [`Fence`]. It counts as one operation, or one for
+    /// each of several locks.
     pub fn fence(self, fence: &Fence) -> Multi<'a> {
         fence.checks.iter().fold(self, |multi, (path, condition)| {
             multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
@@ -186,7 +186,7 @@ impl<'a> Multi<'a> {
         self.ops.is_empty()
     }
 
-    /// The same behind some checks.
+    /// The same operations after some checks.
     pub(crate) fn after(self, checks: Vec<(String, Condition)>) -> Multi<'a> {
         let mut all = Multi::new(self.session);
         for (path, condition) in checks {
@@ -212,11 +212,11 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })
     }
 
-    /// Does all of them, or none. Blocks as [`Session::create`].
+    /// Does all operations, or none. Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::Multi`](crate::Error::Multi) says which operation failed and why; otherwise as
-    /// [`Session::create`].
+    /// [`Error::Multi`](crate::Error::Multi) with the operation that failed and its error;
+    /// otherwise as [`Session::create`].
     pub fn commit(self) -> Result<Vec<OpResult>> {
         let session = self.session;
         let path = self.ops.first().map_or("/", |op| op.path()).to_owned();
@@ -224,20 +224,20 @@ impl<'a> Multi<'a> {
         session.settle("multi", &path, pending)
     }
 
-    /// Does all of them, or none, without blocking.
+    /// Does all operations, or none, without blocking.
     pub fn submit(self) -> Pending<Vec<OpResult>> {
         self.session.nonblocking().commit(self.checked, self.ops)
     }
 }
 
-/// That something is held, as what a write may require: by [`Multi::fence`] or
-/// [`Transaction::fence`](crate::Transaction::fence). What holds it gives it, as
-/// [`LockGuard::fence`](crate::recipes::LockGuard::fence) does.
+/// The condition that a lock or the like is still held, for use in a write: by [`Multi::fence`] or
+/// [`Transaction::fence`](crate::Transaction::fence). Guards return it, for example
+/// [`LockGuard::fence`](crate::recipes::LockGuard::fence).
 ///
-/// Every replica checks it as it applies the write, which does nothing if what was held is lost by
-/// then. So it does not matter how long the writer stalls before, or what its clock says. It is a value
-/// that may be cloned and sent elsewhere, and it keeps nothing held: another session, or another
-/// thread, may write in the holder's name.
+/// Every replica checks it as it applies the write, which does nothing if the lock was lost by
+/// then. So it does not matter how long the writer stalls before, or what its clock says. It is a
+/// value that may be cloned and sent, and it does not keep the lock held: another session, or
+/// another thread, may write in the holder's name.
 ///
 /// ```
 /// use quorate::{CreateMode, testing::Cluster};
@@ -253,12 +253,12 @@ impl<'a> Multi<'a> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Of znodes by their paths in the whole tree.
+    /// With paths in the whole tree.
     checks: Vec<(String, Condition)>,
 }
 
 impl Fence {
-    /// That the session's znode at this path is the one that the write `czxid` created.
+    /// Requires that the session's znode at this path is the one created by the write `czxid`.
     pub(crate) fn of(session: &Session, path: &str, czxid: Zxid) -> Fence {
         if planted(Bug::FenceUnchecked) {
             return Fence { checks: Vec::new() };
@@ -266,7 +266,7 @@ impl Fence {
         Fence { checks: vec![(session.root.full(path).into_owned(), Condition::Czxid(czxid))] }
     }
 
-    /// That all of them hold.
+    /// Requires all of them.
     pub(crate) fn all(fences: impl IntoIterator<Item = Fence>) -> Fence {
         Fence { checks: fences.into_iter().flat_map(|fence| fence.checks).collect() }
     }

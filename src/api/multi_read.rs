@@ -31,11 +31,11 @@ pub enum ReadOp<'a> {
     Exists(&'a str),
     /// The names of the children of the znode at this path, and its stat.
     Children(&'a str),
-    /// How many znodes are below this path.
+    /// The number of znodes below this path.
     AllChildrenNumber(&'a str),
 }
 
-/// What a [`ReadOp`] has read, in its place.
+/// The result of a [`ReadOp`] at the same index.
 ///
 /// ```
 /// use quorate::{ReadOp, ReadResult};
@@ -71,8 +71,8 @@ impl<'a> ReadOp<'a> {
 }
 
 impl Snapshot {
-    /// Several reads at once, each with its own result: one that fails does not stop the others.
-    /// See [`ReadOp`].
+    /// Several reads of one state, each with its own result: one that fails does not stop the
+    /// others. See [`ReadOp`].
     ///
     /// Source: ZooKeeper, `multi` of reads, which may be `getData` and `getChildren`.
     pub fn multi_read<'a>(
@@ -94,12 +94,12 @@ impl Snapshot {
 }
 
 impl Session {
-    /// Several reads of this replica as it is, which all show one state, each with its own result:
-    /// see [`ReadOp`]. Does not block. What is to be read only depending on what was read is read from
-    /// a [`Session::snapshot`].
+    /// Several reads of this replica as it is, all of one state, each with its own result: see
+    /// [`ReadOp`]. Does not block. For reads that depend on earlier results, use a
+    /// [`Session::snapshot`].
     ///
     /// # Errors
-    /// The errors of a session that is over; those of a single read are in its place.
+    /// The errors of a session that is over; those of a single read are in its result.
     pub fn multi_read<'a>(
         &self,
         reads: impl IntoIterator<Item = ReadOp<'a>>,

@@ -1,4 +1,4 @@
-//! The calls of a session that return at once.
+//! The calls of a session in the form that returns at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use crate::types::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
 ///
 /// They take effect in the order in which they are made, and reads see the writes made before them.
-/// Nor do they see those made after them, with one exception: a replica that was far behind catches
-/// up by a snapshot, which may bring several of the session's writes at once, and no state between
-/// them.
+/// Nor do reads see writes made after them, with one exception: a replica that was far behind
+/// catches up by a snapshot, which may bring several of the session's writes at once, without the
+/// states in between.
 ///
 /// The errors are those of the blocking calls, but for [`Error::Timeout`].
 ///
@@ -61,7 +61,7 @@ impl<'a> NonBlocking<'a> {
         }
     }
 
-    /// Errors name paths as the caller does.
+    /// Makes the paths in errors relative to the chroot.
     fn relative<T: 'static>(&self, pending: Pending<T>) -> Pending<T> {
         if self.session.root.is_everything() {
             return pending;
@@ -184,9 +184,8 @@ impl<'a> NonBlocking<'a> {
         self.read(path, |path| Read::Children { path }, expect::children)
     }
 
-    /// See [`Session::snapshot`]; this one shows the session's earlier writes, and none made later
-    /// but as all reads do. What else is to be read is read from it: any number of znodes, in one
-    /// state.
+    /// See [`Session::snapshot`]; this one shows the session's earlier writes, and later ones only
+    /// as all reads do. Read further znodes from it, in any number and in one state.
     pub fn snapshot(&self) -> Pending<Snapshot> {
         let (root, session) = (self.session.root.clone(), self.session.clone());
         let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
@@ -195,8 +194,8 @@ impl<'a> NonBlocking<'a> {
         self.read("/", read, convert)
     }
 
-    /// A snapshot of which only what is at and below this path is looked at: all that a client is
-    /// sent.
+    /// A snapshot of which only the part at and below this path is read: a client receives only
+    /// that.
     pub(crate) fn snapshot_of(&self, path: &str) -> Pending<Snapshot> {
         if self.session.has_replica() {
             return self.snapshot();
@@ -228,7 +227,7 @@ impl<'a> NonBlocking<'a> {
             return Pending::failed(error, shared.clock.clone());
         }
         let id = shared.next_watch();
-        // One copy of the path, for all who keep it.
+        // One copy of the path for all users.
         let full: Arc<str> = self.session.root.full(path).into();
         let (sender, watch) = watch(id, Arc::clone(&full), &self.session.root, shared);
         let request = |number| request(number, id, full);
@@ -237,7 +236,7 @@ impl<'a> NonBlocking<'a> {
         self.relative(shared.ask(asker, request, Some((id, sender)), convert))
     }
 
-    /// Makes a read that sets a watch in the same instant.
+    /// Makes a read that sets a watch at the same moment.
     fn read_and_watch<T: 'static>(
         &self,
         path: &str,
@@ -284,8 +283,7 @@ impl<'a> NonBlocking<'a> {
         self.watch_after(path, mode, None, false)
     }
 
-    /// See [`Session::watch_from`]. While it waits for this replica, so do the reads that are made
-    /// behind it.
+    /// See [`Session::watch_from`]. While it waits for this replica, later reads wait, too.
     pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Pending<Watch> {
         self.watch_after(path, mode, Some(zxid), false)
     }
@@ -314,8 +312,8 @@ impl<'a> NonBlocking<'a> {
         )
     }
 
-    /// See [`Session::remove_watches`]. Those are removed too that were asked for before, and have
-    /// not been given out yet.
+    /// See [`Session::remove_watches`]. This also removes watches that were requested before and
+    /// are not returned yet.
     pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
         let session = self.session.id();
         let full = self.session.root.full(path).into_owned();
@@ -336,16 +334,17 @@ impl<'a> NonBlocking<'a> {
         )
     }
 
-    /// The same, however many requests are waiting.
+    /// As [`NonBlocking::sync`], however many requests are waiting.
     pub(crate) fn sync_in_any_case(&self) -> Pending<Zxid> {
         let (shared, session) = (self.session.shared(), self.session.id());
         let sync = |request| ClientRequest::Query { request, session, query: Query::Sync };
         shared.ask_within(usize::MAX, self.session.asker(), sync, None, expect::synced)
     }
 
-    /// An answer that comes after so long, by this instance's monotonic clock, whatever becomes of
-    /// the session; it fails with [`Error::Stopped`] if the node stops before. For futures that wait
-    /// for a while without a runtime of their own: in a cluster in memory it goes by that one's clock.
+    /// An answer that comes after this time, by this instance's monotonic clock, whatever happens
+    /// to the session; it fails with [`Error::Stopped`] if the node stops before. For futures that
+    /// wait for a while without a runtime of their own. In an in-memory cluster it uses the
+    /// cluster's clock.
     ///
     /// ```
     /// use std::time::Duration;

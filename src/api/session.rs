@@ -1,4 +1,4 @@
-//! Sessions: what users read and write through.
+//! Sessions, through which users read and write.
 
 mod detach;
 mod reads;
@@ -30,17 +30,17 @@ use crate::types::session::SessionState;
 use crate::types::watch::WatchMode;
 use crate::types::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
 
-/// A session of this instance with the cluster: what ephemeral znodes, watches and locks belong to.
+/// A session of this instance with the cluster. Ephemeral znodes, watches and locks belong to it.
 ///
-/// It is opened in the background; calls may be made at once. It lives as long as this instance is
-/// heard of by the cluster. When that fails for the session's timeout, the cluster deletes its
-/// ephemeral znodes, and this instance counts it as lost a little earlier. It is closed by
-/// [`Session::close`] or when its last handle is dropped. Handles are clones; any thread may use
-/// them.
+/// It is opened in the background; calls may be made at once. It lives while the cluster hears from
+/// this instance. After the session's timeout without that, the cluster deletes its ephemeral
+/// znodes; this instance counts it as lost a little earlier. [`Session::close`] closes it, and so
+/// does dropping its last handle. Handles are clones; any thread may use them.
 ///
 /// **Blocking calls** wait for their answer, at most for the request timeout. Reads do not wait:
-/// they are answered by this instance's replica as it is, whether or not there is a quorum. **Calls
-/// of [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
+/// this instance's replica answers them as it is, whether or not there is a quorum. **Calls of
+/// [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
+/// reads included.
 /// reads included.
 ///
 /// ```
@@ -69,14 +69,14 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.shared.clock.is_forked() {
-            // The parent's session is none of this process's business, and a thread that does not
-            // run here may have been in the middle of something in its channels: they stay.
+            // The parent's session is not this process's, and a thread of the parent, which does
+            // not run here, may have been using its channels: do not drop them.
             std::mem::forget((Arc::clone(&self.session), Arc::clone(&self._owner)));
             return;
         }
         if !self.session.state().is_final() {
             self.session.set_state(SessionState::Closed);
-            // Nobody waits for the answer.
+            // The answer is not needed.
             let (request, session, command) = (RequestId(0), self.session.id, Write::Close);
             let close = ClientRequest::Write { request, session, command };
             self.shared.tell(Some(Asker::Holder(Arc::clone(&self.session))), close);
@@ -85,7 +85,7 @@ impl Drop for Inner {
 }
 
 impl Session {
-    /// A new session, and the answer to its opening.
+    /// Opens a session, and returns the answer to wait for.
     pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
         let holder = entropy::number()?;
         let (id, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
@@ -97,8 +97,8 @@ impl Session {
         })
     }
 
-    /// The same of one that is open already. Without a timeout it keeps its own, which is known with
-    /// the answer.
+    /// As [`Session::open`], for a session that is already open. Without a timeout it keeps its
+    /// own, which is known with the answer.
     pub(crate) fn resume(
         owner: &Arc<Owner>,
         (id, secret): (SessionId, [u8; 16]),
@@ -130,10 +130,10 @@ impl Session {
             },
         );
         if pending.has_failed() {
-            // Refused at once: nobody will ever open it.
+            // It was refused at once, and will never be open.
             session.set_state(SessionState::Expired);
         } else if !shared.schemes.own().is_empty() {
-            // Known as these from the start, whatever its user says.
+            // It has these ids from the start, whatever its user does.
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
             let introduce = ClientRequest::Introduce { session: session.id, ids };
@@ -143,20 +143,19 @@ impl Session {
         Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))
     }
 
-    /// Lets go of a session whose resumption was not seen to succeed: neither this handle nor its
-    /// node may close it or keep it alive.
+    /// Gives up a session whose resumption was not confirmed: neither this handle nor its node may
+    /// close it or keep it alive.
     pub(crate) fn abandon(&self) {
         let (session, state) = (self.id(), SessionState::Expired);
         self.inner.session.set_state(state);
         self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session, state });
     }
 
-    /// A handle of the same session that sees nothing but what is below `path`, as if that were the
-    /// whole tree: ZooKeeper's chroot. All paths that it takes and gives are relative to it, those
-    /// of events and errors too, and so are those of the recipes made from it. May be nested. It
-    /// keeps the session open as any handle does.
+    /// A handle of the same session whose tree is the part below `path`: ZooKeeper's chroot. All
+    /// paths that it takes and returns are relative to it, also those in events and errors, and
+    /// those of recipes made from it. May be nested. It keeps the session open as any handle does.
     ///
-    /// The znode at `path` need not be there yet; until it is, creates fail with [`Error::NoNode`].
+    /// The znode at `path` need not exist yet; until it does, creates fail with [`Error::NoNode`].
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -178,32 +177,33 @@ impl Session {
         Ok(Session { inner: Arc::clone(&self.inner), root: self.root.below(path) })
     }
 
-    /// A handle of the whole tree.
+    /// A handle of the whole tree, without a chroot.
     pub(crate) fn everything(&self) -> Session {
         Session { inner: Arc::clone(&self.inner), root: Root::default() }
     }
 
-    /// What this handle's paths are relative to, in the whole tree: see [`Session::chroot`].
+    /// The path in the whole tree that this handle's paths are relative to: see
+    /// [`Session::chroot`].
     pub fn root(&self) -> &str {
         self.root.path()
     }
 
-    /// The session's id, to be resumed by.
+    /// The session's id, needed to resume it.
     pub fn id(&self) -> SessionId {
         self.inner.session.id
     }
 
-    /// The session's password, to be resumed by. Whoever has it can take the session over.
+    /// The session's password, needed to resume it. Anybody who has it can take over the session.
     pub fn password(&self) -> [u8; 16] {
         self.inner.session.secret
     }
 
-    /// The session's timeout: what was asked for, brought between 2 and 20 ticks.
+    /// The session's timeout: the one requested, limited to between 2 and 20 ticks.
     pub fn timeout(&self) -> Duration {
         self.inner.session.timeout()
     }
 
-    /// Where the session stands.
+    /// The session's state.
     pub fn state(&self) -> SessionState {
         if self.inner.shared.clock.is_forked() {
             return SessionState::Expired;
@@ -211,17 +211,17 @@ impl Session {
         self.inner.session.state()
     }
 
-    /// Whether it is in a final state, without a look at the process: whoever asks has looked, or waits
-    /// next, and finds out.
+    /// Whether it is in a final state, without checking whether this process is a fork: the caller
+    /// has checked that, or waits next and finds out.
     pub(crate) fn is_over(&self) -> bool {
         self.inner.session.state().is_final()
     }
 
-    /// A channel of the session's states: what ZooKeeper tells its default watcher, and every other
-    /// one, as events of type `None`. It begins with the present one. It closes after a final
-    /// one. A reader that leaves more than 64 unread misses some, and is told the latest when it has
-    /// read on. Each call gives a channel of its own, which lasts until its receiver is dropped; where
-    /// there are many, one may be told the same state twice.
+    /// A channel of the session's states: what ZooKeeper sends to all watchers as events of type
+    /// `None`. It starts with the current state, and closes after a final one. A reader that leaves
+    /// more than 64 unread misses some, and gets the latest once it has read on. Each call returns
+    /// a new channel, which lasts until its receiver is dropped; with many, one may get the same
+    /// state twice.
     ///
     /// ```
     /// use std::time::Duration;
@@ -244,21 +244,21 @@ impl Session {
         self.inner.session.states()
     }
 
-    /// Whether the session is surely alive now: the cluster has not given away what belongs to it,
-    /// and will not before this turns false. It does not block and asks nobody.
+    /// Whether the session is certainly alive now: the cluster has not given away what belongs to
+    /// it, and will not before this turns false. Does not block, and sends nothing.
     ///
     /// It is false until the session is open and, if that took more than a third of its timeout,
-    /// until it has been confirmed once more. Once it has been true and is false, it stays false.
+    /// until it was confirmed once more. Once it has been true and turns false, it stays false.
     ///
-    /// Clocks of different machines may run at rates that differ by up to a tenth. The time in which
-    /// this machine is suspended counts on Linux, Android and Windows, and not on macOS; that for
-    /// which a hypervisor stops a virtual machine counts nowhere. After such a pause this may be
+    /// Clocks of different machines may run at rates that differ by up to a tenth. Time in which
+    /// this machine is suspended counts on Linux, Android and Windows, and not on macOS. Time in
+    /// which a hypervisor pauses a virtual machine never counts: after such a pause this may be
     /// true for a moment although the session is over.
     pub fn is_alive(&self) -> bool {
         self.inner.session.is_alive(&self.inner.shared.clock)
     }
 
-    /// The same calls, which return at once.
+    /// The same calls in a form that returns at once.
     pub fn nonblocking(&self) -> NonBlocking<'_> {
         NonBlocking::new(self)
     }
@@ -267,18 +267,18 @@ impl Session {
         &self.inner.shared
     }
 
-    /// Whether this instance can read by itself; else a member is asked.
+    /// Whether this instance has a replica to read from; otherwise it asks a member.
     pub(crate) fn has_replica(&self) -> bool {
         self.shared().has_replica
     }
 
-    /// Waits for an answer as blocking calls do.
+    /// Waits for an answer, as blocking calls do.
     pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
         self.inner.shared.settle(operation, path, pending)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        // Not `stopped` first: that costs a system call, and this is called by every read.
+        // Not `stopped` first: that costs a system call, and every read calls this.
         let Some(error) = self.inner.session.over() else { return Ok(()) };
         match (error, self.inner.shared.stopped()) {
             (Error::SessionExpired { .. }, Some(reason)) => {
@@ -288,7 +288,7 @@ impl Session {
         }
     }
 
-    /// The session is being closed through this handle.
+    /// Marks the session as being closed through this handle.
     pub(crate) fn give_up(&self) {
         self.inner.session.give_up();
     }
@@ -297,9 +297,9 @@ impl Session {
         Asker::Holder(Arc::clone(&self.inner.session))
     }
 
-    /// Deletes the znode that the write `czxid` created, by its path in the whole tree, and no later
-    /// one of that path. It does not wait, is neither refused for too many waiting requests nor held
-    /// up by them, and keeps neither session nor node.
+    /// Returns a function that deletes the znode created by the write `czxid`, by its path in the
+    /// whole tree, and never a later one at that path. It does not wait, is not subject to the
+    /// limit of waiting requests, and keeps neither session nor node alive.
     pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path, czxid| {
@@ -319,8 +319,8 @@ impl Session {
         self.inner.shared.tell(Some(self.asker()), delete);
     }
 
-    /// As [`Session::discarding`], but waits until that is done. Fails with [`Error::NoNode`] or
-    /// [`Error::Unmet`] if the znode is gone already.
+    /// As [`Session::discarding`], but waits for the deletion. Fails with [`Error::NoNode`] or
+    /// [`Error::Unmet`] if the znode is already gone.
     pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<()> {
         self.check_alive()?;
         let session = self.id();
@@ -334,16 +334,16 @@ impl Session {
         })
     }
 
-    /// Creates a znode. For sequential modes, the parent's next number is appended to the path, as
-    /// ten digits or more.
+    /// Creates a znode. For sequential modes, the parent's next number is appended to the path,
+    /// with at least ten digits.
     ///
     /// Blocks until a majority has it on disk and this replica shows it.
     ///
     /// # Errors
     /// [`Error::NoNode`] if the parent is missing; [`Error::NodeExists`];
-    /// [`Error::NoChildrenForEphemerals`]; [`Error::InvalidPath`]; [`Error::TooLarge`] for more than
-    /// 1 MiB of data; [`Error::Timeout`] if no answer came in time, and then the znode may exist;
-    /// the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    /// [`Error::NoChildrenForEphemerals`]; [`Error::InvalidPath`]; [`Error::TooLarge`] for more
+    /// than 1 MiB of data; [`Error::Timeout`] if no answer came in time, after which the znode may
+    /// exist; the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
     ///
     /// Source: ZooKeeper, `create`.
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Result<Created> {
@@ -374,10 +374,10 @@ impl Session {
         self.settle("delete", path, self.nonblocking().delete_if(path, version))
     }
 
-    /// Deletes a znode and everything below it, whatever the versions and whoever's the ephemerals,
-    /// as one write with one zxid; watches hear of each znode, of children before their parents.
-    /// All replicas are busy with it for a time that grows with their number.
-    /// Blocks and fails as [`Session::create`], with [`Error::NoNode`] if it is missing.
+    /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in
+    /// one write with one zxid. Watches report each znode, children before their parents. All
+    /// replicas are busy with it for a time that grows with the number of znodes. Blocks and fails
+    /// as [`Session::create`], with [`Error::NoNode`] if the znode is missing.
     ///
     /// (ZooKeeper's `deleteall` reads and deletes one by one.)
     ///
@@ -395,12 +395,13 @@ impl Session {
         self.settle("delete", path, self.nonblocking().delete_recursive(path))
     }
 
-    /// As whom the session is known.
+    /// The session's ids.
     pub(crate) fn ids(&self) -> Arc<Vec<Id>> {
         self.inner.session.ids.load_full()
     }
 
-    /// Who these credentials are. If nobody, the session is over.
+    /// Authenticates these credentials, and returns their ids. If that fails, the session is
+    /// closed.
     pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
         self.check_alive()?;
         let Inner { session, shared, .. } = &*self.inner;
@@ -414,18 +415,19 @@ impl Session {
         })
     }
 
-    /// Reads and writes as if nobody else did anything meanwhile: `body` is run, and what it wrote
-    /// is done as one [`Multi`] if nothing that it read has changed; otherwise it is run again, on
-    /// what is there then, up to [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX)
-    /// times. A `body` that only reads sends nothing. Gives what `body` returned, and the results of
-    /// its writes: see [`Committed`].
+    /// Reads and writes atomically. Runs `body`, and commits its writes as one [`Multi`] if nothing
+    /// that it read has changed. Otherwise it runs `body` again on the new state, up to
+    /// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that only
+    /// reads sends nothing. Returns the result of `body` and the results of its writes: see
+    /// [`Committed`].
     ///
-    /// The first run reads this replica as it is: after [`Session::sync`] it is up to date. An error
-    /// that `body` returns ends the transaction. Blocks as [`Session::create`] for each attempt.
+    /// The first run reads this replica as it is: after [`Session::sync`] it is current. If `body`
+    /// returns an error, the transaction ends with it. Blocks as [`Session::create`] for each
+    /// attempt.
     ///
     /// # Errors
-    /// [`Error::Conflict`] after too many attempts; [`Error::Multi`] if a write failed, counted
-    /// without the reads; otherwise as [`Session::create`].
+    /// [`Error::Conflict`] after too many attempts; [`Error::Multi`] if a write failed, with an
+    /// index that does not count reads; otherwise as [`Session::create`].
     pub fn transact<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
@@ -470,20 +472,20 @@ impl Session {
         }
     }
 
-    /// As [`Session::get`], with a watch set in the same instant that tells of the next change of
-    /// the data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
+    /// As [`Session::get`], and sets a watch at the same moment. It reports the next change of the
+    /// data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
     /// have their answers.
     pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
         self.settle("get", path, self.nonblocking().get_and_watch(path))
     }
 
-    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]; it is set on a znode
-    /// that does not exist too, and then tells of its creation.
+    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]. If the znode does not
+    /// exist, the watch reports its creation.
     pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
         self.settle("exists", path, self.nonblocking().exists_and_watch(path))
     }
 
-    /// As [`Session::children`], with a watch that tells of the next child created or deleted, or
+    /// As [`Session::children`], and sets a watch. It reports the next child created or deleted, or
     /// the znode's deletion, and is then over.
     pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
         self.settle("children", path, self.nonblocking().children_and_watch(path))
@@ -495,13 +497,12 @@ impl Session {
         self.settle("watch", path, self.nonblocking().watch(path, mode))
     }
 
-    /// As [`Session::watch`], with events that bring the znode as the write has left it, so that
-    /// nobody has to read it who only wants to know what is there: see
-    /// [`WatchEvent::data`](crate::WatchEvent::data) and
-    /// [`WatchEvent::stat`](crate::WatchEvent::stat). Of an
-    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) it is the parent. After a
-    /// snapshot it is the znode as that has it. While there is such a watch, this node applies
-    /// writes one by one.
+    /// As [`Session::watch`], with events that carry the znode as the write has left it, so that it
+    /// need not be read: see [`WatchEvent::data`](crate::WatchEvent::data) and
+    /// [`WatchEvent::stat`](crate::WatchEvent::stat). An event of kind
+    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) carries the parent. After
+    /// a snapshot, an event carries the znode as of the snapshot. While there is such a watch, this
+    /// node applies writes one by one.
     ///
     /// ```
     /// use quorate::{CreateMode, WatchMode};
@@ -519,7 +520,7 @@ impl Session {
         self.settle("watch", path, self.nonblocking().watch_with_data(path, mode))
     }
 
-    /// Several operations, all or none: see [`Multi`].
+    /// Starts a multi: several operations, of which all are done or none. See [`Multi`].
     pub fn multi(&self) -> Multi<'_> {
         Multi::new(self)
     }
@@ -528,9 +529,9 @@ impl Session {
     /// before this call. Blocks for a round trip to a majority, as [`Session::create`] does, and
     /// returns the replica's last zxid.
     ///
-    /// **Any read after it is linearizable**, a [`Session::snapshot`] included. (ZooKeeper's `sync`
-    /// asks its leader alone and is not.) Without blocking, a read of [`NonBlocking`] that is made
-    /// behind its `sync` is linearizable in the same way.
+    /// **Any read after it is linearizable**, including a [`Session::snapshot`]. (ZooKeeper's
+    /// `sync` asks only its leader and is not.) In the same way, a read of [`NonBlocking`] after
+    /// its `sync` is linearizable.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};
@@ -555,15 +556,15 @@ impl Session {
         self.settle("sync", "/", self.nonblocking().sync())
     }
 
-    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. A
-    /// session that is over for this handle already is no error, and is left alone.
+    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. Not an
+    /// error if the session is already over for this handle; then nothing is done.
     pub fn close(&self) -> Result<()> {
         self.settle("close", "/", self.nonblocking().close())
     }
 }
 
-/// A write that deletes the znode that the write `czxid` created, and with it another one; nothing if
-/// that znode is gone. Paths are those of the whole tree.
+/// A write that deletes the znode created by the write `czxid`, and another one with it; it does
+/// nothing if that znode is gone. Paths are in the whole tree.
 fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
     let own = match planted(Bug::ReleasedByPath) {
         false => Condition::Czxid(czxid),

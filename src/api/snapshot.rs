@@ -10,15 +10,14 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::{Stat, Zxid};
 use crate::types::{acl, path};
 
-/// All znodes as they were after one write: an immutable view, from which any number of reads
-/// agree.
+/// All znodes as of one write: an immutable view, for any number of consistent reads.
 ///
-/// It costs nothing to take, and reading it blocks nobody and is blocked by nobody, not even by a
-/// cluster without a quorum or a session that has ended. It shares all that has not changed since
-/// with the present tree; what has changed is kept in memory for as long as the snapshot or a clone
+/// It costs nothing to take. Reading it neither blocks anybody nor is blocked, even in a cluster
+/// without a quorum or after the session's end. It shares everything that has not changed since
+/// with the current tree; what has changed stays in memory for as long as the snapshot or a clone
 /// of it.
 ///
-/// Beyond ZooKeeper, whose `multiRead` reads a list of paths and none of what they lead to.
+/// Beyond ZooKeeper, whose `multiRead` reads a fixed list of paths.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -43,7 +42,7 @@ use crate::types::{acl, path};
 pub struct Snapshot {
     tree: Arc<Tree>,
     root: Root,
-    /// As whom it is read.
+    /// The ids with which it is read.
     ids: Arc<Vec<Id>>,
 }
 
@@ -52,7 +51,7 @@ impl Snapshot {
         Snapshot { tree, root, ids }
     }
 
-    /// The last write that it shows: a znode's stat has no greater zxid.
+    /// The last write that it shows: no znode's stat has a greater zxid.
     pub fn zxid(&self) -> Zxid {
         self.tree.zxid()
     }
@@ -80,7 +79,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; [`Error::NoAuth`], by the ACL in the snapshot and
-    /// whom the session was known as when it was taken. So for all reads of a snapshot.
+    /// the ids that the session had when it was taken. This holds for all reads of a snapshot.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         let znode = self.znode(path)?;
         Ok((Arc::clone(znode.data()), znode.stat()))
@@ -102,9 +101,9 @@ impl Snapshot {
         Ok((znode.children().map(str::to_owned).collect(), znode.stat()))
     }
 
-    /// So many of the names of a znode's children, sorted by their bytes: the first ones, or those
-    /// that come after a name, which need not be there any more. What comes back is shorter than
-    /// `limit` only at the end. A page costs no more than its own length, however many there are.
+    /// Up to `limit` names of a znode's children, sorted by their bytes: the first ones, or those
+    /// after a given name, which need not exist any more. The result is shorter than `limit` only
+    /// at the end. A page costs only its own length, however many children there are.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -130,17 +129,17 @@ impl Snapshot {
         Ok(names.skip(skipped).take(limit).map(str::to_owned).collect())
     }
 
-    /// How many znodes are below a path, the znode itself not counted. They are counted one by one.
+    /// The number of znodes below a path, without the znode itself. They are counted one by one.
     ///
-    /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` are the system's own three too.
+    /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` this includes the system's own three.
     pub fn all_children_number(&self, path: &str) -> Result<usize> {
         self.znode(path)?;
         Ok(self.tree.below(&self.root.full(path)).count() - 1)
     }
 
     /// A znode and everything below it, with data and stat: each before its children, and siblings
-    /// sorted by the bytes of their names. Lazy, so that as much is read as is asked for. What the
-    /// session may not read is passed over, with all that is below it.
+    /// sorted by the bytes of their names. Lazy: only what is consumed is read. Znodes that the
+    /// session may not read are skipped, with everything below them.
     pub fn walk<'a>(
         &'a self,
         path: &str,
@@ -158,7 +157,7 @@ impl Snapshot {
             readable
         });
         Ok(below.map(|(at, znode)| {
-            // Nothing below the root is outside of it.
+            // All paths below the root start with it.
             (self.root.strip(at).unwrap_or(at), &znode.data()[..], znode.stat())
         }))
     }

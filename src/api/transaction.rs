@@ -1,4 +1,4 @@
-//! Reads and writes that are done as if nobody else did anything meanwhile.
+//! Transactions: reads and writes that take effect atomically.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::types::quota;
 use crate::types::quota::Usage;
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat};
 
-/// How often a transaction is tried before it fails with [`Error::Conflict`].
+/// How many times a transaction is tried before it fails with [`Error::Conflict`].
 pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
 
 /// The reads and writes of one attempt of [`Session::transact`].
 ///
-/// Reads show the tree as it was when the attempt began, without the transaction's own writes.
-/// Writes are collected, and done together if nothing that was read has changed: all that a [`Multi`]
-/// can do, in the order of the calls.
+/// Reads show the tree as of the attempt's start, without the transaction's own writes. Writes are
+/// collected, and done together if nothing that was read has changed. Any operation of a [`Multi`]
+/// is possible, in the order of the calls.
 ///
 /// ```
 /// use quorate::{CreateMode, Error};
@@ -59,7 +59,7 @@ impl<'a> Transaction<'a> {
         Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() }
     }
 
-    /// The tree as it was when this attempt began. What is read from it is not checked.
+    /// The tree as of this attempt's start. Reads from it are not checked for changes.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -71,23 +71,22 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The data and the stat of a znode. The attempt counts only if the data is still the same, or
-    /// the znode still missing, when it is committed.
+    /// The data and the stat of a znode. The attempt succeeds only if the data is still the same,
+    /// or the znode still missing, when it is committed.
     ///
     /// # Errors
-    /// [`Error::NoNode`]; [`Error::InvalidPath`]. So for all reads of a transaction.
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]. This holds for all reads of a transaction.
     pub fn get(&mut self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         self.exists(path)?;
         self.snapshot.get(path)
     }
 
-    /// The stat of a znode, if there is one. The attempt counts only if the znode, its data
-    /// included, is still the same or still missing when it is committed; its children may come and
-    /// go.
+    /// The stat of a znode, if it exists. The attempt succeeds only if the znode, including its
+    /// data, is still the same or still missing when it is committed; its children may change.
     pub fn exists(&mut self, path: &str) -> Result<Option<Stat>> {
         let stat = self.snapshot.exists(path)?;
         self.note(path, stat.map_or(Condition::Absent, |stat| Condition::Mzxid(stat.mzxid)));
-        // This data changes with each write below the quota's path, and the mzxid does not tell.
+        // This data changes with each write below the quota's path, without a change of the mzxid.
         let is_usage = stat.is_some() && quota::of_stats(&self.session.root.full(path)).is_some();
         if is_usage
             && !planted(Bug::UsageUnchecked)
@@ -99,15 +98,15 @@ impl<'a> Transaction<'a> {
         Ok(stat)
     }
 
-    /// Whether there is a znode. The attempt counts only if that is still so.
+    /// Whether the znode exists. The attempt succeeds only if that is still so.
     pub(crate) fn is_there(&mut self, path: &str) -> Result<bool> {
         let is_there = self.snapshot.exists(path)?.is_some();
         self.note(path, if is_there { Condition::Exists } else { Condition::Absent });
         Ok(is_there)
     }
 
-    /// The names of a znode's children. The attempt counts only if none has come or gone when it is
-    /// committed; their data may change.
+    /// The names of a znode's children. The attempt succeeds only if none was created or deleted
+    /// when it is committed; their data may change.
     pub fn children(&mut self, path: &str) -> Result<Vec<String>> {
         match self.snapshot.exists(path)? {
             Some(stat) => self.note(path, Condition::Pzxid(stat.pzxid)),
@@ -126,9 +125,9 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.check(path, version));
     }
 
-    /// Requires the znode to be so when the writes before this one are done. If it is not, the
-    /// transaction fails as [`Multi::require`] does, and does not run again: what must be as it was
-    /// read need not be required.
+    /// Requires a condition of the znode after the writes before this one. If it does not hold, the
+    /// transaction fails as [`Multi::require`] does, and does not run again. What was read need not
+    /// be required.
     pub fn require(&mut self, path: &str, condition: Condition) {
         self.write(|writes| writes.require(path, condition));
     }
@@ -139,7 +138,7 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.fence(fence));
     }
 
-    /// Creates a znode, if all goes well: see [`Session::create`].
+    /// Creates a znode on commit: see [`Session::create`].
     pub fn create(&mut self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) {
         self.write(|writes| writes.create(path, data, mode));
     }
@@ -165,7 +164,7 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.take_over(path, data, from));
     }
 
-    /// Replaces the data of a znode, if all goes well: see [`Session::set`].
+    /// Replaces the data of a znode on commit: see [`Session::set`].
     pub fn set(&mut self, path: &str, data: impl AsRef<[u8]>) {
         self.write(|writes| writes.set(path, data));
     }
@@ -185,7 +184,7 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.set_acl_if(path, acl, aversion));
     }
 
-    /// Deletes a znode, if all goes well: see [`Session::delete`].
+    /// Deletes a znode on commit: see [`Session::delete`].
     pub fn delete(&mut self, path: &str) {
         self.write(|writes| writes.delete(path));
     }
@@ -200,14 +199,14 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.delete_recursive(path));
     }
 
-    /// What is to be committed, and how many checks it begins with; nothing if nothing is written.
+    /// The multi to commit, and the number of its leading checks; `None` if nothing is written.
     pub(crate) fn commit(self) -> Option<(Multi<'a>, usize)> {
         let reads = self.reads.len();
         (!self.writes.is_empty()).then(|| (self.writes.after(self.reads), reads))
     }
 }
 
-/// What [`Session::transact`] has done.
+/// The result of [`Session::transact`].
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -222,9 +221,9 @@ impl<'a> Transaction<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Committed<T> {
-    /// What the closure returned, when it ran for the last time.
+    /// The result of the closure's last run.
     pub value: T,
-    /// The results of its writes and requirements, in their order. Empty if it had none.
+    /// The results of its writes and requirements, in order. Empty if it had none.
     pub results: Vec<OpResult>,
 }
 
@@ -237,13 +236,13 @@ impl<T> Committed<T> {
         })
     }
 
-    /// Of a transaction that had nothing to write.
+    /// The result of a transaction that had nothing to write.
     pub(crate) fn unwritten(value: T) -> Committed<T> {
         Committed { value, results: Vec::new() }
     }
 }
 
-/// What came of an attempt: `None` if it was overtaken, and is to be made again.
+/// The result of an attempt: `None` if another write came first, and it has to be tried again.
 pub(crate) fn outcome<T>(
     committed: Result<Vec<OpResult>>,
     value: T,
@@ -251,7 +250,7 @@ pub(crate) fn outcome<T>(
     attempt: u32,
 ) -> Option<Result<Committed<T>>> {
     match committed {
-        // The checks of what was read are none of the caller's operations.
+        // The checks of reads are not operations of the caller.
         Ok(mut results) => {
             results.drain(..reads.min(results.len()));
             Some(Ok(Committed { value, results }))
@@ -286,7 +285,7 @@ mod tests {
         type Change = fn(&Session) -> Result<()>;
         let cases: [(Read, Change); 5] = [
             (|txn| txn.get("/dir").map(drop), |other| other.set("/dir", b"1").map(drop)),
-            // The same version again, and another znode.
+            // The same version, of another znode.
             (
                 |txn| txn.exists("/dir").map(drop),
                 |other| {
@@ -411,7 +410,7 @@ mod tests {
         });
         let attempts = TRANSACTION_ATTEMPTS_MAX;
         assert_eq!(overtaken, Err(Error::Conflict { path: "/a".to_owned(), attempts }));
-        // The operations are counted without the checks.
+        // Indexes do not count the checks.
         let failed = one.transact(|txn| {
             txn.get("/a")?;
             txn.set("/a", b"mine");
@@ -421,7 +420,7 @@ mod tests {
         let error = Box::new(Error::NoNode { path: "/missing".to_owned() });
         assert_eq!(failed, Err(Error::Multi { index: 1, error }));
         assert!(one.get("/a").unwrap().0.is_empty());
-        // Nothing written, nothing sent; an error of its own ends it.
+        // Without writes, nothing is sent; an error of its own ends it.
         let zxid = one.snapshot().unwrap().zxid();
         let read = one.transact(|txn| Ok(txn.children("/")?.len()));
         assert_eq!(read, Ok(Committed { value: 2, results: Vec::new() }));

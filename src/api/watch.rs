@@ -1,4 +1,4 @@
-//! Watches as their users hold them, and how events reach them.
+//! Watches as users hold them, and how events reach them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,20 +16,21 @@ use crate::types::error::Result;
 use crate::types::watch::{WatchEvent, WatchMode, WatcherType};
 use crate::types::znode::Zxid;
 
-/// A watch that has been set. Dropping it ends it.
+/// A watch. Dropping it removes it.
 ///
-/// It belongs to its session and does not keep it alive: when the last handle of the session is
-/// dropped, the session is closed, and the watch is over. So keep a [`Session`](crate::Session) for
-/// as long as you watch; a [`Coordinator`](crate::Coordinator) keeps the one that it gives out by
+/// It belongs to its session and does not keep the session alive: when the session's last handle is
+/// dropped, the session is closed, and the watch is over. So hold a [`Session`](crate::Session) for
+/// as long as you watch; a [`Coordinator`](crate::Coordinator) holds the one returned by its
 /// `session()`.
 ///
-/// Its events are in its channel before the change can be read from this instance, in the order
-/// of the writes, whether or not the channel is full. The channel closes when the watch is over: when one that fires once has fired,
-/// when it was removed by [`Session::remove_watches`](crate::Session::remove_watches), or
-/// when its session or its node has ended. At most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait in it; a reader
-/// that falls further behind gets an [`EventKind::Gap`](crate::EventKind::Gap), and no node ever waits for a reader.
+/// Its events are in its channel before the change can be read from this instance, in the order of
+/// the writes, whether or not the channel is full. The channel closes when the watch is over: when
+/// a one-shot watch has fired, when [`Session::remove_watches`](crate::Session::remove_watches) has
+/// removed it, or when its session or its node has ended. At most
+/// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait in it; a reader that falls further behind
+/// gets an [`EventKind::Gap`](crate::EventKind::Gap). No node ever waits for a reader.
 ///
-/// What becomes of the session itself (ZooKeeper's default watcher) is told by
+/// Changes of the session itself (ZooKeeper's default watcher) are reported by
 /// [`Session::states`](crate::Session::states), and by no watch.
 ///
 /// ```
@@ -47,26 +48,26 @@ use crate::types::znode::Zxid;
 pub struct Watch {
     id: WatchId,
     events: EventReceiver<WatchEvent>,
-    /// On a client: see [`Watch::deletion`].
+    /// Set on a client: see [`Watch::deletion`].
     deletion: Option<Arc<AtomicBool>>,
     shared: Arc<Shared>,
 }
 
 impl Watch {
-    /// The channel, for `select!`, iteration and the like. It may be cloned, but each event goes to
-    /// one receiver only, and only this watch ends with its drop.
+    /// The channel, for `select!`, iteration and so on. It may be cloned, but each event goes to
+    /// one receiver only, and dropping a clone does not end the watch.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         self.events.events()
     }
 
-    /// Whether it has told of the deletion of its znode, which can have no children: for a client, who
-    /// has no tree to look at.
+    /// Whether it has reported the deletion of its znode, which must have no children. For clients,
+    /// which have no tree to check.
     pub(crate) fn deletion(&self) -> Option<Arc<AtomicBool>> {
         self.deletion.clone()
     }
 
-    /// Blocks until the next event; `None` when the watch is over. In a waker, where nobody may
-    /// wait, also when there is none yet.
+    /// Blocks until the next event; `None` when the watch is over. In a waker, where nothing may
+    /// block, also `None` when there is no event yet.
     pub fn recv(&self) -> Option<WatchEvent> {
         if own_thread::is_this() {
             return self.events().try_recv().ok();
@@ -75,39 +76,39 @@ impl Watch {
     }
 
     /// Waits for the next event without blocking the thread; `None` when the watch is over. Several
-    /// tasks may wait: one of them gets the event, and all learn of the end.
+    /// tasks may wait: one of them gets the event, and all see the end.
     pub async fn next(&self) -> Option<WatchEvent> {
         self.events.next().await
     }
 
-    /// Waits until `done` gives something, and leaves the events to others: see
+    /// Waits until `done` returns a value, and leaves the events to others: see
     /// [`EventReceiver::until`].
     pub(crate) async fn until<T>(&self, done: impl FnMut(bool) -> Option<T>) -> T {
         self.events.until(done).await
     }
 }
 
-/// What a session's watches have beyond those that begin now.
+/// Calls about watches that begin in the past, and removal.
 impl Session {
-    /// As [`Session::watch`], beginning in the past: its first events are of every change after the
-    /// write `zxid`, in order, and those behind them of what comes next; none is missing and none
-    /// comes twice. What has been told up to a zxid, on whichever instance, can so be gone on with.
+    /// As [`Session::watch`], starting in the past: its first events report every change after the
+    /// write `zxid`, in order, and later events report what comes next; none is missing and none
+    /// comes twice. So a reader that has processed everything up to a zxid, on any instance, can
+    /// continue there.
     ///
-    /// The events of the past are in the channel when this returns. If there are more than
-    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) of them, the others are left out, and behind those
-    /// that are there comes an [`EventKind::Gap`](crate::EventKind::Gap).
+    /// The past events are in the channel when this returns. If there are more than
+    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), the rest is dropped, and an
+    /// [`EventKind::Gap`](crate::EventKind::Gap) follows those that are there.
     ///
-    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the leader:
-    /// this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
+    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the
+    /// leader: this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
     ///
-    /// A replica remembers the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, in
-    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES) at most, and those only that it has applied one by one:
-    /// since it was started, from its last checkpoint on, or since it was brought up to date by a
-    /// snapshot.
+    /// A replica stores the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, up to
+    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES), and only changes that it has applied one by one:
+    /// since its last checkpoint before its start, or since a snapshot has brought it up to date.
     ///
     /// # Errors
-    /// [`Error::TooOld`] if it does not remember all changes since `zxid`: then watch from now, and
-    /// read again what is watched. [`Error::FutureZxid`] if there is no such write.
+    /// [`Error::TooOld`] if it no longer has all changes since `zxid`: then watch from now, and
+    /// read again what you watch. [`Error::FutureZxid`] if there is no such write.
     /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
     /// [`Error::Busy`]; [`Error::Stopped`].
     ///
@@ -136,20 +137,20 @@ impl Session {
         self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
     }
 
-    /// Removes the watches of a type that this session has at a path, through whichever handle they
-    /// were set. Each is told so by a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved) and its like),
-    /// behind those that wait for its reader, and is over. None of them fires for what happens
-    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it without
-    /// an event.
+    /// Removes the session's watches of a type at a path, set through any of its handles. Each gets
+    /// a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved) or the
+    /// like) after those that wait for its reader, and is over. None of them fires for changes
+    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it
+    /// without an event.
     ///
     /// It needs no quorum, but blocks until the session's earlier calls have their answers.
     ///
     /// # Errors
-    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a
-    /// session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors
+    /// of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
     ///
-    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`, of which the former leaves the watch
-    /// on its server.
+    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`; the former leaves the watch on
+    /// its server.
     ///
     /// [`Error::InvalidPath`]: crate::Error::InvalidPath
     /// [`Error::Timeout`]: crate::Error::Timeout
@@ -164,14 +165,14 @@ impl Session {
 impl Drop for Watch {
     fn drop(&mut self) {
         if self.shared.clock.is_forked() {
-            // Its channel stays as it is, since the thread that fills it does not run here.
+            // Its channel stays as it is, since the thread that fills it does not run in a fork.
             return self.events.leak();
         }
         self.shared.tell(None, ClientRequest::Unwatch { watch: self.id });
     }
 }
 
-/// The two ends of a new watch of a path, as it is in the whole tree.
+/// The two ends of a new watch of a path, which is in the whole tree.
 pub(crate) fn watch(
     id: WatchId,
     path: Arc<str>,

@@ -171,7 +171,7 @@ fn take_payload(payload: &[u8]) {
 /// What comes in on a connection with keys, in pieces of any size, from one that has none or has the
 /// same: the listening and the connecting end take it in turns.
 pub fn secure(bytes: &[u8]) {
-    use crate::transport::secure::{Session, Side};
+    use crate::transport::secure::{SecureChannel, Side};
     #[cfg(feature = "tls")]
     let _ = crate::security::x509::subject(bytes);
     let secret = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
@@ -179,7 +179,8 @@ pub fn secure(bytes: &[u8]) {
     for introduced in [false, true] {
         for side in [Side::Listens, Side::Connects] {
             let (mut plain, mut out) = (Vec::new(), Vec::new());
-            let session = Session::start(&security, side, &mut out).expect("the system's entropy");
+            let session =
+                SecureChannel::start(&security, side, &mut out).expect("the system's entropy");
             let mut session = session.expect("a secret asks for keys");
             if introduced && !introduce(&mut session, side, &security, &mut plain, &mut out) {
                 continue;
@@ -197,25 +198,25 @@ pub fn secure(bytes: &[u8]) {
 
 /// Brings a session to where both ends have keys.
 fn introduce(
-    session: &mut crate::transport::secure::Session,
+    session: &mut crate::transport::secure::SecureChannel,
     side: crate::transport::secure::Side,
     security: &crate::security::Security,
     plain: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> bool {
-    use crate::transport::secure::{Session, Side};
+    use crate::transport::secure::{SecureChannel, Side};
     let (other_side, mut answer) = match side {
         Side::Listens => (Side::Connects, Vec::new()),
         Side::Connects => (Side::Listens, Vec::new()),
     };
-    let Ok(Some(mut other)) = Session::start(security, other_side, &mut answer) else {
+    let Ok(Some(mut other)) = SecureChannel::start(security, other_side, &mut answer) else {
         return false;
     };
     for _ in 0..2 {
         let said = std::mem::take(out);
-        let told = other.receive(&said, plain, &mut answer);
+        let result = other.receive(&said, plain, &mut answer);
         let heard = session.receive(&std::mem::take(&mut answer), plain, out);
-        if told.is_err() || heard.is_err() {
+        if result.is_err() || heard.is_err() {
             return false;
         }
     }

@@ -1,4 +1,4 @@
-//! ZooKeeper's barrier recipe: a znode that all wait for to be gone.
+//! ZooKeeper's barrier recipe: everybody waits until a znode is deleted.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Barriers; Curator, `DistributedBarrier`.
 
@@ -12,11 +12,11 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
 
-/// A barrier that holds up all who wait at it, in the whole cluster, for as long as it is set.
+/// A barrier for the whole cluster: while it is set, all who wait at it are blocked.
 ///
-/// It belongs to nobody: it stays when the process that has set it dies, until somebody removes it.
+/// It belongs to nobody: if the process that set it dies, it stays until somebody removes it.
 ///
-/// Setting and removing cost a write each, waiting none. Removing wakes all who wait.
+/// Setting and removing it cost a write each, and waiting none. Removing it wakes all waiters.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// The barrier at this path, which is set if there is a znode.
+    /// The barrier at this path. It is set if the znode exists.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -52,8 +52,8 @@ impl Barrier {
         &self.path
     }
 
-    /// Whether it is set, as this replica has it. Does not block on a member; a client waits for the
-    /// answer of its member.
+    /// Whether it is set, as this replica has it. Does not block on a member; a client waits for
+    /// its member's answer.
     ///
     /// # Errors
     /// Those of a session that is over.
@@ -66,8 +66,8 @@ impl Barrier {
         Ok(self.session.nonblocking().exists(&self.path).await?.is_some())
     }
 
-    /// Sets it: whoever waits after this has returned, waits. That it is set already is no error.
-    /// Blocks for the request timeout at most.
+    /// Sets it. Every wait that starts after this has returned blocks. Not an error if it is
+    /// already set. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// Those of [`Session::create`].
@@ -92,8 +92,8 @@ impl Barrier {
         }
     }
 
-    /// Removes it, and lets all go on who wait. That it is not set is no error. Blocks for the
-    /// request timeout at most.
+    /// Removes it, and wakes all waiters. Not an error if it is not set. Blocks for the request
+    /// timeout at most.
     ///
     /// # Errors
     /// Those of [`Session::delete`].
@@ -112,11 +112,11 @@ impl Barrier {
         }
     }
 
-    /// Blocks until the barrier is not set, for as long as the session lives: at some moment since
-    /// the call it was not. It may be set again by the time that this returns.
+    /// Blocks until the barrier is not set, for as long as the session lives. At some moment since
+    /// the call it was not set; it may be set again when this returns.
     ///
-    /// A barrier that was set, by anybody, before this is called is seen: this replica is brought up
-    /// to date first, for which it needs a quorum.
+    /// This notices a barrier that was set, by anybody, before the call: it brings this replica up
+    /// to date first, which needs a quorum.
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::Busy`].
@@ -124,7 +124,7 @@ impl Barrier {
         blocking::forever(&self.session, self.wait_async())
     }
 
-    /// As [`Barrier::wait`], at most for `timeout`: `false` if it is set by then.
+    /// As [`Barrier::wait`], at most for `timeout`: `false` if it is still set then.
     ///
     /// # Errors
     /// As [`Barrier::wait`].
@@ -143,7 +143,7 @@ impl Barrier {
             if set.is_none() {
                 return Ok(());
             }
-            // Whatever happened to it, or to this session: look again.
+            // It was removed or changed, or this session is over: look again.
             watch.next().await;
             if planted(Bug::BarrierOpensEarly) {
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Recipes are written as futures; here a thread waits for one.
+//! Blocks a thread on a recipe's future.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::recipes::LockLost;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 
-/// However long it takes.
+/// Waits without a limit.
 pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<T>>) -> Result<T> {
     match block_on(future, &session.shared().clock, None)? {
         Some(result) => result,
@@ -17,14 +17,14 @@ pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<
     }
 }
 
-/// Until something is lost, however long it is held.
+/// Waits without a limit for a loss.
 pub(super) fn until_lost(session: &Session, lost: impl Future<Output = LockLost>) -> LockLost {
-    // Without a deadline there is always a result, but for a waker, where nobody may wait: whoever
-    // does is told to stop.
+    // Without a deadline there is always a result, except inside a waker, where nothing may block:
+    // there the caller is told to stop.
     block_on(lost, &session.shared().clock, None).ok().flatten().unwrap_or(LockLost::SessionOver)
 }
 
-/// At most for `timeout`; `None` if there is no result by then. The future is dropped.
+/// Waits at most for `timeout`; `None` if there is no result by then. The future is dropped.
 pub(super) fn within<T>(
     session: &Session,
     timeout: Duration,
@@ -35,7 +35,7 @@ pub(super) fn within<T>(
     block_on(future, clock, Some(deadline))?.transpose()
 }
 
-/// At most for the request timeout, as for a call that does not wait for others.
+/// Waits at most for the request timeout, for calls that do not wait for other participants.
 pub(super) fn request<T>(
     session: &Session,
     operation: &str,

@@ -1,23 +1,23 @@
-//! What changes in a part of the tree, with what was there before and after.
+//! The changes below a path, each with the znode before and after it.
 //!
-//! Every instance has all of the tree, so that a snapshot of it is what other systems have to build
-//! a cache for. What is left is to say what has changed from one snapshot to the next. That is found
-//! by comparing the two, and never guessed from events: these say where to look and when. After a
-//! gap, or when this replica has jumped ahead, everything is looked at.
+//! Every instance has the whole tree, so a snapshot is what other systems have to build a cache
+//! for. What remains is to report what has changed from one snapshot to the next. This compares the
+//! two, and never guesses from events: events only say where to look and when. After a gap, or when
+//! this replica has jumped ahead, it compares everything.
 //!
 //! Two snapshots are compared at the paths of all events up to the later one's zxid, which are in
-//! the channel once that can be read. One that comes early, of a write that the snapshot does not
-//! show yet, is kept for the next.
+//! the channel once that snapshot can be read. An early event, of a write that the snapshot does
+//! not show yet, is held for the next.
 //!
-//! Events may also have been left out though their gap is not in the channel yet: it comes behind
-//! the tree that shows them. Then the channel was full, and nothing but the gap can follow. So
-//! whoever has taken as many events as it holds, since it was last seen empty, looks at everything
-//! too. From then on until the next event, it does so at every look: who looks for another reason
-//! than this channel may come between the tree and the gap. Otherwise, where there is no event,
-//! nothing is compared, and the view stays.
+//! Events may also have been dropped before their gap is in the channel: it follows the tree that
+//! shows them. In that case the channel was full, and only the gap can follow. So after taking as
+//! many events as the channel holds, since it was last seen empty, everything is compared too. From
+//! then on until the next event, every look compares everything: a look for another reason than
+//! this channel may come between the tree and the gap. Otherwise, without an event, nothing is
+//! compared, and the view stays.
 //!
-//! Source: Curator, `CuratorCache`, which reads everything again at every reconnect, and does not see
-//! that a znode was deleted and made again meanwhile.
+//! Source: Curator, `CuratorCache`, which reads everything again at every reconnect, and does not
+//! notice that a znode was deleted and created again meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ use crate::types::error::{Error, Result};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::{Stat, Zxid};
 
-/// A znode as a [`Change`] found or left it.
+/// A znode before or after a [`Change`].
 ///
 /// ```
 /// use quorate::{CreateMode, recipes::{Cache, Change}, testing::Cluster};
@@ -54,7 +54,7 @@ pub struct Entry {
     pub stat: Stat,
 }
 
-/// One change below the path of a [`Cache`].
+/// A change below the path of a [`Cache`].
 ///
 /// ```
 /// use quorate::{CreateMode, recipes::{Cache, Change}, testing::Cluster};
@@ -73,40 +73,40 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A znode is there that was not.
+    /// A znode was created.
     Added {
-        /// The write that set its data as it is.
+        /// The last write that set its data.
         zxid: Zxid,
         /// Its path.
         path: String,
-        /// What it is.
+        /// The new znode.
         new: Entry,
     },
-    /// A znode's data was set, perhaps to the same.
+    /// A znode's data was set, possibly to the same value.
     Changed {
         /// The last write that set it.
         zxid: Zxid,
         /// Its path.
         path: String,
-        /// What it was.
+        /// The znode before.
         old: Entry,
-        /// What it is.
+        /// The znode after.
         new: Entry,
     },
-    /// A znode is gone. If another one is there by now, an [`Change::Added`] follows.
+    /// A znode was deleted. If another one exists there by now, a [`Change::Added`] follows.
     Removed {
-        /// The write that deleted it; where that is not known, after a gap, one of which is known
-        /// that it was deleted by then.
+        /// The write that deleted it. If that is not known, after a gap, a write by which it had
+        /// certainly been deleted.
         zxid: Zxid,
         /// Its path.
         path: String,
-        /// What it was.
+        /// The znode before.
         old: Entry,
     },
 }
 
 impl Change {
-    /// The write that made it: see the variants.
+    /// The write that made the change: see the variants.
     pub fn zxid(&self) -> Zxid {
         match self {
             Change::Added { zxid, .. }
@@ -124,8 +124,8 @@ impl Change {
         }
     }
 
-    /// By zxid; of one write, removals first, children before their parents, and then the others,
-    /// parents first.
+    /// By zxid. Within one write, removals first, children before parents; then the others, parents
+    /// first.
     fn order(&self) -> impl Ord + use<> {
         let path = self.path().to_owned();
         let (removed, added) = match self {
@@ -136,19 +136,19 @@ impl Change {
     }
 }
 
-/// A znode and everything below it, and what changes there.
+/// A znode and everything below it, and its changes.
 ///
-/// [`Cache::view`] is all of it at one zxid. Each [`Cache::recv`] moves the view on and gives the
-/// changes that lead from the one before exactly to it, in the order of their writes. A reader that
-/// keeps up sees every write; for one that does not, what happened to a znode in between becomes one
-/// change, and a deletion and a creation stay two. No removal is ever missed, whatever events were
-/// left out and however far this replica jumped ahead.
+/// [`Cache::view`] shows all of it at one zxid. Each [`Cache::recv`] advances the view and returns
+/// the changes that lead exactly from the former view to it, in the order of their writes. A reader
+/// that keeps up sees every write. For a slower one, the changes of a znode in between become one,
+/// and a deletion and a creation stay two. No removal is ever missed, whatever events were dropped
+/// and however far this replica jumped ahead.
 ///
-/// It costs the cluster nothing. In memory it keeps what has changed since its view, as a
+/// It costs the cluster nothing. In memory it holds what has changed since its view, as a
 /// [`Snapshot`] does; at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for a reader.
 ///
-/// What the session may not read is not there. That an ACL was changed is no change of data, and
-/// shows with the next.
+/// Znodes that the session may not read are not shown. A change of an ACL is not a change of data,
+/// and shows with the next change.
 ///
 /// ```
 /// use quorate::{CreateMode, recipes::{Cache, Change}, testing::Cluster};
@@ -183,13 +183,13 @@ pub struct Cache {
 struct Touched {
     everywhere: bool,
     paths: BTreeSet<String>,
-    /// When what was there was last deleted.
+    /// When the znode there was last deleted.
     deleted: BTreeMap<String, Zxid>,
 }
 
 impl Cache {
-    /// The znode at this path and all below it, whether or not there are any yet. Blocks until the
-    /// session's earlier calls have their answers.
+    /// Caches the znode at this path and everything below it, whether or not it exists yet. Blocks
+    /// until the session's earlier calls have their answers.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -211,15 +211,15 @@ impl Cache {
         &self.path
     }
 
-    /// The tree as of the changes that were given last; at first, as it was when the cache was made.
-    /// It is all of the tree, and changes are told of what is at and below the path.
+    /// The tree as of the last changes returned; at first, as of the cache's creation. It is the
+    /// whole tree, while changes are reported at and below the path.
     pub fn view(&self) -> &Snapshot {
         &self.view
     }
 
-    /// Takes the events of what this snapshot shows: all of them are in the channel by now. False
-    /// if it is too old, since there is a gap: only what is read from now on shows all that was left
-    /// out. What was taken is kept, should that fail or not be waited for.
+    /// Takes the events of what this snapshot shows, all of which are in the channel by now.
+    /// `false` if there is a gap and the snapshot is too old: only a later one shows all that was
+    /// dropped. The events taken are stored even if reading that snapshot fails or is cancelled.
     fn sift(&mut self, fresh: &Snapshot) -> bool {
         while let Some(event) = self.early.take().or_else(|| self.take()) {
             let touched = &mut self.touched;
@@ -243,7 +243,7 @@ impl Cache {
         true
     }
 
-    /// Moves the view on to a snapshot whose events were taken, and tells how they differ.
+    /// Advances the view to a snapshot whose events were taken, and returns the changes.
     fn advance(&mut self, fresh: Snapshot) -> Vec<Change> {
         let mut touched = std::mem::take(&mut self.touched);
         if !touched.everywhere && touched.paths.is_empty() {
@@ -268,12 +268,12 @@ impl Cache {
         self.watch.events().try_recv().ok()
     }
 
-    /// What has changed since the changes that were given last, and moves the view on; nothing if
-    /// nothing has. Does not block on a member; a client waits for the answer of its member.
+    /// Returns the changes since the last call, and advances the view; empty if there are none.
+    /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] on a client, which is sent what is below the path, 8 MiB at most; those of
-    /// a session that is over.
+    /// [`Error::TooLarge`] on a client, which receives everything below the path, at most 8 MiB;
+    /// those of a session that is over.
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_of(&self.path)?;
@@ -283,7 +283,7 @@ impl Cache {
         }
     }
 
-    /// The same without blocking the thread. Dropping the future loses nothing.
+    /// As [`Cache::try_recv`], without blocking the thread. Dropping the future loses nothing.
     pub(crate) async fn latest(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_soon(&self.path).await?;
@@ -293,10 +293,10 @@ impl Cache {
         }
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
-    /// from it, and once at first, take what [`Cache::try_recv`] gives until that is nothing; nothing
-    /// is lost with what is taken from the channel. It closes when the session is over, which
-    /// `try_recv` then tells. Blocks as [`Session::watch`].
+    /// A watch whose channel gets a message when there may be changes, for `select!` beside other
+    /// channels. Call [`Cache::try_recv`] until it returns nothing, after each message and once at
+    /// the start; taking messages from the channel loses no changes. It closes when the session is
+    /// over, which `try_recv` then reports. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -304,11 +304,11 @@ impl Cache {
         self.session.watch(&self.path, WatchMode::PersistentRecursive)
     }
 
-    /// Waits for changes without blocking the thread: one at least. Dropping the future loses
+    /// Waits for at least one change, without blocking the thread. Dropping the future loses
     /// nothing.
     ///
     /// # Errors
-    /// Those of a session that is over, and [`Error::NoWatch`] if somebody removed its watch.
+    /// Those of a session that is over, and [`Error::NoWatch`] if somebody removed the watch.
     pub async fn next(&mut self) -> Result<Vec<Change>> {
         loop {
             let changes = self.latest().await?;
@@ -316,7 +316,7 @@ impl Cache {
                 return Ok(changes);
             }
             if self.early.is_some() {
-                // What it tells of can be read, once it was taken.
+                // Once the event was taken, what it reports can be read.
                 continue;
             }
             match self.watch.next().await {
@@ -335,19 +335,19 @@ impl Cache {
         blocking::forever(&session, self.next())
     }
 
-    /// Blocks until there are changes, at most for `timeout`: none if there are none by then. Fails
-    /// as [`Cache::next`].
+    /// Blocks until there are changes, at most for `timeout`: empty if there are none by then.
+    /// Fails as [`Cache::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Change>> {
         let session = self.session.clone();
         Ok(blocking::within(&session, timeout, self.next())?.unwrap_or_default())
     }
 }
 
-/// All that is there.
+/// All paths that exist.
 fn paths(snapshot: &Snapshot, path: &str) -> BTreeSet<String> {
     match snapshot.walk(path) {
         Ok(walk) => walk.map(|(path, _, _)| path.to_owned()).collect(),
-        // None there, or none that may be read.
+        // There is none, or none that may be read.
         Err(_) => BTreeSet::new(),
     }
 }
@@ -356,7 +356,7 @@ fn entry(snapshot: &Snapshot, path: &str) -> Option<Entry> {
     snapshot.get(path).ok().map(|(data, stat)| Entry { data, stat })
 }
 
-/// How one znode differs, which was deleted by `deleted` if it was.
+/// The changes of one znode. `deleted` is the last write that may have deleted it.
 fn compare(
     path: &str,
     old: Option<Entry>,
@@ -372,7 +372,7 @@ fn compare(
             }
         }
         (old, new) => {
-            // At the latest when there was another one.
+            // At the latest when the new one was created.
             let zxid = new.as_ref().map_or(deleted, |new| deleted.min(new.stat.czxid));
             if let Some(old) = old {
                 changes.push(Change::Removed { zxid, path: path.clone(), old });
@@ -396,7 +396,7 @@ mod tests {
         Some(Entry { data: Arc::from(&b""[..]), stat: Stat { czxid, mzxid, ..stat } })
     }
 
-    /// What comes of two states of `/a`: how each change begins, and its zxid.
+    /// The changes between two states of `/a`: the first letter of each, and its zxid.
     fn changes(old: Option<Entry>, new: Option<Entry>, deleted: Zxid) -> Vec<(char, Zxid)> {
         let mut changes = Vec::new();
         compare("/a", old, new, deleted, &mut changes);
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(changes(first.clone(), set.clone(), 7), [('C', 8)]);
         assert_eq!(changes(first.clone(), None, 7), [('R', 7)]);
         assert_eq!(changes(first.clone(), again.clone(), 7), [('R', 7), ('A', 9)]);
-        // When it was deleted is not known, but that another was made.
+        // The time of the deletion is not known, but that of the next creation is.
         assert_eq!(changes(set, again.clone(), 20), [('R', 9), ('A', 9)]);
         assert_eq!(changes(first, made(9, 12), 20), [('R', 9), ('A', 12)]);
     }

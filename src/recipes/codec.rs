@@ -1,10 +1,10 @@
-//! How values become a znode's data.
+//! Encoding values as a znode's data.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How values become a znode's data and back: for a [`Config`](crate::recipes::Config) in a format
-/// of your own, as JSON.
+/// Encodes values as a znode's data and decodes them. Implement it to use a
+/// [`Config`](crate::recipes::Config) with a format of your own, such as JSON.
 ///
 /// ```
 /// use quorate::{recipes::{Codec, Config}, testing::Cluster};
@@ -30,15 +30,16 @@ use serde::de::DeserializeOwned;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub trait Codec<T> {
-    /// The data that stands for a value, or why there is none.
+    /// Encodes a value, or says why it cannot be encoded.
     fn encode(value: &T) -> Result<Vec<u8>, String>;
 
-    /// The value that data stands for, or why it stands for none. Data may come from anybody.
+    /// Decodes a value, or says why the data is invalid. The data may come from anybody.
     fn decode(data: &[u8]) -> Result<T, String>;
 }
 
-/// Postcard, a compact format for whatever [`serde`] can write. It does not describe itself: fields
-/// are known by their order, so a type in use may get variants at the end of an enum, and no fields.
+/// Postcard, a compact format for all types that [`serde`] can serialise. It is not
+/// self-describing: fields are known by their order, so a type in use may get new variants at the
+/// end of an enum, but no new fields.
 ///
 /// ```
 /// use quorate::recipes::{Codec, Postcard};
@@ -65,7 +66,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
     }
 }
 
-/// The data as it is.
+/// Bytes, without any encoding.
 ///
 /// ```
 /// use quorate::{recipes::{Config, Raw}, testing::Cluster};
@@ -116,7 +117,7 @@ mod tests {
         for data in [&b""[..], b"\x80", b"\xff\xff\xff\xff\xff\xff"] {
             assert!(postcard::<u32>(data).is_err(), "{data:?}");
         }
-        // A length that is not there is not believed.
+        // A length beyond the end of the data is not trusted.
         assert!(postcard::<Vec<u8>>(b"\xff\xff\xff\xff\x0f1").is_err());
         assert!(postcard::<String>(b"\x01\xff").is_err(), "it is no UTF-8");
         assert!(postcard::<()>(b"\0").is_err());

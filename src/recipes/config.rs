@@ -1,4 +1,4 @@
-//! A typed value that all instances share and follow.
+//! A shared, typed value that instances can follow.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions", Configuration; Curator, `SharedValue`.
 
@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
+use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
-use crate::recipes::cell::{Cell, Content};
 use crate::recipes::codec::{Codec, Postcard};
 use crate::types::error::{Error, Result};
 use crate::types::watch::{EventKind, WatchMode};
 use crate::types::znode::Zxid;
 
-/// A value, and the write that made it.
+/// A value and its version.
 ///
 /// ```
 /// use quorate::{recipes::Config, testing::Cluster};
@@ -33,19 +33,19 @@ use crate::types::znode::Zxid;
 pub struct Versioned<T> {
     /// The value.
     pub value: T,
-    /// The zxid of the write that made it so: it grows with each, also when the znode is deleted and
-    /// created again in between.
+    /// The zxid of the write that made it. It increases with each write, also when the znode is
+    /// deleted and created again in between.
     pub version: Zxid,
 }
 
-/// A typed value that all instances share and follow: configuration.
+/// A typed value that all instances share and can follow, such as configuration.
 ///
-/// It is one znode, whose data is the value as the [`Codec`] `C` writes it: [`Postcard`] unless told
-/// otherwise, [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have 1 MiB.
+/// It is one znode, whose data is the value encoded by the [`Codec`] `C`: [`Postcard`] by default,
+/// [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have up to 1 MiB.
 ///
-/// A write is one write of the cluster, and done exactly once. Nobody holds anything while it updates
-/// the value, so nobody is held up by another that stalls. Reading is free: this instance has the
-/// value. Missing parents are made as containers.
+/// A change is one write to the cluster, done exactly once. There is no lock, so a participant that
+/// stalls during an update delays nobody. Reading is free: this instance has the value. Missing
+/// parents are created as containers.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -74,19 +74,19 @@ pub struct Versioned<T> {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Config<T, C = Postcard> {
-    cell: Cell,
+    value: AtomicValue,
     types: PhantomData<fn() -> (T, C)>,
 }
 
 impl<T, C> Clone for Config<T, C> {
     fn clone(&self) -> Config<T, C> {
-        Config { cell: self.cell.clone(), types: PhantomData }
+        Config { value: self.value.clone(), types: PhantomData }
     }
 }
 
 impl<T, C> fmt::Debug for Config<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("path", &self.cell.path()).finish_non_exhaustive()
+        f.debug_struct("Config").field("path", &self.value.path()).finish_non_exhaustive()
     }
 }
 
@@ -104,52 +104,52 @@ where
 }
 
 impl<T, C: Codec<T>> Config<T, C> {
-    /// The value at this path, in the format of a codec.
+    /// The value at this path, encoded by a codec.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
     pub fn with_codec(session: &Session, path: &str) -> Result<Config<T, C>> {
-        Ok(Config { cell: Cell::new(session, path)?, types: PhantomData })
+        Ok(Config { value: AtomicValue::new(session, path)?, types: PhantomData })
     }
 
     /// The path of the znode.
     pub fn path(&self) -> &str {
-        self.cell.path()
+        self.value.path()
     }
 
     fn decode(&self, content: &Content) -> Result<Versioned<T>> {
-        let value = C::decode(&content.data).map_err(|reason| self.cell.invalid(reason))?;
+        let value = C::decode(&content.data).map_err(|reason| self.value.invalid(reason))?;
         Ok(Versioned { value, version: content.zxid })
     }
 
     fn encode(&self, value: &T) -> Result<Vec<u8>> {
-        C::encode(value).map_err(|reason| self.cell.invalid(reason))
+        C::encode(value).map_err(|reason| self.value.invalid(reason))
     }
 
-    /// The value as this replica has it, if there is one; after [`Session::sync`], the present one.
-    /// Does not block on a member; a client waits for the answer of its member.
+    /// The value as this replica has it, if there is one; after [`Session::sync`], it is current.
+    /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the data is none of this type's; [`Error::NoAuth`]; those of a
-    /// session that is over.
+    /// [`Error::InvalidData`] if the data cannot be decoded; [`Error::NoAuth`]; those of a session
+    /// that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
-        self.cell.read_now()?.map(|content| self.decode(&content)).transpose()
+        self.value.read_now()?.map(|content| self.decode(&content)).transpose()
     }
 
     /// As [`Config::get`], without blocking the thread.
     pub async fn get_async(&self) -> Result<Option<Versioned<T>>> {
-        self.cell.read_soon().await?.map(|content| self.decode(&content)).transpose()
+        self.value.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
 
     fn wait<R>(&self, operation: &str, future: impl Future<Output = Result<R>>) -> Result<R> {
-        blocking::request(self.cell.session(), operation, self.path(), future)
+        blocking::request(self.value.session(), operation, self.path(), future)
     }
 
-    /// Sets the value, whatever it was, and gives its version. Blocks for the request timeout at
+    /// Sets the value, whatever it was, and returns its version. Blocks for the request timeout at
     /// most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the codec cannot write it; otherwise as [`Session::set`], but for
+    /// [`Error::InvalidData`] if the codec cannot encode it; otherwise as [`Session::set`], but for
     /// [`Error::NoNode`].
     pub fn set(&self, value: &T) -> Result<Zxid> {
         self.wait("set", self.set_async(value))
@@ -157,15 +157,15 @@ impl<T, C: Codec<T>> Config<T, C> {
 
     /// As [`Config::set`], without blocking the thread.
     pub async fn set_async(&self, value: &T) -> Result<Zxid> {
-        self.cell.put(&self.encode(value)?).await
+        self.value.put(&self.encode(value)?).await
     }
 
-    /// Sets the value if the present one has this version, `None` standing for none, and gives the
-    /// new version.
+    /// Sets the value if the current one has this version, where `None` means no value, and returns
+    /// the new version.
     ///
     /// # Errors
-    /// If the version is another one, [`Error::Unmet`], [`Error::NoNode`] where there is no value, or
-    /// [`Error::NodeExists`] where there is one and none was expected: nothing was changed then.
+    /// If the version differs: [`Error::Unmet`], [`Error::NoNode`] if there is no value, or
+    /// [`Error::NodeExists`] if there is one and none was expected. Nothing was changed then.
     /// Otherwise as [`Config::set`].
     pub fn compare_and_set(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
         self.wait("compare and set", self.compare_and_set_async(expected, value))
@@ -173,11 +173,11 @@ impl<T, C: Codec<T>> Config<T, C> {
 
     /// As [`Config::compare_and_set`], without blocking the thread.
     pub async fn compare_and_set_async(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
-        self.cell.replace(expected, &self.encode(value)?).await
+        self.value.replace(expected, &self.encode(value)?).await
     }
 
-    /// Sets the value to what `change` makes of the present one, as if nobody else wrote meanwhile:
-    /// it is asked again, with the value that is there by then, if somebody did.
+    /// Sets the value to the result of `change`, atomically: if somebody else writes meanwhile,
+    /// `change` is called again with the new value.
     ///
     /// # Errors
     /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`] after
@@ -192,7 +192,7 @@ impl<T, C: Codec<T>> Config<T, C> {
         &self,
         mut change: impl FnMut(Option<T>) -> T,
     ) -> Result<Versioned<T>> {
-        let updated = self.cell.update(|content| {
+        let updated = self.value.update(|content| {
             let present = content.map(|content| self.decode(content)).transpose()?;
             let value = change(present.map(|present| present.value));
             Ok((Some(self.encode(&value)?), value))
@@ -201,7 +201,7 @@ impl<T, C: Codec<T>> Config<T, C> {
         Ok(Versioned { value, version })
     }
 
-    /// Follows the value, beginning with the present one. Blocks until the session's earlier calls
+    /// Follows the value, starting with the current one. Blocks until the session's earlier calls
     /// have their answers.
     ///
     /// # Errors
@@ -212,13 +212,13 @@ impl<T, C: Codec<T>> Config<T, C> {
 
     /// As [`Config::watch`], without blocking the thread.
     pub async fn watch_async(&self) -> Result<ConfigWatch<T, C>> {
-        let session = self.cell.session();
+        let session = self.value.session();
         let watch = session.nonblocking().watch(self.path(), WatchMode::Persistent).await?;
-        Ok(ConfigWatch { config: self.clone(), watch, told: Told::Nothing })
+        Ok(ConfigWatch { config: self.clone(), watch, reported: Reported::Nothing })
     }
 }
 
-/// What a [`ConfigWatch`] tells.
+/// An update from a [`ConfigWatch`].
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -240,29 +240,29 @@ impl<T, C: Codec<T>> Config<T, C> {
 pub enum ConfigUpdate<T> {
     /// The value, with a larger version than all before.
     Value(Versioned<T>),
-    /// There is none: its znode was deleted, or is not there yet.
+    /// There is no value: its znode was deleted, or does not exist yet.
     Missing,
-    /// The data is none of this type's. What comes next is told all the same.
+    /// The data cannot be decoded. Later updates follow all the same.
     Invalid {
         /// The version of the data.
         version: Zxid,
-        /// What is wrong with it.
+        /// The codec's reason.
         reason: String,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reported {
     Nothing,
     Missing,
     Version(Zxid),
 }
 
-/// Follows a [`Config`]: each call tells of the latest value, once.
+/// Follows a [`Config`]: each call returns the latest value, once.
 ///
-/// Versions only grow. A reader that is slow, or that was cut off and comes back, is told the
-/// latest value and not those between; the last one is never missed. Nothing waits in memory for a
-/// reader. It ends with its session; dropping it ends it too.
+/// Versions only increase. A reader that is slow, or was cut off and comes back, gets the latest
+/// value and not those in between; the last one is never missed. Nothing is queued in memory for a
+/// reader. It ends with its session, or when it is dropped.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -280,48 +280,50 @@ enum Told {
 pub struct ConfigWatch<T, C = Postcard> {
     config: Config<T, C>,
     watch: Watch,
-    told: Told,
+    reported: Reported,
 }
 
 impl<T, C> fmt::Debug for ConfigWatch<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.config.cell.path();
+        let path = self.config.value.path();
         f.debug_struct("ConfigWatch").field("path", &path).finish_non_exhaustive()
     }
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    /// What is there now, if it was not told yet. Does not block on a member; a client waits for the
-    /// answer of its member.
+    /// The current value, if it was not returned yet. Does not block on a member; a client waits
+    /// for its member's answer.
     ///
     /// # Errors
-    /// As [`Config::get`], but for [`Error::InvalidData`], which is an update.
+    /// As [`Config::get`], but for [`Error::InvalidData`], which is returned as an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
-        let content = self.config.cell.read_now()?;
-        Ok(self.news(content, created))
+        let content = self.config.value.read_now()?;
+        Ok(self.report(content, created))
     }
 
-    /// The same without blocking the thread.
+    /// As [`ConfigWatch::try_recv`], without blocking the thread.
     pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         let created = self.drain();
-        let content = self.config.cell.read_soon().await?;
-        Ok(self.news(content, created))
+        let content = self.config.value.read_soon().await?;
+        Ok(self.report(content, created))
     }
 
-    /// What is read after these events is not older than they. Whether any is a creation.
+    /// Takes all events: what is read after this is not older than they. Returns whether any is a
+    /// creation.
     fn drain(&self) -> bool {
         let events = self.watch.events().try_iter();
         events.fold(false, |created, event| created | (event.kind == EventKind::Created))
     }
 
-    /// The update, if what was read is another than was told last.
-    fn news(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
-        let now = content.as_ref().map_or(Told::Missing, |content| Told::Version(content.zxid));
-        if now == self.told || (created && planted(Bug::ConfigMissed)) {
+    /// The update, if what was read differs from what was last reported.
+    fn report(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
+        let now =
+            content.as_ref().map_or(Reported::Missing, |content| Reported::Version(content.zxid));
+        if now == self.reported || (created && planted(Bug::ConfigMissed)) {
             return None;
         }
-        self.told = now;
+        self.reported = now;
         Some(match content {
             None => ConfigUpdate::Missing,
             Some(content) => match C::decode(&content.data) {
@@ -331,21 +333,21 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         })
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a
-    /// message from it, and once at first, take what [`ConfigWatch::try_recv`] gives until that is
-    /// nothing; nothing is lost with what is taken from the channel. It closes when the session is
-    /// over, which `try_recv` then tells. Blocks as [`Session::watch`].
+    /// A watch whose channel gets a message when there may be an update, for `select!` beside other
+    /// channels. Call [`ConfigWatch::try_recv`] until it returns nothing, after each message and
+    /// once at the start; taking messages from the channel loses no updates. It closes when the
+    /// session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
     pub fn signal(&self) -> Result<Watch> {
-        self.config.cell.session().watch(self.config.path(), WatchMode::Persistent)
+        self.config.value.session().watch(self.config.path(), WatchMode::Persistent)
     }
 
     /// Waits for the next update without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`ConfigWatch::try_recv`]; with the errors of a session that is over, and with
+    /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
     /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
     pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
@@ -353,7 +355,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
                 return Ok(update);
             }
             if self.watch.next().await.is_none() {
-                self.config.cell.session().check_alive()?;
+                self.config.value.session().check_alive()?;
                 return Err(Error::NoWatch { path: self.config.path().to_owned() });
             }
         }
@@ -361,14 +363,14 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
 
     /// Blocks until the next update. Fails as [`ConfigWatch::next`].
     pub fn recv(&mut self) -> Result<ConfigUpdate<T>> {
-        let session = self.config.cell.session().clone();
+        let session = self.config.value.session().clone();
         blocking::forever(&session, self.next())
     }
 
     /// Blocks until the next update, at most for `timeout`; `None` if there is none by then. Fails as
     /// [`ConfigWatch::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<ConfigUpdate<T>>> {
-        let session = self.config.cell.session().clone();
+        let session = self.config.value.session().clone();
         blocking::within(&session, timeout, self.next())
     }
 }
@@ -422,7 +424,7 @@ mod tests {
             4
         });
         assert!(matches!(updated, Err(Error::InvalidData { .. })) && !asked);
-        // Whoever knows better replaces it whole.
+        // A plain set replaces it.
         config.set(&4).unwrap();
         assert_eq!(config.get().unwrap().unwrap().value, 4);
     }
@@ -446,7 +448,7 @@ mod tests {
             last = version;
             assert_eq!(watch.try_recv(), Ok(None));
         }
-        // Gone and there again between two looks: the znode is another, and so is the version.
+        // Deleted and created again between two looks: it is another znode, with another version.
         session.delete("/even").unwrap();
         session.create("/even", b"2", CreateMode::Persistent).unwrap();
         let again = watch.try_recv().unwrap();

@@ -1,15 +1,15 @@
-//! A number that all instances share.
+//! A shared number.
 //!
 //! Source: Curator, `DistributedAtomicLong`; Kazoo, `Counter`.
 
 use std::time::Duration;
 
 use crate::api::session::Session;
+use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
-use crate::recipes::cell::{Cell, Content};
 use crate::types::error::{Error, Result};
 
-/// What a change of a [`Counter`] did.
+/// The result of a change of a [`Counter`].
 ///
 /// ```
 /// use quorate::{recipes::Counter, testing::Cluster};
@@ -22,27 +22,26 @@ use crate::types::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Counted {
-    /// The value that it found.
+    /// The value before.
     pub before: i64,
-    /// The value that it left.
+    /// The value after.
     pub after: i64,
 }
 
-/// A number that all instances share, 0 until it is first changed.
+/// A number that all instances share, 0 until its first change.
 ///
-/// Each change is done **exactly once**, whatever becomes of messages and leaders meanwhile, and the
-/// changes have one order: each finds what the one before left. Only who gives up waiting
-/// ([`Error::Timeout`]) or loses the session in between ([`Error::OutcomeUnknown`]) does not know
-/// whether its change was done; the library never repeats one then.
+/// Each change is done **exactly once**, whatever happens to messages and leaders, and all changes
+/// are in one order: each starts from the result of the one before. A caller is uncertain about its
+/// change only if it stops waiting ([`Error::Timeout`]) or loses the session meanwhile
+/// ([`Error::OutcomeUnknown`]); the library does not repeat a change then.
 ///
-/// No lock is taken, so a participant that stalls holds up nobody. A change costs one write if nobody
-/// else changes the counter at the same time; who is overtaken waits for a random while and tries
-/// again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. For numbers
-/// that need only be different from each other, [`IdGenerator`](crate::recipes::IdGenerator) is
-/// cheaper by far.
+/// There is no lock, so a participant that stalls delays nobody. A change costs one write if nobody
+/// else changes the counter at the same time. Otherwise it waits for a random time and tries again,
+/// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the numbers only
+/// have to be unique, [`IdGenerator`](crate::recipes::IdGenerator) is far cheaper.
 ///
-/// The znode's data is the number as eight bytes, the highest first. Missing parents are made as
-/// containers.
+/// The znode's data is the number as eight bytes in big-endian order. Missing parents are created
+/// as containers.
 ///
 /// ```
 /// use quorate::{recipes::Counter, testing::Cluster};
@@ -58,7 +57,7 @@ pub struct Counted {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Counter {
-    cell: Cell,
+    value: AtomicValue,
 }
 
 impl Counter {
@@ -67,44 +66,44 @@ impl Counter {
     /// # Errors
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Counter> {
-        Ok(Counter { cell: Cell::new(session, path)? })
+        Ok(Counter { value: AtomicValue::new(session, path)? })
     }
 
     /// The counter's path.
     pub fn path(&self) -> &str {
-        self.cell.path()
+        self.value.path()
     }
 
-    fn value(&self, content: Option<&Content>) -> Result<i64> {
+    fn decode(&self, content: Option<&Content>) -> Result<i64> {
         let Some(content) = content else { return Ok(0) };
         let bytes = <[u8; 8]>::try_from(&content.data[..]).map_err(|_| {
-            self.cell.invalid(format!("{} bytes, and a number has 8", content.data.len()))
+            self.value.invalid(format!("{} bytes, and a number has 8", content.data.len()))
         })?;
         Ok(i64::from_be_bytes(bytes))
     }
 
-    /// The value as this replica has it; after [`Session::sync`], the present one. Does
-    /// not block on a member; a client waits for the answer of its member.
+    /// The value as this replica has it; after [`Session::sync`], it is current. Does not block on
+    /// a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the znode holds no number; [`Error::NoAuth`]; those of a session
-    /// that is over.
+    /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; those of a
+    /// session that is over.
     pub fn get(&self) -> Result<i64> {
-        self.value(self.cell.read_now()?.as_ref())
+        self.decode(self.value.read_now()?.as_ref())
     }
 
     /// As [`Counter::get`], without blocking the thread.
     pub async fn get_async(&self) -> Result<i64> {
-        self.value(self.cell.read_soon().await?.as_ref())
+        self.decode(self.value.read_soon().await?.as_ref())
     }
 
     fn out_of_range(&self, before: i64, number: i64) -> Error {
-        self.cell.invalid(format!("{before} and {number} are more than a counter can hold"))
+        self.value.invalid(format!("{before} and {number} are more than a counter can hold"))
     }
 
     async fn change(&self, change: impl Fn(i64) -> Result<Option<i64>>) -> Result<Counted> {
-        let changed = self.cell.update(|content| {
-            let before = self.value(content)?;
+        let changed = self.value.update(|content| {
+            let before = self.decode(content)?;
             let after = change(before)?;
             let data = after.map(|after| after.to_be_bytes().to_vec());
             Ok((data, Counted { before, after: after.unwrap_or(before) }))
@@ -113,20 +112,20 @@ impl Counter {
     }
 
     fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(self.cell.session(), operation, self.path(), future)
+        blocking::request(self.value.session(), operation, self.path(), future)
     }
 
     /// Adds a number, which may be negative. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the sum is out of an `i64`'s range, or what is there is no number;
-    /// [`Error::Conflict`] after too many attempts; after both, nothing was added. Otherwise as
-    /// [`Session::set`].
+    /// [`Error::InvalidData`] if the sum does not fit an `i64`, or the znode does not hold a
+    /// number; [`Error::Conflict`] after too many attempts. Nothing was added in these cases.
+    /// Otherwise as [`Session::set`].
     pub fn add(&self, number: i64) -> Result<Counted> {
         self.wait("add", self.add_async(number))
     }
 
-    /// As [`Counter::add`], without blocking the thread. When the future is dropped, the number may
+    /// As [`Counter::add`], without blocking the thread. If the future is dropped, the number may
     /// or may not be added.
     pub async fn add_async(&self, number: i64) -> Result<Counted> {
         self.change(|before| match before.checked_add(number) {
@@ -146,7 +145,7 @@ impl Counter {
         self.change(|_| Ok(Some(value))).await
     }
 
-    /// Sets the counter if its value is `expected`, and says whether it was. Blocks and fails as
+    /// Sets the counter if its value is `expected`, and returns whether it was. Blocks and fails as
     /// [`Counter::add`].
     pub fn compare_and_set(&self, expected: i64, value: i64) -> Result<bool> {
         self.wait("compare and set", self.compare_and_set_async(expected, value))
@@ -154,20 +153,20 @@ impl Counter {
 
     /// As [`Counter::compare_and_set`], without blocking the thread.
     pub async fn compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool> {
-        // This replica may be behind: that the value is another one is to be true at some moment of
+        // This replica may be behind. If the value differs, that must be true at some moment of
         // this call.
-        self.cell.session().nonblocking().sync().await?;
+        self.value.session().nonblocking().sync().await?;
         let set = |before| Ok((before == expected).then_some(value));
         Ok(self.change(set).await?.before == expected)
     }
 
-    /// As [`Counter::add`], with a time limit of its own. `None` if it was not done by then; it may
-    /// be done yet.
+    /// As [`Counter::add`], with its own time limit. `None` if it was not done by then; it may
+    /// still be done later.
     ///
     /// # Errors
     /// As [`Counter::add`], but for [`Error::Timeout`].
     pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
-        blocking::within(self.cell.session(), timeout, self.add_async(number))
+        blocking::within(self.value.session(), timeout, self.add_async(number))
     }
 }
 
@@ -187,7 +186,7 @@ mod tests {
             session.set("/n", data).unwrap();
             let before = session.get("/n").unwrap().1;
             assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{data:?}");
-            // What is not understood is not replaced either.
+            // Data that cannot be decoded is not replaced either.
             for changed in [counter.add(1).map(drop), counter.compare_and_set(0, 1).map(drop)] {
                 assert!(matches!(changed, Err(Error::InvalidData { .. })), "{data:?}");
             }

@@ -1,15 +1,16 @@
 //! The lock-delay: after a holder was lost, nobody holds the lock for a while.
 //!
-//! A holder with a delay has a second znode beside its contender's: `held`, whose data is the delay
-//! in milliseconds. It is created in one write with a check that the contender is there, before the
-//! guard is given out, and a release deletes both in one write. A loss deletes the contender's alone,
-//! since the mark is no ephemeral. So whoever is first in line and finds a mark knows that the last
-//! holder was lost, and that a contender which only waited was none.
+//! A holder with a delay has a second znode beside its contender's, the mark: `held`, whose data is
+//! the delay in milliseconds. It is created before the guard is returned, in one write with a check
+//! that the contender exists, and a release deletes both in one write. A loss deletes only the
+//! contender's, since the mark is not ephemeral. So the first contender, if it finds a mark, knows
+//! that the last holder was lost, and that it was not a contender that only waited.
 //!
-//! The first to find it turns it into `delay`, a znode with the delay as its time to live. While that
-//! is there nobody holds, and so the cluster counts the time, whoever waits and dies meanwhile. Times
-//! to live count in the log's time, which may pass by a tenth more slowly than real time. The delay is
-//! over at the latest when whoever is first in line has seen it for so long by its own monotonic clock.
+//! It replaces the mark by `delay`, a znode with the delay as its time to live. While that exists
+//! nobody holds the lock. So the cluster measures the time, even if those who wait die meanwhile.
+//! Times to live are in the log's time, which may run up to a tenth slower than real time. The
+//! delay ends at the latest when the first contender has seen the znode for that long by its own
+//! monotonic clock.
 //!
 //! Sources: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4; Consul,
 //! sessions, `LockDelay`.
@@ -21,8 +22,8 @@ use std::time::Duration;
 
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::ephemeral::is_overtaken;
-use crate::recipes::line::{Contender, Line};
+use crate::recipes::contenders::{Contender, Contenders};
+use crate::recipes::errors::is_overtaken;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -31,30 +32,34 @@ use crate::types::znode::{Condition, CreateMode, Stat, TTL_MAX};
 const HELD: &str = "held";
 const DELAY: &str = "delay";
 
-/// Lets the contender, which is about to hold, leave a mark in case that it is lost.
-pub(super) async fn mark(line: &Line, contender: &mut Contender, delay: Duration) -> Result<()> {
-    let path = path::join(line.path(), HELD);
+/// Creates the mark of a contender that is about to hold, in case it is lost.
+pub(super) async fn mark(
+    contenders: &Contenders,
+    contender: &mut Contender,
+    delay: Duration,
+) -> Result<()> {
+    let path = path::join(contenders.path(), HELD);
     contender.mark(&path, delay.as_millis().to_string().as_bytes()).await
 }
 
-/// Whether whoever is first in line may hold. If not, the time counts from now on at the latest.
-pub(super) async fn is_over(line: &Line) -> Result<bool> {
-    look(line).await.map(|delayed| delayed.is_none())
+/// Whether the first contender may hold. If not, the delay runs from now on at the latest.
+pub(super) async fn is_over(contenders: &Contenders) -> Result<bool> {
+    look(contenders).await.map(|delayed| delayed.is_none())
 }
 
-/// Waits until whoever is first in line may hold.
-pub(super) async fn wait(line: &Line) -> Result<()> {
-    while let Some((stat, watch)) = look(line).await? {
-        let session = line.session();
+/// Waits until the first contender may hold.
+pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
+    while let Some((stat, watch)) = look(contenders).await? {
+        let session = contenders.session();
         let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
         if is_gone_before(&watch, time).await? {
             continue;
         }
-        let path = path::join(line.path(), DELAY);
+        let path = path::join(contenders.path(), DELAY);
         let multi = session.multi().require(&path, Condition::Czxid(stat.czxid)).delete(&path);
         match multi.submit().await {
             Ok(_) => {}
-            // It has gone by itself.
+            // It has expired.
             Err(Error::Multi { index: 0, .. }) => {}
             Err(error) => return Err(error),
         }
@@ -62,7 +67,7 @@ pub(super) async fn wait(line: &Line) -> Result<()> {
     Ok(())
 }
 
-/// Whether the watch tells of something before the time is over.
+/// Whether the watch reports an event before the time is over.
 async fn is_gone_before(watch: &Watch, mut time: Pending<()>) -> Result<bool> {
     let mut event = pin!(watch.next());
     poll_fn(|context| match event.as_mut().poll(context) {
@@ -72,13 +77,13 @@ async fn is_gone_before(watch: &Watch, mut time: Pending<()>) -> Result<bool> {
     .await
 }
 
-/// The delay, if there is one, and a watch of it; begins it if it is due.
-async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
-    let (held, delay) = (path::join(line.path(), HELD), path::join(line.path(), DELAY));
-    let session = line.session();
+/// The delay, if there is one, and a watch of it. Starts the delay if there is a mark.
+async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
+    let (held, delay) = (path::join(contenders.path(), HELD), path::join(contenders.path(), DELAY));
+    let session = contenders.session();
     loop {
         let calls = session.nonblocking();
-        // Asked for together: this takes the time of one. Only what is there is watched.
+        // Requested together, at the cost of one round trip. Only an existing znode is watched.
         let (mark, delayed) = (calls.get(&held), calls.get_and_watch(&delay));
         let mark = match mark.await {
             Ok((data, stat)) => Some((data, stat.czxid)),
@@ -91,13 +96,13 @@ async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
             Err(error) => return Err(error),
         };
         let Some((data, czxid)) = mark else { return Ok(delayed) };
-        // Not the mark of a later holder.
+        // The condition excludes the mark of a later holder.
         let mut multi = session.multi().require(&held, Condition::Czxid(czxid)).delete(&held);
         if delayed.is_none() && !planted(Bug::LockDelaySkipped) {
             multi = multi.create(&delay, b"", CreateMode::PersistentWithTtl(millis(&data)));
         }
         match multi.submit().await {
-            // Done, or somebody else has done it, or it has ended meanwhile: look again.
+            // Done, or another contender was faster, or the delay has ended: look again.
             Ok(_) => {}
             Err(Error::Multi { error, .. }) if is_overtaken(&error) => {}
             Err(error) => return Err(error),
@@ -105,7 +110,7 @@ async fn look(line: &Line) -> Result<Option<(Stat, Watch)>> {
     }
 }
 
-/// The delay that a mark tells of. One that cannot be read, which nobody here has written, is short.
+/// The delay in a mark. Data that cannot be read, which no version writes, counts as a short one.
 fn millis(data: &[u8]) -> Duration {
     let millis = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
     Duration::from_millis(millis.unwrap_or(1)).clamp(Duration::from_millis(1), TTL_MAX)

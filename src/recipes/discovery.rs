@@ -17,16 +17,16 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::Stat;
 
-/// How long an instance is left out after [`Chooser::noted_failure`], unless told otherwise.
+/// How long an instance is left out after [`Chooser::noted_failure`], by default.
 const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
 
-/// Finds what is registered at a [`Registry`](crate::recipes::Registry).
+/// Finds the instances registered in a [`Registry`](crate::recipes::Registry).
 ///
-/// Everything is answered by this instance's replica, at once and without a quorum: an instance that
-/// has just come or gone may not show yet; after [`Session::sync`] it does. An instance whose session
-/// is over is not shown by any replica that knows of it.
+/// All answers come from this instance's replica, at once and without a quorum: an instance that
+/// has just come or gone may not show yet; after [`Session::sync`] it does. A replica that knows
+/// that an instance's session is over does not show the instance.
 ///
-/// What cannot be read as an instance, because somebody else put it there, is passed over.
+/// Data that cannot be decoded as an instance, because somebody else put it there, is skipped.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
@@ -51,7 +51,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// What is registered at this path.
+    /// Discovery in the registry at this path.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -61,7 +61,7 @@ impl Discovery {
     }
 
     /// The names of the services that have instances, sorted. Does not block on a member; a client
-    /// waits for the answer of its member.
+    /// waits for its member's answer.
     ///
     /// # Errors
     /// [`Error::NoAuth`]; those of a session that is over.
@@ -79,7 +79,7 @@ impl Discovery {
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),
             other => other?,
         };
-        // The container of one that has gone stays for a while.
+        // The container of a service whose instances have gone stays for a while.
         names.retain(|name| {
             let stat = snapshot.exists(&path::join(&self.path, name));
             stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.num_children > 0))
@@ -87,12 +87,12 @@ impl Discovery {
         Ok(names)
     }
 
-    /// The instances of a service, sorted by their ids, as they are at one zxid. Does not block on a
-    /// member; a client waits for the answer of its member.
+    /// The instances of a service at one zxid, sorted by id. Does not block on a member; a client
+    /// waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] if the name is none of a znode; [`Error::NoAuth`]; those of a session
-    /// that is over.
+    /// [`Error::InvalidPath`] if the name is not valid for a znode; [`Error::NoAuth`]; those of a
+    /// session that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
@@ -104,7 +104,7 @@ impl Discovery {
         instances(&self.session.snapshot_soon(&path).await?, &path)
     }
 
-    /// Follows the instances of a service, beginning with the present ones. Blocks until the
+    /// Follows the instances of a service, starting with the current ones. Blocks until the
     /// session's earlier calls have their answers.
     ///
     /// # Errors
@@ -118,13 +118,13 @@ impl Discovery {
     pub async fn watch_async(&self, service: &str) -> Result<InstancesWatch> {
         let path = service_path(&self.path, service)?;
         let cache = Cache::new_async(&self.session, &path).await?;
-        Ok(InstancesWatch { session: self.session.clone(), cache, told: None })
+        Ok(InstancesWatch { session: self.session.clone(), cache, reported: None })
     }
 
     /// Chooses among the instances of a service.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] if the name is none of a znode.
+    /// [`Error::InvalidPath`] if the name is not valid for a znode.
     pub fn chooser(&self, service: &str, strategy: Strategy) -> Result<Chooser> {
         let path = service_path(&self.path, service)?;
         let session = self.session.clone();
@@ -144,10 +144,10 @@ fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
     Ok(ids.iter().filter_map(instance).collect())
 }
 
-/// Follows the instances of a service: each call gives the latest set, if it is another one.
+/// Follows the instances of a service: each call returns the latest set, if it has changed.
 ///
-/// The last set is never missed, whatever comes between. It ends with its session; dropping it ends
-/// it too.
+/// The last set is never missed, whatever happens in between. It ends with its session, or when it
+/// is dropped.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
@@ -167,40 +167,40 @@ fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
 pub struct InstancesWatch {
     session: Session,
     cache: Cache,
-    told: Option<Vec<Instance>>,
+    reported: Option<Vec<Instance>>,
 }
 
 impl InstancesWatch {
-    /// The set as it is now, if it is not the one that was given last. Does not block on a member; a
-    /// client waits for the answer of its member.
+    /// The current set, if it differs from the one returned last. Does not block on a member; a
+    /// client waits for its member's answer.
     ///
     /// # Errors
     /// As [`Discovery::instances`].
     pub fn try_recv(&mut self) -> Result<Option<Vec<Instance>>> {
         self.cache.try_recv()?;
-        self.news()
+        self.report()
     }
 
     /// As [`InstancesWatch::try_recv`], without blocking the thread.
     pub(crate) async fn latest(&mut self) -> Result<Option<Vec<Instance>>> {
         self.cache.latest().await?;
-        self.news()
+        self.report()
     }
 
-    /// The set in the view, if it is not the one that was given last.
-    fn news(&mut self) -> Result<Option<Vec<Instance>>> {
+    /// The view's set, if it differs from the one returned last.
+    fn report(&mut self) -> Result<Option<Vec<Instance>>> {
         let now = instances(self.cache.view(), self.cache.path())?;
-        if self.told.as_ref() == Some(&now) {
+        if self.reported.as_ref() == Some(&now) {
             return Ok(None);
         }
-        self.told = Some(now.clone());
+        self.reported = Some(now.clone());
         Ok(Some(now))
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a message
-    /// from it, and once at first, take what [`InstancesWatch::try_recv`] gives until that is nothing;
-    /// nothing is lost with what is taken from the channel. It closes when the session is over,
-    /// which `try_recv` then tells. Blocks as [`Session::watch`].
+    /// A watch whose channel gets a message when the set may have changed, for `select!` beside
+    /// other channels. Call [`InstancesWatch::try_recv`] until it returns nothing, after each
+    /// message and once at the start; taking messages from the channel loses no changes. It closes
+    /// when the session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -208,7 +208,7 @@ impl InstancesWatch {
         self.cache.signal()
     }
 
-    /// Waits for another set without blocking the thread. Dropping the future loses nothing.
+    /// Waits for a changed set, without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::NoWatch`] if somebody removed its watch.
@@ -218,20 +218,20 @@ impl InstancesWatch {
         }
         loop {
             self.cache.next().await?;
-            if let Some(instances) = self.news()? {
+            if let Some(instances) = self.report()? {
                 return Ok(instances);
             }
         }
     }
 
-    /// Blocks until there is another set. Fails as [`InstancesWatch::next`].
+    /// Blocks until the set has changed. Fails as [`InstancesWatch::next`].
     pub fn recv(&mut self) -> Result<Vec<Instance>> {
         let session = self.session.clone();
         blocking::forever(&session, self.next())
     }
 
-    /// Blocks until there is another set, at most for `timeout`; `None` if there is none by then.
-    /// Fails as [`InstancesWatch::next`].
+    /// Blocks until the set has changed, at most for `timeout`; `None` if it has not by then. Fails
+    /// as [`InstancesWatch::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Vec<Instance>>> {
         let session = self.session.clone();
         blocking::within(&session, timeout, self.next())
@@ -251,27 +251,27 @@ impl InstancesWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Any, each as often.
+    /// A random one, each equally often.
     Random,
-    /// One after the other, by their ids.
+    /// One after the other, by id.
     RoundRobin,
-    /// Any, and then the same for as long as it is there and has not failed.
+    /// A random one, and then the same one for as long as it exists and has not failed.
     Sticky,
-    /// The one that has not failed for the longest time; of those that never have, any.
+    /// The one whose last failure is the longest ago; among those that never failed, a random one.
     LeastRecentlyFailed,
 }
 
 #[derive(Debug, Default)]
 struct State {
     last: Option<String>,
-    /// When each last failed, by this node's clock; of present instances only.
+    /// When each last failed, by this node's clock; only instances that exist.
     failed: BTreeMap<String, Duration>,
 }
 
 /// Chooses among the instances of a service, and leaves out for a while those that have failed.
 ///
-/// What has failed for one chooser is not told to others. Handles are clones and share what they
-/// know, which is of present instances only.
+/// Choosers do not tell each other about failures. Handles are clones and share their state, which
+/// is about existing instances only.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
@@ -297,8 +297,7 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// The same, with another time for which an instance is left out after a failure: 30 seconds
-    /// unless told otherwise.
+    /// Sets how long an instance is left out after a failure: 30 seconds by default.
     #[must_use]
     pub fn time_out(mut self, time_out: Duration) -> Chooser {
         self.time_out = time_out;
@@ -309,9 +308,9 @@ impl Chooser {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the instances that this replica has now, `None` if there is none. If all have failed
-    /// lately it is the one whose failure is the longest ago: it is more likely to work than none.
-    /// Does not block on a member; a client waits for the answer of its member.
+    /// One of the instances that this replica has now; `None` if there is none. If all have failed
+    /// recently, the one whose failure is the longest ago: it is more likely to work than none.
+    /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::System`].
@@ -367,8 +366,9 @@ impl Chooser {
         Ok(Some(chosen))
     }
 
-    /// The instance of this id has failed: it is left out for a while. One that is not there is not
-    /// remembered. Does not block on a member; a client waits for the answer of its member.
+    /// Records that the instance with this id has failed: it is left out for a while. Ignored if
+    /// there is no such instance. Does not block on a member; a client waits for its member's
+    /// answer.
     pub fn noted_failure(&self, id: &str) {
         let now = self.session.shared().clock.now();
         let is_there = self.session.exists(&path::join(&self.path, id));
@@ -389,8 +389,8 @@ impl Chooser {
     }
 }
 
-/// An index below `count`, which is not 0. That some come a little more often is of no matter for so
-/// few.
+/// A random index below `count`, which is not 0. For counts this small, the modulo's bias does not
+/// matter.
 fn any(count: usize) -> Result<usize> {
     let number = entropy::number()? % (count.max(1) as u64);
     // Less than `count`.
@@ -418,7 +418,7 @@ mod tests {
         let registry = Registry::new(&session, "/services").unwrap();
         let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
         let (data, _) = session.get(one.path()).unwrap();
-        // By another name than its own; no record; a service without instances; no service at all.
+        // A wrong name, no record, a service without instances, a service that does not exist.
         session.create("/services/s/other", &data[..], CreateMode::Persistent).unwrap();
         session.create("/services/s/text", b"hello", CreateMode::Persistent).unwrap();
         session.create("/services/empty", b"", CreateMode::Persistent).unwrap();
@@ -457,7 +457,7 @@ mod tests {
         let _two = registry.register("s", &Instance::new("two", "host", 1)).unwrap();
         chooser.noted_failure("one");
         assert_eq!(chosen(&chooser), Some("two".into()));
-        // All have failed: the one that has not for the longest time.
+        // All have failed: the one whose failure is the longest ago.
         chooser.noted_failure("two");
         chooser.state().failed.insert("two".to_owned(), Duration::MAX);
         assert_eq!(chosen(&chooser), Some("one".into()));

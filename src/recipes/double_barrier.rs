@@ -1,20 +1,22 @@
-//! ZooKeeper's double barrier: so many enter together, and leave together.
+//! ZooKeeper's double barrier: a number of participants enter together, and leave together.
 //!
-//! Each participant is an ephemeral sequential znode. Its data is empty while it waits to enter. Who
-//! sees enough of them sets the data of all, in one multi that demands that each is still there and
-//! still waits: so the round begins, for them and for nobody else, and each is woken by its own
-//! znode alone. What is set is the round's name, that of whoever has begun it. Who comes while a
-//! round is on sets its own data to that, in a multi that demands that somebody is still in.
+//! Each participant is an ephemeral sequential znode. Its data is empty while it waits to enter. A
+//! participant that sees enough of them sets the data of all, in one multi that requires that each
+//! still exists and still waits. This starts the round, for exactly those participants, and wakes
+//! each by its own znode alone. The data is the round's name, taken from the participant that
+//! started it. One that arrives during a round sets its own data to that name, in a multi that
+//! requires that some participant is still inside.
 //!
-//! There is no znode that says "ready", as in ZooKeeper's recipe and Curator's: that one outlives
-//! those for whom it was made. Here a round is on exactly as long as somebody of it is there, and no
-//! other begins meanwhile: who begins one has seen nobody inside, and all whom it has seen are
-//! still there when it begins.
+//! ZooKeeper's recipe and Curator's have a "ready" znode, which outlives the participants it was
+//! made for. Here a round lasts exactly as long as one of its participants exists. No other round
+//! starts meanwhile: the participant that starts one has seen nobody inside, and all that it has
+//! seen still exist when the round starts.
 //!
-//! Leaving is ZooKeeper's: the first in the order waits for the others, from the last on, and
-//! they for the first, so that each departure wakes one, and the last all others.
+//! Leaving works as in ZooKeeper: the first participant waits for the others, from the last one on,
+//! and they wait for the first. So each departure wakes one, and the last departure all others.
 //!
-//! Sources: ZooKeeper, "Recipes and Solutions", Double Barriers; Curator, `DistributedDoubleBarrier`.
+//! Sources: ZooKeeper, "Recipes and Solutions", Double Barriers; Curator,
+//! `DistributedDoubleBarrier`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,28 +25,29 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::ephemeral::is_overtaken;
-use crate::recipes::line::{Contender, Line};
+use crate::recipes::contenders::{Contender, Contenders};
+use crate::recipes::errors::is_overtaken;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, Zxid};
 
-/// The kind of its participants.
+/// The kind of its contenders.
 const KIND: &str = "participant";
 
 /// A barrier that participants enter once there are enough of them, and leave once all are done.
 ///
-/// [`DoubleBarrier::enter`] waits until so many participants are there at one moment, and gives an
-/// [`Inside`]. [`Inside::leave`] waits until nobody of the round is inside any more. A participant
-/// whose session ends is not there any more, wherever it was: before the round it is not counted, in
-/// it nobody waits for it. If all of them die, that round is over, and the next is not open for it.
+/// [`DoubleBarrier::enter`] waits until that many participants exist at one moment, and returns an
+/// [`Inside`]. [`Inside::leave`] waits until no participant of the round is inside. A participant
+/// whose session ends is gone: before the round it does not count, and during the round nobody
+/// waits for it. If all of them die, the round is over, and the next one has to gather enough
+/// participants again.
 ///
-/// The number is a threshold, as in ZooKeeper: whoever comes while a round is on enters it at once,
-/// and is waited for. A participant may be in several times; each `enter` counts. All must say the
-/// same number.
+/// The number is a threshold, as in ZooKeeper: a participant that arrives during a round enters it
+/// at once, and the others wait for it. One session may participate several times; each `enter`
+/// counts. All must use the same number.
 ///
-/// A round costs each participant two writes (its znode created and deleted), and one for all, with a
-/// multi of as many operations as there are participants: some thousands at most. Each is woken once
-/// to enter.
+/// A round costs each participant two writes (its znode created and deleted), and one for all: a
+/// multi with as many operations as there are participants, some thousands at most. Each is woken
+/// once to enter.
 ///
 /// ```
 /// use quorate::{recipes::DoubleBarrier, testing::Cluster};
@@ -64,7 +67,7 @@ const KIND: &str = "participant";
 /// ```
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
-    line: Line,
+    contenders: Contenders,
     participants: usize,
 }
 
@@ -72,27 +75,27 @@ pub struct DoubleBarrier {
 struct Participant {
     path: String,
     czxid: Zxid,
-    /// Of the round that it is in; empty while it waits.
+    /// The name of its round; empty while it waits.
     round: Arc<[u8]>,
 }
 
 impl DoubleBarrier {
-    /// The double barrier at this path, for so many participants. It and its parents are made when
-    /// they are missing, as containers. With one participant it is always open.
+    /// The double barrier at this path, for this number of participants. It and its parents are
+    /// created as containers when they are missing. With one participant it is always open.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for no participants.
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the number is 0.
     pub fn new(session: &Session, path: &str, participants: usize) -> Result<DoubleBarrier> {
         if participants == 0 {
             let reason = "at least one is needed: nobody would open it".to_owned();
             return Err(Error::InvalidSetting { setting: "participants", reason });
         }
-        Ok(DoubleBarrier { line: Line::new(session, path, &[KIND])?, participants })
+        Ok(DoubleBarrier { contenders: Contenders::new(session, path, &[KIND])?, participants })
     }
 
     /// The double barrier's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// How many participants open it.
@@ -104,67 +107,69 @@ impl DoubleBarrier {
     ///
     /// # Errors
     /// Those of a session that is over, [`Error::NoNode`] if somebody deleted this participant's
-    /// znode, [`Error::Multi`] if there are more than one write can take, [`Error::Busy`] and
-    /// [`Error::System`].
+    /// znode, [`Error::Multi`] if there are more participants than one write can take,
+    /// [`Error::Busy`] and [`Error::System`].
     pub fn enter(&self) -> Result<Inside> {
-        blocking::forever(self.line.session(), self.enter_async())
+        blocking::forever(self.contenders.session(), self.enter_async())
     }
 
-    /// As [`DoubleBarrier::enter`], at most for `timeout`: `None` if it has not entered by then, and
-    /// it does not count any more. (If the round begins at that very moment, this participant was
-    /// in and has left.)
+    /// As [`DoubleBarrier::enter`], at most for `timeout`: `None` if it has not entered by then,
+    /// and it no longer counts. (If the round starts at that very moment, this participant has
+    /// entered and left.)
     ///
     /// # Errors
     /// As [`DoubleBarrier::enter`].
     pub fn enter_timeout(&self, timeout: Duration) -> Result<Option<Inside>> {
-        blocking::within(self.line.session(), timeout, self.enter_async())
+        blocking::within(self.contenders.session(), timeout, self.enter_async())
     }
 
-    /// As [`DoubleBarrier::enter`], without blocking the thread. Dropping the future takes the
-    /// participation back.
+    /// As [`DoubleBarrier::enter`], without blocking the thread. Dropping the future withdraws the
+    /// participant.
     ///
     /// # Errors
     /// As [`DoubleBarrier::enter`].
     pub async fn enter_async(&self) -> Result<Inside> {
-        let session = self.line.session();
-        let own = self.line.join(KIND, b"").await?;
+        let session = self.contenders.session();
+        let contender = self.contenders.join(KIND, b"").await?;
         loop {
             let all = self.all().await?;
-            let Some(at) = all.iter().position(|one| one.is(&own)) else {
-                return Err(Error::NoNode { path: own.path().to_owned() });
+            let Some(at) = all.iter().position(|one| one.is(&contender)) else {
+                return Err(Error::NoNode { path: contender.path().to_owned() });
             };
             let round = Arc::clone(&all[at].round);
             if !round.is_empty() {
-                return Ok(Inside { line: self.line.clone(), own, round });
+                return Ok(Inside { contenders: self.contenders.clone(), contender, round });
             }
             let enough = match planted(Bug::DoubleBarrierOpensEarly) {
                 true => self.participants.saturating_sub(1),
                 false => self.participants,
             };
-            // Nothing is set if another has taken its place meanwhile.
-            let mut multi = session.multi().require(own.path(), Condition::Czxid(own.czxid()));
+            // Nothing is set if another znode has taken its place.
+            let mut multi =
+                session.multi().require(contender.path(), Condition::Czxid(contender.czxid()));
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
-                // A round is on, and somebody of it must be there when this one joins it.
+                // A round is on. One of its participants must still exist when this one joins.
                 let multi = multi.require(&inside.path, Condition::Exists);
-                multi.set_if(own.path(), &inside.round, 0).submit()
+                multi.set_if(contender.path(), &inside.round, 0).submit()
             } else if all.len() >= enough {
-                let name = own.path().rsplit('/').next().unwrap_or_default();
+                let name = contender.path().rsplit('/').next().unwrap_or_default();
                 for one in &all {
-                    // It is there, and still waits.
+                    // The condition that it exists and still waits.
                     multi = multi.set_if(&one.path, name, 0);
                 }
                 multi.submit()
             } else {
-                let (data, _, watch) = session.nonblocking().get_and_watch(own.path()).await?;
+                let (data, _, watch) =
+                    session.nonblocking().get_and_watch(contender.path()).await?;
                 if data.is_empty() {
-                    // Opened, deleted, or this session is over: look again.
+                    // Entered, deleted, or this session is over: look again.
                     watch.next().await;
                 }
                 continue;
             };
             match begun.await {
                 Ok(_) => {}
-                // Somebody has gone, or was faster: look again.
+                // A participant has gone, or another one was faster: look again.
                 Err(Error::Multi { error, .. })
                     if is_overtaken(&error) || matches!(*error, Error::BadVersion { .. }) => {}
                 Err(error) => return Err(error),
@@ -172,22 +177,22 @@ impl DoubleBarrier {
         }
     }
 
-    /// All participants in their order, as of the session's earlier calls.
+    /// All participants in order, as of the session's earlier calls.
     async fn all(&self) -> Result<Vec<Participant>> {
-        participants(&self.line).await
+        participants(&self.contenders).await
     }
 }
 
 impl Participant {
-    /// Whether this is that contender's znode, and not another one at its path.
-    fn is(&self, own: &Contender) -> bool {
-        self.path == own.path() && self.czxid == own.czxid()
+    /// Whether this is the contender's znode, and not another one at its path.
+    fn is(&self, contender: &Contender) -> bool {
+        self.path == contender.path() && self.czxid == contender.czxid()
     }
 }
 
-async fn participants(line: &Line) -> Result<Vec<Participant>> {
-    let snapshot = line.session().nonblocking().snapshot_of(line.path()).await?;
-    let children = match snapshot.children(line.path()) {
+async fn participants(contenders: &Contenders) -> Result<Vec<Participant>> {
+    let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
+    let children = match snapshot.children(contenders.path()) {
         Ok(children) => children,
         Err(Error::NoNode { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -196,10 +201,10 @@ async fn participants(line: &Line) -> Result<Vec<Participant>> {
         let (round, stat) = snapshot.get(&path)?;
         Ok(Participant { path, czxid: stat.czxid, round })
     };
-    line.in_order(children).into_iter().map(|place| participant(place.path)).collect()
+    contenders.sorted(children).into_iter().map(|contender| participant(contender.path)).collect()
 }
 
-/// A participation in a round of a [`DoubleBarrier`]. Dropping it leaves without waiting for the
+/// A participant inside a round of a [`DoubleBarrier`]. Dropping it leaves without waiting for the
 /// others.
 ///
 /// ```
@@ -213,8 +218,8 @@ async fn participants(line: &Line) -> Result<Vec<Participant>> {
 /// ```
 #[must_use = "dropped, the participation is over"]
 pub struct Inside {
-    line: Line,
-    own: Contender,
+    contenders: Contenders,
+    contender: Contender,
     round: Arc<[u8]>,
 }
 
@@ -227,7 +232,7 @@ impl fmt::Debug for Inside {
 impl Inside {
     /// The path of the participant's znode.
     pub fn path(&self) -> &str {
-        self.own.path()
+        self.contender.path()
     }
 
     /// The name of its round.
@@ -236,24 +241,24 @@ impl Inside {
         &self.round
     }
 
-    /// Leaves, and blocks until nobody of the round is inside any more, for as long as the session
+    /// Leaves, and blocks until no participant of the round is inside, for as long as the session
     /// lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::Busy`]. This participant has left then all the
-    /// same, or does so with the session.
+    /// Those of a session that is over; [`Error::Busy`]. This participant has left in any case, or
+    /// leaves with its session.
     pub fn leave(self) -> Result<()> {
-        let session = self.line.session().clone();
+        let session = self.contenders.session().clone();
         blocking::forever(&session, self.leave_async())
     }
 
-    /// As [`Inside::leave`], at most for `timeout`: `false` if others are inside by then. This one
-    /// has left in any case.
+    /// As [`Inside::leave`], at most for `timeout`: `false` if others are still inside then. This
+    /// one has left in any case.
     ///
     /// # Errors
     /// As [`Inside::leave`].
     pub fn leave_timeout(self, timeout: Duration) -> Result<bool> {
-        let session = self.line.session().clone();
+        let session = self.contenders.session().clone();
         Ok(blocking::within(&session, timeout, self.leave_async())?.is_some())
     }
 
@@ -263,29 +268,29 @@ impl Inside {
     /// # Errors
     /// As [`Inside::leave`].
     pub async fn leave_async(self) -> Result<()> {
-        let Inside { line, own, round } = self;
+        let Inside { contenders, contender, round } = self;
         loop {
-            let all = participants(&line).await?;
+            let all = participants(&contenders).await?;
             let inside: Vec<&Participant> = all.iter().filter(|one| one.round == round).collect();
             let wait_for = match inside.as_slice() {
-                // Whoever joins a round needs somebody in it, so none will any more.
+                // Joining a round takes a participant inside it, so nobody can join any more.
                 [] => {
-                    own.forget();
+                    contender.forget();
                     return Ok(());
                 }
-                [first, .., last] if first.is(&own) => {
+                [first, .., last] if first.is(&contender) => {
                     if planted(Bug::DoubleBarrierLeavesEarly) {
                         return Ok(());
                     }
                     &last.path
                 }
-                inside if inside.iter().any(|one| one.is(&own)) => {
-                    own.delete().await?;
+                inside if inside.iter().any(|one| one.is(&contender)) => {
+                    contender.delete().await?;
                     continue;
                 }
                 [first, ..] => &first.path,
             };
-            let calls = line.session().nonblocking();
+            let calls = contenders.session().nonblocking();
             let (there, watch) = calls.exists_and_watch(wait_for).await?;
             if there.is_some() {
                 watch.next().await;

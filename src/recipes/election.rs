@@ -1,5 +1,5 @@
-//! ZooKeeper's leader election: whoever is first in the line of candidates leads, and each of the
-//! others waits for the one before it.
+//! ZooKeeper's leader election: the first candidate leads, and each other one waits for the one
+//! before it.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Leader Election; Curator, `LeaderLatch`.
 
@@ -15,35 +15,35 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
-use crate::recipes::line::{Held, Line, Place};
+use crate::recipes::contenders::{Contenders, Hold, ListedContender};
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{Condition, SessionId, Zxid};
 
-/// The kind of its candidates.
+/// The kind of its contenders.
 const KIND: &str = "candidate";
 
-/// Who stands in the way: the one before.
-fn before(at: usize) -> Option<usize> {
+/// The candidate that this one waits for: the one before it.
+fn predecessor(at: usize) -> Option<usize> {
     if planted(Bug::TwoLeaders) && at == 1 {
         return None;
     }
     at.checked_sub(1)
 }
 
-/// An election of one leader among all who campaign at a path.
+/// An election of one leader among the candidates at a path.
 ///
-/// Candidates lead in the order in which they began to campaign, each until it resigns or its session
-/// is over. Each has an id, which others see; ids need not differ, and mean nothing to the election:
-/// two campaigns with one id are two candidates, and a candidate of an earlier session or an earlier
-/// run of the same process is another one, for which a later one waits until it is gone.
+/// Candidates lead in the order in which they started to campaign, each until it resigns or its
+/// session is over. Each has an id, which others see. Ids need not be unique, and do not affect the
+/// election: two campaigns with one id are two candidates, and a candidate of an earlier session or
+/// an earlier run of the same process is another one, which a later one has to wait for.
 ///
-/// [`Leadership::is_leading`] turns false before another can lead, as long as clocks run at rates that
-/// differ by less than a tenth: see [`Session::is_alive`]. What is written by
-/// [`Leadership::multi`] is written by the leader or not at all, whatever the clocks do.
+/// [`Leadership::is_leading`] turns false before another candidate can lead, as long as clocks run
+/// at rates that differ by less than a tenth: see [`Session::is_alive`]. Writes by
+/// [`Leadership::multi`] have effect only while this candidate leads, whatever the clocks do.
 ///
-/// One term costs two writes (a znode created and deleted), and its end wakes one candidate.
+/// A term costs two writes (a znode created and deleted), and its end wakes one candidate.
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -66,11 +66,11 @@ fn before(at: usize) -> Option<usize> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LeaderLatch {
-    line: Line,
+    contenders: Contenders,
     id: Arc<[u8]>,
 }
 
-/// A candidate, as all see it.
+/// A candidate, as others see it.
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -87,48 +87,48 @@ pub struct LeaderLatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// What it calls itself: the data of its znode.
+    /// Its id: the data of its znode.
     pub id: Arc<[u8]>,
-    /// The zxid that created its znode: its [`Leadership::token`] once it leads. No two candidates
-    /// that ever were have the same.
+    /// The zxid that created its znode, which is its [`Leadership::token`] once it leads. No two
+    /// candidates ever have the same.
     pub token: Zxid,
-    /// Its znode, which no other candidate ever has.
+    /// The path of its znode, which no other candidate ever has.
     pub path: String,
-    /// The session that it goes with. (None only if somebody made the znode by hand.)
+    /// Its session. (`None` only if somebody created the znode by hand.)
     pub session: Option<SessionId>,
 }
 
 impl Candidate {
-    /// The id as text; what is no UTF-8 is replaced.
+    /// The id as text; invalid UTF-8 is replaced.
     pub fn name(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.id)
     }
 }
 
 impl LeaderLatch {
-    /// The election at this path, for a candidate of this id. Neither asks nor writes anything. The
-    /// path and its parents are made when they are missing, as containers.
+    /// The election at this path, for a candidate with this id. Sends nothing. The path and its
+    /// parents are created as containers when they are missing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::TooLarge`] for an id of more than 1 MiB.
     pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderLatch> {
         let id = id.as_ref();
         check_data(path, id.len())?;
-        Ok(LeaderLatch { line: Line::new(session, path, &[KIND])?, id: id.into() })
+        Ok(LeaderLatch { contenders: Contenders::new(session, path, &[KIND])?, id: id.into() })
     }
 
     /// The election's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
-    /// What this candidate calls itself.
+    /// This candidate's id.
     pub fn id(&self) -> &[u8] {
         &self.id
     }
 
     pub(super) fn session(&self) -> &Session {
-        self.line.session()
+        self.contenders.session()
     }
 
     /// Blocks until this candidate leads, for as long as the session lives.
@@ -140,8 +140,8 @@ impl LeaderLatch {
         blocking::forever(self.session(), self.campaign_async())
     }
 
-    /// Blocks until this candidate leads, at most for `timeout`: `None` if it does not by then. It is
-    /// no candidate any more.
+    /// As [`LeaderLatch::campaign`], at most for `timeout`: `None` if it does not lead by then. It
+    /// is no longer a candidate.
     ///
     /// # Errors
     /// As [`LeaderLatch::campaign`].
@@ -155,72 +155,71 @@ impl LeaderLatch {
     /// As [`LeaderLatch::campaign`], and [`Error::Timeout`].
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         let campaign = async {
-            let contender = self.line.join(KIND, &self.id).await?;
-            match self.line.before(&contender, |_, at| before(at)).await? {
-                None => Ok(Some(Leadership { held: contender.hold().await? })),
+            let contender = self.contenders.join(KIND, &self.id).await?;
+            match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
+                None => Ok(Some(Leadership { hold: contender.hold().await? })),
                 Some(_) => Ok(None),
             }
         };
         blocking::request(self.session(), "try_campaign", self.path(), campaign)
     }
 
-    /// Waits until this candidate leads, without blocking the thread. Dropping the future ends the
+    /// As [`LeaderLatch::campaign`], without blocking the thread. Dropping the future ends the
     /// candidacy.
     ///
     /// # Errors
     /// As [`LeaderLatch::campaign`].
     pub async fn campaign_async(&self) -> Result<Leadership> {
-        let contender = self.line.join(KIND, &self.id).await?;
-        self.line.wait(&contender, |_, at| before(at)).await?;
-        Ok(Leadership { held: contender.hold().await? })
+        let contender = self.contenders.join(KIND, &self.id).await?;
+        self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
+        Ok(Leadership { hold: contender.hold().await? })
     }
 
-    /// The candidate whose turn it is, as this replica has it; `None` if there is no candidate. Does
-    /// not block on a member; a client waits for the answer of its member. After [`Session::sync`] it
-    /// is up to date.
+    /// The first candidate, as this replica has it; `None` if there is no candidate. Does not block
+    /// on a member; a client waits for its member's answer. After [`Session::sync`] it is current.
     ///
-    /// It may not have noticed yet that it leads, or that it will not lead much longer: whoever
-    /// relies on its leading has it tell its token, or prove it by [`Leadership::multi`].
+    /// It may not have noticed yet that it leads, or may soon stop leading. If you depend on its
+    /// leadership, have it send its token, or write by [`Leadership::multi`].
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().snapshot_of(self.line.path())?)
+        self.leader_in(&self.session().snapshot_of(self.contenders.path())?)
     }
 
     /// As [`LeaderLatch::leader`], without blocking the thread.
     pub async fn leader_async(&self) -> Result<Option<Candidate>> {
-        self.leader_in(&self.session().snapshot_soon(self.line.path()).await?)
+        self.leader_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
-        match self.line.places_in(snapshot)?.first() {
+        match self.contenders.list_in(snapshot)?.first() {
             Some(first) => candidate(snapshot, first).map(Some),
             None => Ok(None),
         }
     }
 
-    /// All candidates in their order, the leader first, as this replica has them at one moment. Does
-    /// not block on a member; a client waits for the answer of its member.
+    /// All candidates in order, the leader first, as this replica has them at one moment. Does not
+    /// block on a member; a client waits for its member's answer.
     ///
     /// # Errors
     /// As [`LeaderLatch::leader`].
     pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().snapshot_of(self.line.path())?)
+        self.candidates_in(&self.session().snapshot_of(self.contenders.path())?)
     }
 
     /// As [`LeaderLatch::candidates`], without blocking the thread.
     pub async fn candidates_async(&self) -> Result<Vec<Candidate>> {
-        self.candidates_in(&self.session().snapshot_soon(self.line.path()).await?)
+        self.candidates_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
 
     fn candidates_in(&self, snapshot: &Snapshot) -> Result<Vec<Candidate>> {
-        let places = self.line.places_in(snapshot)?;
-        places.iter().map(|place| candidate(snapshot, place)).collect()
+        let listed = self.contenders.list_in(snapshot)?;
+        listed.iter().map(|contender| candidate(snapshot, contender)).collect()
     }
 
-    /// Who leads, told now and at each change, also to those who are no candidates. Neither asks nor
-    /// blocks yet.
+    /// Follows the leader: reports it now and at each change, also to instances that are not
+    /// candidates. Sends nothing yet, and does not block.
     ///
     /// ```
     /// use quorate::recipes::LeaderLatch;
@@ -240,26 +239,26 @@ impl LeaderLatch {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn observe(&self) -> LeaderChanges {
-        LeaderChanges { latch: self.clone(), told: None }
+        LeaderChanges { latch: self.clone(), reported: None }
     }
 }
 
-fn candidate(snapshot: &Snapshot, place: &Place) -> Result<Candidate> {
-    let (id, stat) = snapshot.get(&place.path)?;
+fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candidate> {
+    let (id, stat) = snapshot.get(&contender.path)?;
     let (token, session) = (stat.czxid, stat.ephemeral_owner);
-    Ok(Candidate { id, token, path: place.path.clone(), session })
+    Ok(Candidate { id, token, path: contender.path.clone(), session })
 }
 
-/// Who leads, change by change: see [`LeaderLatch::observe`].
+/// The changes of the leader: see [`LeaderLatch::observe`].
 ///
-/// The first value is who leads now. Each later one differs from the one before it, and is the leader
-/// at the moment in which it is told; the tokens of those told only grow. The latest change is
-/// always told. Whoever led and left before the reader looked again is left out: nothing is kept for
-/// a slow reader.
+/// The first value is the current leader. Each later one differs from the one before, and is the
+/// leader when it is returned; tokens only increase. The latest change is always reported. A leader
+/// that started and resigned before the reader looked again is skipped: nothing is stored for a
+/// slow reader.
 ///
-/// It wakes when the leader's znode goes, or while nobody leads when a candidate comes; other
-/// candidates do not concern it. It writes nothing, needs no quorum, and keeps its session. As a
-/// channel: [`LeaderChanges::signal`].
+/// It wakes when the leader's znode is deleted or, while nobody leads, when a candidate arrives;
+/// other candidates do not wake it. It writes nothing, needs no quorum, and holds a handle of its
+/// session. For a channel, see [`LeaderChanges::signal`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -276,12 +275,12 @@ fn candidate(snapshot: &Snapshot, place: &Place) -> Result<Candidate> {
 #[derive(Debug)]
 pub struct LeaderChanges {
     latch: LeaderLatch,
-    /// The last leader's token that was told.
-    told: Option<Option<Zxid>>,
+    /// The token of the leader last reported.
+    reported: Option<Option<Zxid>>,
 }
 
 impl LeaderChanges {
-    /// Blocks until the leader is another than was told last; `None` within is that nobody leads.
+    /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
@@ -290,7 +289,8 @@ impl LeaderChanges {
         blocking::forever(&session, self.next())
     }
 
-    /// The same, at most for `timeout`: the outer `None` is that nothing has changed.
+    /// As [`LeaderChanges::recv`], at most for `timeout`: the outer `None` means that nothing has
+    /// changed.
     ///
     /// # Errors
     /// As [`LeaderChanges::recv`].
@@ -299,8 +299,8 @@ impl LeaderChanges {
         blocking::within(&session, timeout, self.next())
     }
 
-    /// Who leads, if it is another than was told last: the outer `None` is that nothing has changed.
-    /// Does not block.
+    /// The leader, if it has changed since the last call: the outer `None` means that nothing has
+    /// changed. Does not block.
     ///
     /// # Errors
     /// As [`LeaderChanges::recv`].
@@ -311,15 +311,15 @@ impl LeaderChanges {
 
     fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
         let token = leader.map(|leader| leader.token);
-        let before = self.told.replace(token);
-        before.is_none_or(|told| told != token && !strikes(Bug::LeaderChangeMissed, 3))
+        let before = self.reported.replace(token);
+        before.is_none_or(|reported| reported != token && !strikes(Bug::LeaderChangeMissed, 3))
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a
-    /// message from it, and once at first, take what [`LeaderChanges::try_recv`] gives until that
-    /// is nothing; nothing is lost with what is taken from the channel. It closes when the session
-    /// is over, which `try_recv` then tells. Other candidates that come and go give a message, too,
-    /// and are nothing to be told of. Blocks as [`Session::watch`].
+    /// A watch whose channel gets a message when the leader may have changed, for `select!` beside
+    /// other channels. Call [`LeaderChanges::try_recv`] until it returns nothing, after each
+    /// message and once at the start; taking messages from the channel loses no changes. It closes
+    /// when the session is over, which `try_recv` then reports. Other candidates that come and go
+    /// cause messages, too, without a change to report. Blocks as [`Session::watch`].
     ///
     /// ```
     /// use crossbeam_channel::{never, select};
@@ -354,8 +354,8 @@ impl LeaderChanges {
         self.latch.session().watch(self.latch.path(), WatchMode::Persistent)
     }
 
-    /// Waits for the same without blocking the thread. A future that is dropped has told nothing: the
-    /// next one tells it.
+    /// As [`LeaderChanges::recv`], without blocking the thread. If the future is dropped, the next
+    /// one reports the change.
     ///
     /// # Errors
     /// As [`LeaderChanges::recv`].
@@ -366,14 +366,14 @@ impl LeaderChanges {
                 return Ok(leader);
             }
             match leader {
-                Some(leader) => self.until_gone(&leader.path).await?,
+                Some(leader) => self.until_deleted(&leader.path).await?,
                 None => self.until_some().await?,
             }
         }
     }
 
-    /// While a candidate leads, only its end changes that.
-    async fn until_gone(&self, leader: &str) -> Result<()> {
+    /// While a candidate leads, only its end changes the leader.
+    async fn until_deleted(&self, leader: &str) -> Result<()> {
         let (exists, watch) = self.latch.session().nonblocking().exists_and_watch(leader).await?;
         if exists.is_some() {
             watch.next().await;
@@ -382,17 +382,17 @@ impl LeaderChanges {
     }
 
     async fn until_some(&self) -> Result<()> {
-        let LeaderLatch { line, .. } = &self.latch;
-        let calls = line.session().nonblocking();
-        match calls.children_and_watch(line.path()).await {
+        let LeaderLatch { contenders, .. } = &self.latch;
+        let calls = contenders.session().nonblocking();
+        match calls.children_and_watch(contenders.path()).await {
             Ok((children, watch)) => {
-                if !line.has_places(children) {
+                if !contenders.any_among(children) {
                     watch.next().await;
                 }
                 Ok(())
             }
             Err(Error::NoNode { .. }) => {
-                let (exists, watch) = calls.exists_and_watch(line.path()).await?;
+                let (exists, watch) = calls.exists_and_watch(contenders.path()).await?;
                 if exists.is_none() {
                     watch.next().await;
                 }
@@ -403,7 +403,7 @@ impl LeaderChanges {
     }
 }
 
-/// The leading of an election. Dropping it resigns, without waiting for that.
+/// The leadership of an election. Dropping it resigns, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -424,69 +424,69 @@ impl LeaderChanges {
 /// ```
 #[derive(Debug)]
 pub struct Leadership {
-    held: Held,
+    hold: Hold,
 }
 
 impl Leadership {
-    /// Whether this candidate leads at this moment: its session is surely alive, and this replica
-    /// knows of no deletion of its znode. Does not block. Once false, it stays so.
+    /// Whether this candidate leads at this moment: its session is certainly alive, and this
+    /// replica knows of no deletion of its znode. Does not block. Once false, it stays false.
     pub fn is_leading(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_held()
     }
 
-    /// A number that is larger for each later leader: the zxid that created the candidate's znode.
-    /// A resource outside of the cluster that refuses numbers smaller than the largest it has seen is
-    /// safe from leaders that do not know yet that they lead no longer.
+    /// A number that increases with each later leader: the zxid that created the candidate's znode.
+    /// A resource outside the cluster that refuses numbers smaller than the largest it has seen is
+    /// safe from leaders that have not yet noticed that they no longer lead.
     pub fn token(&self) -> Zxid {
-        self.held.token()
+        self.hold.token()
     }
 
     /// The path of the candidate's znode.
     pub fn path(&self) -> &str {
-        self.held.path()
+        self.hold.path()
     }
 
-    /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
-    /// [`Leadership::is_leading`] then tells the truth.
+    /// A channel that shows the loss: it gets a message, or closes. For `select!`; call
+    /// [`Leadership::is_leading`] then.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.held.lost()
+        self.hold.lost()
     }
 
     /// Blocks until it is lost.
     pub fn wait_lost(&self) -> LockLost {
-        self.held.wait_lost()
+        self.hold.wait_lost()
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        self.held.lost_async().await
+        self.hold.lost_async().await
     }
 
-    /// Operations that are done only if this candidate still leads when they are applied: they
-    /// begin with [`Condition::Czxid`] of its znode, so that they are counted from 1 in
-    /// [`Error::Multi`], and a failure of number 0 says that it leads no longer. Exact, whatever the
-    /// clocks do.
+    /// Starts a multi that has effect only if this candidate still leads when it is applied. It
+    /// starts with [`Condition::Czxid`] of the candidate's znode, so that further operations count
+    /// from 1 in [`Error::Multi`], and a failure of operation 0 means that it no longer leads. This
+    /// is exact, whatever the clocks do.
     pub fn multi(&self) -> Multi<'_> {
-        let fence = Condition::Czxid(self.held.token());
-        self.held.session().multi().require(self.held.path(), fence)
+        let fence = Condition::Czxid(self.hold.token());
+        self.hold.session().multi().require(self.hold.path(), fence)
     }
 
     /// The condition of [`Leadership::multi`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        self.hold.fence()
     }
 
-    /// Resigns without waiting for that.
+    /// Resigns, without waiting for the answer.
     pub(super) fn give_up(&self) {
-        self.held.discard();
+        self.hold.discard();
     }
 
-    /// Lets go of it and waits until that is done.
+    /// Resigns and waits for that.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`]; that it was lost already is no error. After
-    /// [`Error::Timeout`] it goes on.
+    /// As [`Session::delete`], but for [`Error::Busy`]; not an error if it was already lost. After
+    /// [`Error::Timeout`] it continues.
     pub fn resign(self) -> Result<()> {
-        self.held.release()
+        self.hold.release()
     }
 }

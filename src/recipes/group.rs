@@ -12,7 +12,8 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::own::{Creating, Own};
+use crate::recipes::creating::CreatingEphemeral;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
@@ -20,13 +21,13 @@ use crate::types::path;
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{CreateMode, SessionId, Zxid};
 
-/// The members of a group: whoever has joined and not left, each under a name of its own, with data.
+/// A group of members, each with a unique name and data, from joining to leaving.
 ///
-/// A member belongs to its session, and is gone when that is over or its [`Membership`] is dropped.
-/// A name is one member's at a time: whoever joins under a name that is taken waits until it is
-/// free, as after a restart until the former session has expired.
+/// A member belongs to its session, and is gone when the session is over or its [`Membership`] is
+/// dropped. A name has one member at a time: joining under a taken name waits until the name is
+/// free, for example after a restart until the former session has expired.
 ///
-/// To join is one write, to leave another; a watch costs the cluster nothing.
+/// Joining is one write, and leaving another; a watch costs the cluster nothing.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -71,15 +72,16 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
-    /// Under which name it has joined.
+    /// The name under which it has joined.
     pub name: String,
     /// Its data.
     pub data: Arc<[u8]>,
-    /// The write by which it joined: who leaves and joins again is another member of that name.
+    /// The write by which it joined. A member that leaves and joins again is another member of that
+    /// name.
     pub joined: Zxid,
-    /// The write that last set its data; the one by which it joined at first.
+    /// The write that last set its data; at first, the one by which it joined.
     pub updated: Zxid,
-    /// The session that it goes with. (None only if somebody made the znode by hand.)
+    /// Its session. (`None` only if somebody created the znode by hand.)
     pub session: Option<SessionId>,
 }
 
@@ -120,7 +122,7 @@ impl Members {
         self.members.get(at)
     }
 
-    /// How many they are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -130,7 +132,7 @@ impl Members {
         self.members.is_empty()
     }
 
-    /// The last write that this shows: it is all of the group as that left it.
+    /// The last write shown: this is the whole group after it.
     pub fn zxid(&self) -> Zxid {
         self.zxid
     }
@@ -146,8 +148,8 @@ impl<'a> IntoIterator for &'a Members {
 }
 
 impl Group {
-    /// The group at this path. Neither asks nor writes anything. The path and its parents are made
-    /// when somebody joins and they are missing, as containers.
+    /// The group at this path. Sends nothing. The path and its parents are created as containers
+    /// when they are missing and somebody joins.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -161,18 +163,19 @@ impl Group {
         &self.path
     }
 
-    /// Joins, and blocks until that is done: as long as the name is another's, and the session lives.
-    /// Then [`Group::members`] has this member too.
+    /// Joins, and blocks until that is done: while another member has the name, and for as long as
+    /// the session lives. After that, [`Group::members`] shows this member too.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::InvalidPath`] for a name that is none of a znode's;
-    /// otherwise as [`Session::create`], but for [`Error::NodeExists`] and [`Error::Timeout`].
+    /// Those of a session that is over; [`Error::InvalidPath`] for a name that is not valid for a
+    /// znode; otherwise as [`Session::create`], but for [`Error::NodeExists`] and
+    /// [`Error::Timeout`].
     pub fn join(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
         blocking::forever(&self.session, self.join_async(name, data))
     }
 
-    /// The same, at most for `timeout`: `None` if it has not joined by then, and it does not join
-    /// any more.
+    /// As [`Group::join`], at most for `timeout`: `None` if it has not joined by then, and it no
+    /// longer tries to.
     ///
     /// # Errors
     /// As [`Group::join`].
@@ -200,8 +203,8 @@ impl Group {
         blocking::request(&self.session, "try_join", &self.path, join)
     }
 
-    /// Joins, without blocking the thread. A future that is dropped does not join, and leaves nothing
-    /// behind.
+    /// As [`Group::join`], without blocking the thread. If the future is dropped, it does not join,
+    /// and leaves nothing behind.
     ///
     /// # Errors
     /// As [`Group::join`].
@@ -230,13 +233,13 @@ impl Group {
         let mut parents = Parents::of(&self.session, &self.path);
         loop {
             parents.make().await?;
-            match Creating::new(&self.session, &path, data).done().await {
-                Ok(own) => {
+            match CreatingEphemeral::new(&self.session, &path, data).created().await {
+                Ok(ephemeral) => {
                     let calls = self.session.nonblocking();
-                    // It has no children: the watch fires when it is deleted, and for nothing else.
-                    let (_, watch) = calls.children_and_watch(own.path()).await?;
-                    own.watch_by(&watch).await?;
-                    return Ok(Membership { own, watch });
+                    // The znode has no children, so the watch fires only when it is deleted.
+                    let (_, watch) = calls.children_and_watch(ephemeral.path()).await?;
+                    ephemeral.watch_by(&watch).await?;
+                    return Ok(Membership { ephemeral, watch });
                 }
                 Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
@@ -244,8 +247,8 @@ impl Group {
         }
     }
 
-    /// All members, as this replica has them at one moment. Does not block on a member; a client waits
-    /// for the answer of its member. After [`Session::sync`] it is up to date.
+    /// All members, as this replica has them at one moment. Does not block on a member; a client
+    /// waits for its member's answer. After [`Session::sync`] it is current.
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
@@ -274,19 +277,19 @@ impl Group {
         Ok(Members { members, zxid })
     }
 
-    /// All members, told now and whenever they or their data have changed. Neither asks nor blocks
-    /// yet.
+    /// Follows the members: reports them now and whenever they or their data have changed. Sends
+    /// nothing yet, and does not block.
     pub fn watch(&self) -> MemberChanges {
-        MemberChanges { group: self.clone(), watch: None, told: None }
+        MemberChanges { group: self.clone(), watch: None, reported: None }
     }
 }
 
-/// The members of a group, change by change: see [`Group::watch`].
+/// The changes of a group's members: see [`Group::watch`].
 ///
-/// Each value is the whole group at one zxid, the latest at the moment in which it is told, and
-/// differs from the one before it: a member has come, gone, come anew or set its data. The latest
-/// state is always told, to a slow reader too; what came and went between two looks is left out, so
-/// that nothing is kept for it. It needs no quorum, writes nothing, and keeps its session.
+/// Each value is the whole group at one zxid, the latest when it is returned. It differs from the
+/// former value: a member has joined, left, joined again or set its data. The latest state is
+/// always reported, also to a slow reader; intermediate states are skipped, so that nothing is
+/// stored for it. It needs no quorum, writes nothing, and holds a handle of its session.
 ///
 /// ```
 /// use std::time::Duration;
@@ -307,11 +310,11 @@ impl Group {
 pub struct MemberChanges {
     group: Group,
     watch: Option<Watch>,
-    told: Option<Vec<Member>>,
+    reported: Option<Vec<Member>>,
 }
 
 impl MemberChanges {
-    /// Blocks until the members are others than were told last.
+    /// Blocks until the members have changed since the last call.
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
@@ -320,7 +323,7 @@ impl MemberChanges {
         blocking::forever(&session, self.next())
     }
 
-    /// The same, at most for `timeout`; `None` if nothing has changed by then.
+    /// As [`MemberChanges::recv`], at most for `timeout`; `None` if nothing has changed by then.
     ///
     /// # Errors
     /// As [`MemberChanges::recv`].
@@ -329,18 +332,18 @@ impl MemberChanges {
         blocking::within(&session, timeout, self.next())
     }
 
-    /// The members, if they are others than were told last. Does not block.
+    /// The members, if they have changed since the last call. Does not block.
     ///
     /// # Errors
     /// As [`MemberChanges::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Members>> {
-        Ok(news(self.group.members()?, &mut self.told))
+        Ok(report(self.group.members()?, &mut self.reported))
     }
 
-    /// A watch whose channel says when to look: for `select!` beside other channels. After a
-    /// message from it, and once at first, take what [`MemberChanges::try_recv`] gives until that
-    /// is nothing; nothing is lost with what is taken from the channel. It closes when the session
-    /// is over, which `try_recv` then tells. Blocks as [`Session::watch`].
+    /// A watch whose channel gets a message when the members may have changed, for `select!` beside
+    /// other channels. Call [`MemberChanges::try_recv`] until it returns nothing, after each
+    /// message and once at the start; taking messages from the channel loses no changes. It closes
+    /// when the session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -348,8 +351,8 @@ impl MemberChanges {
         self.group.session.watch(&self.group.path, WatchMode::PersistentRecursive)
     }
 
-    /// Waits for the same without blocking the thread. A future that is dropped has told nothing: the
-    /// next one tells it.
+    /// As [`MemberChanges::recv`], without blocking the thread. If the future is dropped, the next
+    /// one reports the change.
     ///
     /// # Errors
     /// As [`MemberChanges::recv`].
@@ -363,14 +366,14 @@ impl MemberChanges {
             }
         };
         loop {
-            // Whatever they tell, a gap or a snapshot's changes too, shows in what is read next.
+            // Whatever the events report, also after a gap or a snapshot, shows in the next read.
             while watch.events().try_recv().is_ok() {}
             let now = self.group.members_async().await?;
-            if let Some(now) = news(now, &mut self.told) {
+            if let Some(now) = report(now, &mut self.reported) {
                 return Ok(now);
             }
             if watch.next().await.is_none() {
-                // Of a session that is over this is an error; of one that is not, a new watch.
+                // An error if the session is over; otherwise a new watch is needed.
                 self.group.session.check_alive()?;
                 let mode = WatchMode::PersistentRecursive;
                 *watch = session.nonblocking().watch(path, mode).await?;
@@ -379,20 +382,20 @@ impl MemberChanges {
     }
 }
 
-/// The members, if they are others than were told last.
-fn news(mut now: Members, told: &mut Option<Vec<Member>>) -> Option<Members> {
-    if let (true, Some(told)) = (planted(Bug::GoneMemberShown), &told) {
-        let gone = told.iter().find(|member| now.get(&member.name).is_none());
+/// The members, if they differ from those last reported.
+fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
+    if let (true, Some(reported)) = (planted(Bug::GoneMemberShown), &reported) {
+        let gone = reported.iter().find(|member| now.get(&member.name).is_none());
         now.members.extend(gone.cloned());
     }
-    if told.as_ref() == Some(&now.members) {
+    if reported.as_ref() == Some(&now.members) {
         return None;
     }
-    *told = Some(now.members.clone());
+    *reported = Some(now.members.clone());
     Some(now)
 }
 
-/// A place in a [`Group`]. Dropping it leaves, without waiting for that.
+/// A membership in a [`Group`]. Dropping it leaves, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -410,56 +413,56 @@ fn news(mut now: Members, told: &mut Option<Vec<Member>>) -> Option<Members> {
 /// ```
 #[derive(Debug)]
 pub struct Membership {
-    own: Own,
+    ephemeral: OwnedEphemeral,
     watch: Watch,
 }
 
 impl Membership {
     /// The path of its znode.
     pub fn path(&self) -> &str {
-        self.own.path()
+        self.ephemeral.path()
     }
 
-    /// Under which name it has joined.
+    /// The name under which it has joined.
     pub fn name(&self) -> &str {
-        path::name(self.own.path())
+        path::name(self.ephemeral.path())
     }
 
     /// The write by which it joined.
     pub fn joined(&self) -> Zxid {
-        self.own.czxid()
+        self.ephemeral.czxid()
     }
 
-    /// Whether it is a member at this moment: its session is surely alive, and this replica knows of
-    /// no deletion of its znode. Does not block. Once false, it stays so: join again, with a new
-    /// session if that one is over.
+    /// Whether it is a member at this moment: its session is certainly alive, and this replica
+    /// knows of no deletion of its znode. Does not block. Once false, it stays false: join again,
+    /// with a new session if the former one is over.
     pub fn is_member(&self) -> bool {
-        self.own.is_there()
+        self.ephemeral.exists()
     }
 
-    /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
-    /// [`Membership::is_member`] then tells the truth.
+    /// A channel that shows the loss: it gets a message, or closes. For `select!`; call
+    /// [`Membership::is_member`] then.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
     /// Blocks until it is lost.
     pub fn wait_lost(&self) -> LockLost {
-        blocking::until_lost(self.own.session(), self.lost_async())
+        blocking::until_lost(self.ephemeral.session(), self.lost_async())
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
     pub async fn lost_async(&self) -> LockLost {
-        self.own.lost_async(&self.watch).await
+        self.ephemeral.lost_async(&self.watch).await
     }
 
     /// Replaces its data. Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it is a member no longer; otherwise as [`Session::set`].
+    /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
     pub fn update(&self, data: impl AsRef<[u8]>) -> Result<()> {
         let update = self.update_async(data);
-        blocking::request(self.own.session(), "update", self.own.path(), update)
+        blocking::request(self.ephemeral.session(), "update", self.ephemeral.path(), update)
     }
 
     /// Replaces its data, without blocking the thread.
@@ -467,17 +470,17 @@ impl Membership {
     /// # Errors
     /// As [`Membership::update`], but for [`Error::Timeout`].
     pub async fn update_async(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        check_data(self.own.path(), data.as_ref().len())?;
-        self.own.set(data.as_ref()).await.map(drop)
+        check_data(self.ephemeral.path(), data.as_ref().len())?;
+        self.ephemeral.set(data.as_ref()).await.map(drop)
     }
 
-    /// Leaves, and waits until that is done.
+    /// Leaves, and waits for that.
     ///
     /// # Errors
-    /// [`Error::Timeout`], after which it goes on; [`Error::System`]. That it is no member any more
-    /// is no error.
+    /// [`Error::Timeout`], after which it continues; [`Error::System`]. Not an error if it is no
+    /// longer a member.
     pub fn leave(self) -> Result<()> {
-        let (session, path) = (self.own.session().clone(), self.own.path().to_owned());
-        blocking::request(&session, "leave", &path, self.own.give_up())
+        let (session, path) = (self.ephemeral.session().clone(), self.ephemeral.path().to_owned());
+        blocking::request(&session, "leave", &path, self.ephemeral.give_up())
     }
 }

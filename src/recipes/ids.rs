@@ -1,26 +1,27 @@
-//! Numbers that are given once.
+//! Unique numbers.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
+use crate::recipes::atomic_value::AtomicValue;
 use crate::recipes::blocking;
-use crate::recipes::cell::Cell;
 use crate::types::error::{Error, Result};
 
-/// Gives numbers, each to one caller in the whole cluster and never again.
+/// Generates unique numbers: each goes to one caller in the whole cluster, and never again.
 ///
-/// They are taken from a shared znode in blocks: one write for every `block` of them, and no write
-/// and no waiting in between, not even for a quorum. A block's numbers grow by one. What is left of
-/// a block when its generator is dropped, its process ends or a write's outcome is unknown is never
-/// given: **there are gaps**, of up to a block each. Nor do numbers say who was first: generators
-/// give from their blocks side by side.
+/// They are taken from a shared znode in blocks: one write for every `block` numbers, and no write
+/// and no waiting in between, not even for a quorum. Within a block they increase by one. The rest
+/// of a block is never used if its generator is dropped, its process ends, or a write's outcome is
+/// unknown: **there are gaps**, of up to a block each. The numbers do not show an order either:
+/// generators use their blocks side by side.
 ///
-/// They begin at 1. The znode holds the next number as eight bytes, the highest first, and must
-/// stay: if it is deleted, numbers begin anew.
+/// They start at 1. The znode holds the next number as eight bytes in big-endian order, and must
+/// not be deleted: the numbers would start again.
 ///
-/// Handles are clones and share a block. The numbers stay unique whatever becomes of the session; a
+/// Handles are clones and share a block. The numbers stay unique whatever happens to the session; a
+/// session that is over gets no new block.
 /// session that is over gets no new block.
 ///
 /// ```
@@ -36,14 +37,14 @@ use crate::types::error::{Error, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct IdGenerator {
-    cell: Cell,
+    value: AtomicValue,
     block: u64,
-    /// One range for each call that once found none left, so as many as there were callers at once.
+    /// Each concurrent caller that found nothing left has added one range.
     left: Arc<Mutex<Vec<Range<u64>>>>,
 }
 
 impl IdGenerator {
-    /// The generator of the numbers at this path, which takes so many at a time, at least one.
+    /// The generator of the numbers at this path. It takes `block` numbers at a time, at least one.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for a block of none.
@@ -52,27 +53,27 @@ impl IdGenerator {
             let reason = "it must be 1 or more".to_owned();
             return Err(Error::InvalidSetting { setting: "block", reason });
         }
-        let cell = Cell::new(session, path)?;
-        Ok(IdGenerator { cell, block: u64::from(block), left: Arc::default() })
+        let value = AtomicValue::new(session, path)?;
+        Ok(IdGenerator { value, block: u64::from(block), left: Arc::default() })
     }
 
     /// The path of the znode that holds the next number.
     pub fn path(&self) -> &str {
-        self.cell.path()
+        self.value.path()
     }
 
-    /// A number that nobody else has or will have. Does not block while some of the block are left,
+    /// A number that nobody else has or will have. Does not block while the block has numbers left,
     /// and otherwise for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if there are no more, or what the znode holds is no number;
+    /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number;
     /// [`Error::Conflict`] after too many attempts; otherwise as [`Session::set`]. No number was
     /// given then.
     pub fn next_id(&self) -> Result<u64> {
         match self.take() {
             Some(id) => Ok(id),
             None => blocking::request(
-                self.cell.session(),
+                self.value.session(),
                 "take ids from",
                 self.path(),
                 self.next_id_async(),
@@ -80,7 +81,7 @@ impl IdGenerator {
         }
     }
 
-    /// As [`IdGenerator::next_id`], without blocking the thread. When the future is dropped, a block
+    /// As [`IdGenerator::next_id`], without blocking the thread. If the future is dropped, a block
     /// may be lost.
     pub async fn next_id_async(&self) -> Result<u64> {
         match self.take() {
@@ -101,22 +102,22 @@ impl IdGenerator {
     }
 
     async fn next_of_new_block(&self) -> Result<u64> {
-        let taken = self.cell.update(|content| {
+        let taken = self.value.update(|content| {
             let next = match content {
                 None => 1,
                 Some(content) => <[u8; 8]>::try_from(&content.data[..])
                     .map(u64::from_be_bytes)
-                    .map_err(|_| self.cell.invalid("it is not a number of 8 bytes"))?,
+                    .map_err(|_| self.value.invalid("it is not a number of 8 bytes"))?,
             };
             let end = next
                 .checked_add(self.block)
-                .ok_or_else(|| self.cell.invalid("all numbers have been given"))?;
+                .ok_or_else(|| self.value.invalid("all numbers have been given"))?;
             let kept = if planted(Bug::IdTwice) { end - 1 } else { end };
             Ok((Some(kept.to_be_bytes().to_vec()), next..end))
         });
         let (mut range, _) = taken.await?;
-        // It has one at least: a block of none is refused.
-        let id = range.next().ok_or_else(|| self.cell.invalid("an empty block"))?;
+        // It has at least one number: an empty block is refused.
+        let id = range.next().ok_or_else(|| self.value.invalid("an empty block"))?;
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(range);
         Ok(id)
     }
@@ -146,7 +147,7 @@ mod tests {
         for n in 0..10 {
             assert_eq!(ids.next_id(), Ok(u64::MAX - 15 + n));
         }
-        // Five are left, which are no block.
+        // The five that are left are less than a block.
         for _ in 0..2 {
             assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
         }
@@ -167,7 +168,7 @@ mod tests {
     fn clones_use_up_all_blocks_that_any_of_them_took() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
-        // As if two had found nothing at the same time.
+        // As if two callers had found nothing left at the same time.
         *ids.left.lock().unwrap() = vec![4..6, 1..1, 8..9];
         let other = ids.clone();
         let taken = [ids.take(), other.take(), ids.take(), other.take()];

@@ -1,4 +1,4 @@
-//! A list that all instances share, in the order in which its items came.
+//! A shared list, in the order in which its items were pushed.
 //!
 //! Source: ZooKeeper, "Sequence Nodes".
 
@@ -8,13 +8,13 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::ephemeral::inner;
+use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
-/// What an item's name begins with.
+/// The beginning of an item's name.
 const PREFIX: &str = "item-";
 
 /// An item of a [`NodeList`].
@@ -36,7 +36,7 @@ pub struct ListItem {
 }
 
 impl ListItem {
-    /// The path of its znode, of which the number at the end is its place.
+    /// The path of its znode. The number at its end gives its place.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -52,13 +52,13 @@ impl ListItem {
     }
 }
 
-/// A list that all instances share, in the order in which its items came: the children of one znode,
-/// numbered by it.
+/// A shared list, in the order in which its items were pushed: the sequential children of one
+/// znode.
 ///
-/// A push, like a removal, is one write, done exactly once. Reading is free, and shows the whole list
-/// at one zxid. The list's znode and its parents are made as containers: they go when they have been
-/// empty for a while, and so an empty list leaves nothing. It is not a queue: nobody is woken, and
-/// two may remove the same item, one of them in vain.
+/// A push and a removal are one write each, done exactly once. Reading is free, and shows the whole
+/// list at one zxid. The list's znode and its parents are created as containers: they are deleted
+/// when they were empty for a while, so that an empty list leaves nothing behind. It is not a
+/// queue: it wakes nobody, and two callers may try to remove the same item, one of them in vain.
 ///
 /// ```
 /// use quorate::{recipes::NodeList, testing::Cluster};
@@ -100,7 +100,7 @@ impl NodeList {
         blocking::request(&self.session, operation, &self.path, future)
     }
 
-    /// Puts an item at the end. Blocks for the request timeout at most.
+    /// Appends an item. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`Session::create`], but for [`Error::NoNode`].
@@ -126,8 +126,8 @@ impl NodeList {
         }
     }
 
-    /// All items, in order, as this replica has them at one zxid. Does not block on a member; a client
-    /// waits for the answer of its member.
+    /// All items, in order, as this replica has them at one zxid. Does not block on a member; a
+    /// client waits for its member's answer.
     ///
     /// # Errors
     /// [`Error::NoAuth`]; those of a session that is over.
@@ -140,7 +140,7 @@ impl NodeList {
         self.items_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
-    /// All items, in order, as they are in a snapshot: together with whatever else is read from it.
+    /// All items, in order, in a snapshot, consistent with whatever else is read from it.
     ///
     /// # Errors
     /// [`Error::NoAuth`].
@@ -165,9 +165,9 @@ impl NodeList {
             .collect()
     }
 
-    /// Removes an item, and says whether it was there. Never another one: neither one that has the
-    /// item's number because the list was deleted in between, nor one whose data was set. Blocks for
-    /// the request timeout at most.
+    /// Removes an item, and returns whether it existed. Never removes another one: neither one that
+    /// has the same number because the list was deleted in between, nor one whose data was set
+    /// since. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`Session::delete`].
@@ -190,7 +190,8 @@ impl NodeList {
     }
 }
 
-/// An item's number, if it is one. It outgrows its ten digits, so that the longer one is the larger.
+/// The length and digits of an item's number; `None` if it is not an item. A number may outgrow ten
+/// digits, and then the longer one is the larger.
 fn number(name: &str) -> Option<(usize, &str)> {
     let number = name.strip_prefix(PREFIX)?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(&now[0].data()[..], b"2");
         assert_eq!(list.remove(&now[0]), Ok(true));
         assert_eq!(list.remove(&now[0]), Ok(false), "it is gone");
-        // Its number is not given again.
+        // Its number is not used again.
         assert!(list.push(b"3").unwrap().path() > item.path());
     }
 }

@@ -1,5 +1,5 @@
-//! ZooKeeper's lock recipe: whoever is first in the line holds the lock, and each of the others waits
-//! for the one before it.
+//! ZooKeeper's lock recipe: the first contender holds the lock, and each other one waits for the
+//! one before it.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::line::{Contender, Held, Line};
+use crate::recipes::contenders::{Contender, Contenders, Hold};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};
@@ -19,24 +19,23 @@ use crate::types::znode::{SessionId, TTL_MAX};
 /// The kind of its contenders.
 const KIND: &str = "lock";
 
-/// Who stands in the way: the one before.
-fn before(at: usize) -> Option<usize> {
+/// The contender that this one waits for: the one before it.
+fn predecessor(at: usize) -> Option<usize> {
     at.checked_sub(1)
 }
 
-/// A lock that one holder in the whole cluster has at a time.
+/// A lock with one holder at a time in the whole cluster.
 ///
-/// It is fair: whoever asked first gets it first. It is not reentrant: a holder that acquires it
-/// again waits for itself. Two acquisitions are two contenders, also within one session, so it
-/// excludes the threads of one process from each other just as well.
+/// It is fair: contenders get it in the order of their requests. It is not reentrant: a holder that
+/// acquires it again waits for itself. Two acquisitions are two contenders, also within one
+/// session, so the lock excludes the threads of one process from each other as well.
 ///
-/// The lock belongs to the session: it is lost when the session is. [`LockGuard::is_held`] turns
-/// false before the cluster can give it to another, as long as clocks run at rates that differ by
-/// less than a tenth and count all the time there is: see [`Session::is_alive`] for which do. No lock
-/// can hold back a process that stalls after it has looked; for that there are
-/// [`LockGuard::fencing_token`]s.
+/// The lock belongs to the session, and is lost with it. [`LockGuard::is_held`] turns false before
+/// the cluster can give the lock to another holder, as long as clocks run at rates that differ by
+/// less than a tenth and do not stop: see [`Session::is_alive`] for which do. No lock can stop a
+/// process that stalls after it has checked; for that there are [`LockGuard::fencing_token`]s.
 ///
-/// One acquisition costs two writes (a znode created and deleted).
+/// An acquisition costs two writes (a znode created and deleted).
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -52,13 +51,13 @@ fn before(at: usize) -> Option<usize> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
-    line: Line,
+    contenders: Contenders,
     delay: Option<Duration>,
 }
 
 impl Session {
-    /// The lock at this path: see [`Lock`]. It and its parents are made when they are missing, as
-    /// containers, which go when nobody has used them for a while.
+    /// The lock at this path: see [`Lock`]. It and its parents are created as containers when they
+    /// are missing, and deleted after they were unused for a while.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -69,25 +68,25 @@ impl Session {
 
 impl Lock {
     pub(crate) fn new(session: &Session, path: &str) -> Result<Lock> {
-        Ok(Lock { line: Line::new(session, path, &[KIND])?, delay: None })
+        Ok(Lock { contenders: Contenders::new(session, path, &[KIND])?, delay: None })
     }
 
-    /// The same lock, with a lock-delay for what is acquired through this handle: should a holder be
-    /// *lost*, its session over or its znode deleted without a release, nobody holds the lock for so
-    /// long. What the lost one had under way, at a resource that knows nothing of fencing tokens, has
-    /// so much time to come to its end. An orderly release hands the lock over at once.
+    /// The same lock, with a lock-delay for acquisitions through this handle. If a holder is *lost*
+    /// (its session ends or its znode is deleted without a release), nobody holds the lock for this
+    /// long. The lost holder's operations in flight, at a resource that does not check fencing
+    /// tokens, have this long to finish. A regular release passes the lock on at once.
     ///
-    /// The delay is the holder's, and kept in the cluster while it holds: those who come after wait
-    /// for it whatever their own handle says. It counts from when somebody who wants the lock is first
-    /// in line and sees that the holder is lost (at once, if somebody waits), and ends up to some
-    /// seconds late. It counts in the log's time (`docs/time.md`), which passes within a tenth of real
-    /// time; it ends early if a node begins to lead whose wall clock is ahead.
-    /// Acquisitions through this handle cost one write more.
+    /// The delay is the holder's, and stored in the cluster while it holds: later contenders wait
+    /// for it whatever their own handle says. It starts when the first contender sees that the
+    /// holder is lost (at once, if one is waiting), and ends up to some seconds late. It is
+    /// measured in the log's time (`docs/time.md`), which runs within a tenth of real time; it ends
+    /// early if a node becomes leader whose wall clock is ahead. Acquisitions through this handle
+    /// cost one more write.
     ///
-    /// Closing the session of a holder without a release is a loss, too.
+    /// Closing a holder's session without a release is a loss, too.
     ///
     /// # Errors
-    /// [`Error::InvalidTtl`](crate::Error::InvalidTtl) if it is not from 1 ms to [`TTL_MAX`].
+    /// [`Error::InvalidTtl`](crate::Error::InvalidTtl) if it is not between 1 ms and [`TTL_MAX`].
     ///
     /// Source: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4.
     ///
@@ -116,100 +115,101 @@ impl Lock {
 
     /// The lock's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// Blocks until the lock is held, for as long as the session lives.
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
-    /// this contender's znode, and of `/` if the root of a [chroot](Session::chroot) is not there;
+    /// this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does not exist;
     /// [`Error::System`](crate::Error::System).
     pub fn acquire(&self) -> Result<LockGuard> {
-        blocking::forever(self.line.session(), self.acquire_async())
+        blocking::forever(self.contenders.session(), self.acquire_async())
     }
 
-    /// Blocks until the lock is held, at most for `timeout`: `None` if it is not held by then. The
-    /// place in the queue is given up.
+    /// As [`Lock::acquire`], at most for `timeout`: `None` if it is not held by then. Its place in
+    /// the queue is given up.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
-        blocking::within(self.line.session(), timeout, self.acquire_async())
+        blocking::within(self.contenders.session(), timeout, self.acquire_async())
     }
 
-    /// Takes the lock if nobody holds it or waits for it. Blocks for the request timeout at most.
+    /// Acquires the lock if nobody holds it or waits. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         let taking = self.try_acquire_async();
-        blocking::request(self.line.session(), "try_acquire", self.path(), taking)
+        blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
     }
 
-    /// The same, without blocking the thread, however long an answer of the cluster takes.
+    /// As [`Lock::try_acquire`], without blocking the thread and without a time limit.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
     pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
-        let contender = self.line.join(KIND, b"").await?;
-        match self.line.before(&contender, |_, at| before(at)).await? {
-            None if delay::is_over(&self.line).await? => self.hold(contender).await.map(Some),
+        let contender = self.contenders.join(KIND, b"").await?;
+        match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
+            None if delay::is_over(&self.contenders).await? => self.hold(contender).await.map(Some),
             _ => Ok(None),
         }
     }
 
-    /// Waits until the lock is held, without blocking the thread. Dropping the future gives up the
-    /// place in the queue.
+    /// As [`Lock::acquire`], without blocking the thread. Dropping the future gives up its place in
+    /// the queue.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
     pub async fn acquire_async(&self) -> Result<LockGuard> {
-        let contender = self.line.join(KIND, b"").await?;
-        self.line.wait(&contender, |_, at| before(at)).await?;
-        delay::wait(&self.line).await?;
+        let contender = self.contenders.join(KIND, b"").await?;
+        self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
+        delay::wait(&self.contenders).await?;
         self.hold(contender).await
     }
 
     async fn hold(&self, mut contender: Contender) -> Result<LockGuard> {
         if let Some(delay) = self.delay {
-            delay::mark(&self.line, &mut contender, delay).await?;
+            delay::mark(&self.contenders, &mut contender, delay).await?;
         }
-        Ok(LockGuard { held: contender.hold().await? })
+        Ok(LockGuard { hold: contender.hold().await? })
     }
 
-    /// Who waits for the lock or holds it, by path, the holder first, as this replica has it.
+    /// The paths of the holder and of the waiters in order, as this replica has them.
     ///
     /// # Errors
     /// Those of a session that is over.
     pub fn contenders(&self) -> Result<Vec<String>> {
-        Ok(self.line.places_now()?.into_iter().map(|place| place.path).collect())
+        Ok(self.contenders.list_now()?.into_iter().map(|contender| contender.path).collect())
     }
 
-    /// As [`Lock::contenders`], without blocking the thread; that blocks on a client alone.
+    /// As [`Lock::contenders`], without blocking the thread; the blocking form blocks only on a
+    /// client.
     pub async fn contenders_async(&self) -> Result<Vec<String>> {
-        let contenders = self.line.contenders_soon().await?;
+        let contenders = self.contenders.list_with_sessions().await?;
         Ok(contenders.into_iter().map(|contender| contender.path).collect())
     }
 
-    /// The same with their sessions: see [`LockContender`].
+    /// As [`Lock::contenders`], with their sessions: see [`LockContender`].
     ///
     /// # Errors
     /// As [`Lock::contenders`].
     pub fn contenders_with_sessions(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_now()
+        self.contenders.list_with_sessions_now()
     }
 
     /// As [`Lock::contenders_with_sessions`], without blocking the thread.
     pub async fn contenders_with_sessions_async(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_soon().await
+        self.contenders.list_with_sessions().await
     }
 
-    /// Asks the holder to let go of the lock. It hears of that by [`LockGuard::revocations`], if it
-    /// listens, and does what it sees fit. Returns how many were asked: 1, or 0 if there is none. Each
-    /// call is heard; it costs one write. Blocks as [`Session::set`].
+    /// Asks the holder to release the lock. The holder gets the request if it listens by
+    /// [`LockGuard::revocations`], and decides for itself. Returns how many were asked: 1, or 0 if
+    /// there is no holder. Each call is delivered; it costs one write. Blocks as [`Session::set`].
     ///
-    /// Whoever must not wait for the holder's consent deletes its znode: the first of
+    /// To take the lock away without the holder's consent, delete its znode: the first of
     /// [`Lock::contenders`].
     ///
     /// # Errors
@@ -217,19 +217,19 @@ impl Lock {
     ///
     /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
     pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.line.session(), "revoke", self.path(), self.revoke_async())
+        blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Lock::revoke`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Lock::revoke`].
     pub async fn revoke_async(&self) -> Result<usize> {
-        revocation::ask(&self.line, |places| places.len().min(1)).await
+        revocation::ask(&self.contenders, |listed| listed.len().min(1)).await
     }
 }
 
-/// One of those who wait for a lock or hold it.
+/// A holder of a lock, or a waiter.
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -248,9 +248,9 @@ impl Lock {
 pub struct LockContender {
     /// The path of its znode.
     pub path: String,
-    /// What it waits for or has: `lock`, `read`, `write` or `lease`.
+    /// What it holds or waits for: `lock`, `read`, `write` or `lease`.
     pub kind: &'static str,
-    /// The session that it belongs to; none if somebody has made such a znode by hand.
+    /// Its session; `None` if somebody has created the znode by hand.
     pub session: Option<SessionId>,
 }
 
@@ -275,7 +275,7 @@ pub enum LockLost {
     Deleted,
 }
 
-/// The holding of a [`Lock`]. Dropping it releases the lock, without waiting for that.
+/// A held [`Lock`]. Dropping it releases the lock, without waiting for the answer.
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -289,46 +289,46 @@ pub enum LockLost {
 /// ```
 #[derive(Debug)]
 pub struct LockGuard {
-    held: Held,
+    hold: Hold,
 }
 
 impl LockGuard {
-    pub(super) fn new(held: Held) -> LockGuard {
-        LockGuard { held }
+    pub(super) fn new(hold: Hold) -> LockGuard {
+        LockGuard { hold }
     }
 
     pub(super) fn session(&self) -> &Session {
-        self.held.session()
+        self.hold.session()
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        self.held.how_lost().is_some()
+        self.hold.loss().is_some()
     }
 
-    pub(super) fn into_held(self) -> Held {
-        self.held
+    pub(super) fn into_hold(self) -> Hold {
+        self.hold
     }
 
-    /// A number that is larger for each later holder of the lock: the zxid that created the
+    /// A number that increases with each later holder of the lock: the zxid that created the
     /// holder's znode. A resource that refuses numbers smaller than the largest it has seen is safe
-    /// from holders that do not know yet that they have lost the lock.
+    /// from holders that have not yet noticed the loss of the lock.
     pub fn fencing_token(&self) -> u64 {
-        self.held.token()
+        self.hold.token()
     }
 
     /// The path of the holder's znode.
     pub fn path(&self) -> &str {
-        self.held.path()
+        self.hold.path()
     }
 
-    /// Writes that happen only if the lock is still held when they do: a [`Multi`] that begins with
+    /// Starts a [`Multi`] that has effect only if the lock is still held. Its first operation is
     /// that check, made by every replica as it applies the write. However long this process stalls
-    /// before the write is sent or on its way, it has no effect once the lock is lost. What is to be
-    /// protected must be in the tree; for what is elsewhere there is [`LockGuard::fencing_token`].
+    /// before the write is sent, or the write is delayed, it has no effect once the lock is lost.
+    /// It protects data in the tree; for anything else there is [`LockGuard::fencing_token`].
     ///
-    /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index says that
-    /// the lock was lost, and nothing was written. An error of the session says the same. The
-    /// results, too, begin with the check's.
+    /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index means that
+    /// the lock was lost and nothing was written. An error of the session means the same. The
+    /// results, too, start with that of the check.
     ///
     /// ```
     /// use quorate::{CreateMode, Error, testing::Cluster};
@@ -344,45 +344,45 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fenced(&self) -> Multi<'_> {
-        self.held.session().multi().fence(&self.fence())
+        self.hold.session().multi().fence(&self.fence())
     }
 
-    /// The check of [`LockGuard::fenced`], to be put into any [`Multi`] or
-    /// [`Transaction`](crate::Transaction), which may be another session's.
+    /// The check of [`LockGuard::fenced`], for any [`Multi`] or
+    /// [`Transaction`](crate::Transaction), also of another session.
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        self.hold.fence()
     }
 
-    /// Hears of requests to let go of the lock, by [`Lock::revoke`]: also of one made before this
-    /// was called. Blocks until the session's earlier calls have their answers.
+    /// Receives requests to release the lock, made by [`Lock::revoke`], including one made before
+    /// this call. Blocks until the session's earlier calls have their answers.
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over;
     /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
-        let session = self.held.session();
+        let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
     }
 
-    /// The same, without blocking the thread.
+    /// As [`LockGuard::revocations`], without blocking the thread.
     ///
     /// # Errors
     /// As [`LockGuard::revocations`].
     pub async fn revocations_async(&self) -> Result<Revocations> {
-        Revocations::of(self.held.session(), self.path()).await
+        Revocations::of(self.hold.session(), self.path()).await
     }
 
-    /// Whether the lock is held at this moment: the session is surely alive, and this replica knows
-    /// of no deletion of the holder's znode. Does not block. Once false, it stays so.
+    /// Whether the lock is held at this moment: the session is certainly alive, and this replica
+    /// knows of no deletion of the holder's znode. Does not block. Once false, it stays false.
     ///
-    /// Whoever deletes the znode of a living holder gives the lock away; the holder learns of that
-    /// when its replica does.
+    /// Deleting the znode of a living holder releases its lock; the holder notices when its replica
+    /// does.
     pub fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_held()
     }
 
-    /// A channel on which the loss of the lock shows: it gets a message, or closes. For
-    /// `select!`; [`LockGuard::is_held`] then tells the truth.
+    /// A channel that shows the loss of the lock: it gets a message, or closes. For `select!`; call
+    /// [`LockGuard::is_held`] then.
     ///
     /// ```
     /// use std::time::Duration;
@@ -398,20 +398,21 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.held.lost()
+        self.hold.lost()
     }
 
     /// Blocks until the lock is lost.
     pub fn wait_lost(&self) -> LockLost {
-        self.held.wait_lost()
+        self.hold.wait_lost()
     }
 
-    /// Releases the lock and waits until that is done.
+    /// Releases the lock and waits for that.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); a lock that was lost
-    /// already is no error. After [`Error::Timeout`](crate::Error::Timeout) the release goes on.
+    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if the
+    /// lock was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release
+    /// continues.
     pub fn release(self) -> Result<()> {
-        self.held.release()
+        self.hold.release()
     }
 }

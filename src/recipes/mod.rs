@@ -1,30 +1,30 @@
-//! Coordination recipes, built on the handles that every user has.
+//! Coordination recipes, built only on the public handles.
 //!
-//! Each is written once, as a future over [`Pending`](crate::Pending) answers, watches and the
-//! session's timer ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime
-//! and no thread; the blocking form waits for that future. Each wakes only whom it must and polls
-//! nothing, and what is dropped before it is done is given up, in the cluster too.
+//! Each recipe is a future over [`Pending`](crate::Pending) answers, watches and the session's
+//! timer ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no
+//! thread. The blocking form waits for that future. Recipes do not poll, and wake only those that
+//! can go on. A future that is dropped before it is done gives up its request, in the cluster too.
 
+mod atomic_value;
 mod barrier;
 mod blocking;
 mod cache;
-mod cell;
 mod codec;
 mod config;
+mod contenders;
 mod counter;
+mod creating;
 mod delay;
 mod discovery;
 mod double_barrier;
 mod election;
+mod errors;
 mod group;
 mod ids;
-
-mod ephemeral;
-mod line;
 mod list;
 mod lock;
 mod multi_lock;
-mod own;
+mod owned_ephemeral;
 mod parents;
 mod participant;
 mod persistent_ephemeral;

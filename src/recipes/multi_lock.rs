@@ -1,7 +1,7 @@
-//! Several locks as one.
+//! Several locks taken together.
 //!
-//! Source: Curator, `InterProcessMultiLock`, which takes them in the order of the caller and gives
-//! each the whole timeout.
+//! Source: Curator, `InterProcessMultiLock`, which takes them in the caller's order and gives each
+//! the whole timeout.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::planted::{Bug, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
 use crate::types::error::{Error, Result};
 
-/// Several [`Lock`]s, held all or none.
+/// Several [`Lock`]s, of which all are held or none.
 ///
-/// They are taken one after the other in the order of their paths, however they were named, and
-/// released in the reverse of that: two callers whose paths overlap never wait for each other both.
-/// (That holds among callers of this type. Whoever holds a lock of the set by a guard of its own and
-/// then waits for another is on its own.) While it waits for one, it has those before.
+/// They are acquired one after the other in the order of their paths, whatever order they were
+/// given in, and released in reverse. So two callers whose paths overlap cannot deadlock. (That
+/// holds among users of this type. A caller that holds one of the locks by a guard of its own and
+/// waits for another may deadlock.) While it waits for one lock, it holds those before.
 ///
 /// Each costs what a lock costs.
 ///
@@ -41,7 +41,7 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// The locks at these paths, each once. Does not block.
+    /// The locks at these paths, without duplicates. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if there is none.
@@ -52,7 +52,7 @@ impl MultiLock {
         let locks = paths.into_iter().map(|path| Lock::new(session, path.as_ref()));
         let mut locks = locks.collect::<Result<Vec<Lock>>>()?;
         if !planted(Bug::MultiLockUnordered) {
-            // All below one root, so that this is the order in the whole tree as well.
+            // All are below one root, so this is also the order in the whole tree.
             locks.sort_by(|one, other| one.path().cmp(other.path()));
             locks.dedup_by(|one, other| one.path() == other.path());
         }
@@ -63,7 +63,7 @@ impl MultiLock {
         Ok(MultiLock { session: session.clone(), locks })
     }
 
-    /// The paths, in the order in which they are taken.
+    /// The paths, in the order of acquisition.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().map(Lock::path)
     }
@@ -71,19 +71,19 @@ impl MultiLock {
     /// Blocks until all are held, for as long as the session lives.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]; [`Error::NoNode`] also if one was lost while the others were waited for.
-    /// Whatever was taken is let go of. So for all ways to acquire them.
+    /// As [`Lock::acquire`]; [`Error::NoNode`] also if one was lost during the wait for the others.
+    /// Those already acquired are released. This holds for all ways to acquire them.
     pub fn acquire(&self) -> Result<MultiLockGuard> {
         blocking::forever(&self.session, self.acquire_async())
     }
 
-    /// Blocks until all are held, at most for `timeout` in all: `None`, and none is held, if they are
-    /// not by then.
+    /// As [`MultiLock::acquire`], at most for `timeout` in total: `None`, with none held, if they
+    /// are not all held by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<MultiLockGuard>> {
         blocking::within(&self.session, timeout, self.acquire_async())
     }
 
-    /// Takes all of them if nobody holds one or waits for it. Blocks for the request timeout at most.
+    /// Acquires all of them if each is free. Blocks for the request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<MultiLockGuard>> {
         let taking = async {
             let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
@@ -98,7 +98,7 @@ impl MultiLock {
         blocking::request(&self.session, "try_acquire", self.locks[0].path(), taking)
     }
 
-    /// Waits until all are held, without blocking the thread. Dropping the future gives up all of
+    /// As [`MultiLock::acquire`], without blocking the thread. Dropping the future gives up all of
     /// them.
     pub async fn acquire_async(&self) -> Result<MultiLockGuard> {
         let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
@@ -109,7 +109,7 @@ impl MultiLock {
     }
 }
 
-/// The holding of a [`MultiLock`]. Dropping it releases all of them, without waiting for that.
+/// A held [`MultiLock`]. Dropping it releases all locks, without waiting for the answers.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -123,12 +123,12 @@ impl MultiLock {
 /// ```
 #[derive(Debug)]
 pub struct MultiLockGuard {
-    /// In the order in which they were taken. There is always one.
+    /// In the order of acquisition. Never empty.
     guards: Vec<LockGuard>,
 }
 
 impl MultiLockGuard {
-    /// One may have been lost while others were waited for.
+    /// One may have been lost during the wait for the others.
     fn checked(self) -> Result<MultiLockGuard> {
         match self.guards.iter().find(|guard| guard.is_lost()) {
             Some(lost) => Err(Error::NoNode { path: lost.path().to_owned() }),
@@ -146,8 +146,8 @@ impl MultiLockGuard {
         self.guards.iter().all(LockGuard::is_held)
     }
 
-    /// Writes that happen only if all are still held when they do: see [`LockGuard::fenced`]. The
-    /// checks are the first operations, one for each lock.
+    /// Starts a multi that has effect only if all locks are still held: see [`LockGuard::fenced`].
+    /// The checks are its first operations, one for each lock.
     pub fn fenced(&self) -> Multi<'_> {
         // There is always one.
         self.guards[0].session().multi().fence(&self.fence())
@@ -158,10 +158,10 @@ impl MultiLockGuard {
         Fence::all(self.guards.iter().map(LockGuard::fence))
     }
 
-    /// Releases all, the last that was taken first, and waits until that is done.
+    /// Releases all, in reverse order, and waits for that.
     ///
     /// # Errors
-    /// As [`LockGuard::release`]; all are released all the same.
+    /// As [`LockGuard::release`]; all are released in any case.
     pub fn release(mut self) -> Result<()> {
         let mut result = Ok(());
         while let Some(guard) = self.guards.pop() {

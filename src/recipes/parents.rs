@@ -1,23 +1,24 @@
-//! The znodes above a recipe's own: made when they are missing, as containers.
+//! Creating the missing znodes above a recipe's own, as containers.
 //!
-//! A replica knows which are missing, so that a look costs nothing, and one write makes all of them:
-//! the first use of a path takes one write for its parents, and every later one none. An instance
-//! without a replica looks only when a write has failed for a missing parent, by asking its member.
+//! A replica knows which are missing, so that the check is free, and one write creates all of them.
+//! The first use of a path takes one write for its parents, and later uses none. An instance
+//! without a replica checks only after a write has failed for a missing parent, by asking its
+//! member.
 
 use crate::api::session::Session;
-use crate::recipes::ephemeral::{inner, is_overtaken};
+use crate::recipes::errors::{inner, is_overtaken};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
 
-const ROOT: &str = "/";
+pub(super) const ROOT: &str = "/";
 
-/// A path that is to be there before something is created below it.
+/// A path that must exist before something is created below it.
 pub(super) struct Parents<'a> {
     session: &'a Session,
     path: &'a str,
-    /// Whether to look, and not to try at once.
+    /// Whether to check first, instead of trying at once.
     look: bool,
 }
 
@@ -26,18 +27,18 @@ impl<'a> Parents<'a> {
         Parents { session, path, look: session.has_replica() }
     }
 
-    /// Makes those that are missing. To be called before each attempt to create what is below them:
-    /// an attempt that fails with [`Error::NoNode`] is to be made again.
+    /// Creates those that are missing. Call it before each attempt to create something below them,
+    /// and repeat an attempt that fails with [`Error::NoNode`].
     ///
     /// # Errors
-    /// [`Error::NoNode`] of the root; otherwise as [`Session::create`].
+    /// [`Error::NoNode`] of the root if that is missing; otherwise as [`Session::create`].
     pub(super) async fn make(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.look, true) {
             return Ok(());
         }
         loop {
             let missing = self.missing().await?;
-            // The root of a chroot is its owner's to make.
+            // The owner of a chroot creates its root.
             if missing.last() == Some(&ROOT) {
                 return Err(Error::NoNode { path: ROOT.to_owned() });
             }
@@ -50,7 +51,7 @@ impl<'a> Parents<'a> {
             let multi = missing.iter().rev().fold(self.session.multi(), create);
             match inner(multi.submit().await) {
                 Ok(_) => return Ok(()),
-                // Others have made one, or one has gone that was not used any more: look again. This
+                // Others have created one of them, or an unused one was deleted: look again. This
                 // instance has seen that by now.
                 Err(error) if is_overtaken(&error) => {}
                 Err(error) => return Err(error),
@@ -64,7 +65,7 @@ impl<'a> Parents<'a> {
         if self.session.has_replica() {
             return Ok(all.take_while(|path| is_missing(self.session, path)).collect());
         }
-        // Asked for together: this takes the time of one.
+        // Requested together, at the cost of one round trip.
         let calls = self.session.nonblocking();
         let asked: Vec<(&str, Pending<Option<Stat>>)> =
             all.map(|path| (path, calls.exists(path))).collect();
@@ -72,7 +73,7 @@ impl<'a> Parents<'a> {
         for (path, answer) in asked {
             match answer.await {
                 Ok(None) => missing.push(path),
-                // Which may not be read is there.
+                // A znode that may not be read exists.
                 Ok(Some(_)) | Err(Error::NoAuth { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -84,9 +85,4 @@ impl<'a> Parents<'a> {
 /// Whether this instance's replica has no such znode.
 pub(super) fn is_missing(session: &Session, path: &str) -> bool {
     session.shared().tree().get(&session.root.full(path)).is_none()
-}
-
-/// Whether it is the root that is missing, so that no new attempt can help.
-pub(super) fn is_no_root(error: &Error) -> bool {
-    matches!(error, Error::NoNode { path } if path == ROOT)
 }

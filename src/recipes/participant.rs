@@ -1,4 +1,4 @@
-//! One that takes part in a two-phase commit: it votes, and learns what was decided.
+//! A participant in a two-phase commit: it votes, and learns the decision.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::ephemeral::{Own, inner, is_overtaken};
+use crate::recipes::errors::{inner, is_overtaken};
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
 use crate::types::error::{Error, Result};
 use crate::types::znode::Condition;
 
-/// One that takes part in a [`TwoPhaseCommit`]. Dropped before it has voted, it is lost, and the
-/// transaction is aborted.
+/// A participant in a [`TwoPhaseCommit`]. If it is dropped before it has voted, it counts as lost,
+/// and the transaction is aborted.
 ///
 /// See [`TwoPhaseCommit`] for an example.
 /// ```
@@ -35,8 +36,8 @@ pub struct Participant {
     transaction: TwoPhaseCommit,
     path: String,
     proposal: Vec<u8>,
-    /// Until it has voted.
-    alive: Mutex<Option<Own>>,
+    /// Present until it has voted.
+    alive: Mutex<Option<OwnedEphemeral>>,
 }
 
 impl Participant {
@@ -44,13 +45,13 @@ impl Participant {
         transaction: &TwoPhaseCommit,
         path: String,
         proposal: Vec<u8>,
-        alive: Option<Own>,
+        alive: Option<OwnedEphemeral>,
     ) -> Participant {
         let (transaction, alive) = (transaction.clone(), Mutex::new(alive));
         Participant { transaction, path, proposal, alive }
     }
 
-    /// What is proposed.
+    /// The proposal.
     pub fn proposal(&self) -> &[u8] {
         &self.proposal
     }
@@ -59,23 +60,24 @@ impl Participant {
         blocking::request(&self.transaction.session, operation, &self.path, future)
     }
 
-    /// Votes, and says how far the transaction has got with that. A vote against it aborts it. A vote
-    /// that was given already, by this name and before it came back, may be given again. Blocks for
-    /// the request timeout at most; whoever votes for it must be able to do it from then on, also
-    /// after [`Error::Timeout`].
+    /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. A vote that
+    /// was already given by this name, also before it was lost and joined again, may be repeated.
+    /// Blocks for the request timeout at most. A participant that votes `Yes` must be able to
+    /// commit from then on, also after [`Error::Timeout`].
     ///
-    /// If it is decided already and this one has not voted, it was aborted, and nothing is written.
+    /// If the transaction is decided and this participant has not voted, it was aborted, and
+    /// nothing is written.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if somebody else has joined by this name since, or it is forgotten;
-    /// [`Error::InvalidData`] if the other vote was given already; otherwise as
+    /// [`Error::NoNode`] if another participant has joined by this name since, or the transaction
+    /// is forgotten; [`Error::InvalidData`] if the other vote was already given; otherwise as
     /// [`TwoPhaseCommit::decide`].
     pub fn vote(&self, vote: Vote) -> Result<Phase> {
         self.wait("vote", self.vote_async(vote))
     }
 
-    /// As [`Participant::vote`], without blocking the thread. When the future is dropped, the vote may
-    /// be given or not.
+    /// As [`Participant::vote`], without blocking the thread. If the future is dropped, the vote
+    /// may or may not be given.
     pub async fn vote_async(&self, vote: Vote) -> Result<Phase> {
         let transaction = &self.transaction;
         let alive_path = alive(&self.path);
@@ -86,7 +88,7 @@ impl Participant {
             let site: Read<Site> = read(&snapshot, &self.path)?;
             match site.value {
                 Site::Voted(given) if given != vote => return Err(self.has_voted(given)),
-                // It is committed by the votes of all.
+                // It was committed by the votes of all.
                 Site::Acknowledged if phase == Phase::Committed && vote == Vote::No => {
                     return Err(self.has_voted(Vote::Yes));
                 }
@@ -94,7 +96,7 @@ impl Participant {
                 Site::Invited | Site::Joined if phase != Phase::Voting => return Ok(phase),
                 Site::Invited | Site::Joined => {}
             }
-            let Some(czxid) = self.alive().as_ref().map(|own| own.czxid) else {
+            let Some(czxid) = self.alive().as_ref().map(|ephemeral| ephemeral.czxid()) else {
                 return Err(Error::NoNode { path: alive_path });
             };
             if snapshot.exists(&alive_path)?.is_none_or(|stat| stat.czxid != czxid) {
@@ -118,8 +120,8 @@ impl Participant {
             };
             match inner(multi.submit().await) {
                 Ok(_) => {
-                    if let Some(own) = self.alive().take() {
-                        own.forget();
+                    if let Some(ephemeral) = self.alive().take() {
+                        ephemeral.forget();
                     }
                     return Ok(after);
                 }
@@ -134,11 +136,12 @@ impl Participant {
         Error::InvalidData { path, reason }
     }
 
-    fn alive(&self) -> MutexGuard<'_, Option<Own>> {
+    fn alive(&self) -> MutexGuard<'_, Option<OwnedEphemeral>> {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until it is decided, for as long as the session lives, and says what was.
+    /// Blocks until the transaction is decided, for as long as the session lives, and returns the
+    /// decision.
     ///
     /// # Errors
     /// As [`TwoPhaseCommit::phase`].
@@ -164,17 +167,17 @@ impl Participant {
             if header.phase != Phase::Voting {
                 return Ok(header.phase);
             }
-            // Whatever happened to it, or to this session: look again.
+            // The znode has changed, or this session is over: look again.
             watch.next().await;
         }
     }
 
-    /// Says that the outcome is known, and done if it was to be: this one will not ask for it again.
+    /// Records that this participant knows the outcome and has acted on it: it will not ask again.
     /// Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if there is none yet; otherwise as
-    /// [`Session::set`](crate::Session::set). That it is forgotten already is no error.
+    /// [`Error::InvalidData`] if nothing is decided yet; otherwise as
+    /// [`Session::set`](crate::Session::set). Not an error if the transaction is already forgotten.
     pub fn acknowledge(&self) -> Result<()> {
         self.wait("acknowledge", self.acknowledge_async())
     }
@@ -195,7 +198,7 @@ impl Participant {
         let condition = Condition::Mzxid(header.mzxid);
         let multi = transaction.session.multi().require(&transaction.path, condition);
         match inner(multi.set(&self.path, known).submit().await) {
-            // Forgotten, or another one by now.
+            // It was forgotten, or there is another one by now.
             Ok(_) | Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -223,7 +226,7 @@ mod tests {
         assert_eq!([a.vote(Vote::Yes), a.vote(Vote::Yes)], [const { Ok(Phase::Voting) }; 2]);
         let other = a.vote(Vote::No);
         assert!(matches!(other, Err(Error::InvalidData { path, .. }) if path == "/tx/a"));
-        // Bound, whoever comes back for it, and however it went.
+        // The vote binds it, also after it was lost and has joined again.
         drop(a);
         let a = transaction.join("a").unwrap();
         assert!(a.vote(Vote::No).is_err());
@@ -242,7 +245,11 @@ mod tests {
         let transaction = transaction(&session);
         let (a, b) = (transaction.join("a").unwrap(), transaction.join("b").unwrap());
         assert_eq!(a.vote(Vote::No), Ok(Phase::Aborted));
-        assert_eq!(b.vote(Vote::Yes), Ok(Phase::Aborted), "it is told, and is not bound");
+        assert_eq!(
+            b.vote(Vote::Yes),
+            Ok(Phase::Aborted),
+            "it learns of the abort, and is not bound"
+        );
         assert_eq!([b.outcome(), transaction.decide()], [Ok(Phase::Aborted), Ok(Phase::Aborted)]);
         assert_eq!(transaction.forget(), Ok(true), "nobody is bound");
         assert_eq!(b.acknowledge(), Ok(()), "it has been forgotten");
@@ -258,7 +265,7 @@ mod tests {
         assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
         drop(former);
         assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is alive");
-        // One that somebody has declared dead knows it.
+        // A participant that somebody has declared dead notices it.
         let b = transaction.join("b").unwrap();
         session.delete("/tx/b/alive").unwrap();
         assert!(matches!(b.vote(Vote::Yes), Err(Error::NoNode { .. })));

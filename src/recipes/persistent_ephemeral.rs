@@ -1,8 +1,8 @@
 //! An ephemeral znode that outlives its session: it is created again in the next one.
 //!
-//! All that is known of the znode is in a state that the handles and the one future that drives it
-//! share, so that closing is exact at any moment: what is there is deleted, and what is being created
-//! is as soon as its answer comes, whether or not anybody polls the future by then.
+//! All that is known of the znode is in a state shared by the handles and the one future that
+//! drives it. So closing is exact at any moment: an existing znode is deleted at once, and one that
+//! is being created as soon as the answer comes, whether or not anybody still polls the future.
 //!
 //! Source: Curator, `PersistentNode` (once `PersistentEphemeralNode`).
 
@@ -18,7 +18,7 @@ use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::own::Own;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::clock::Clock;
@@ -28,19 +28,21 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Zxid};
 
-/// Never locked: what borrows it may so go from thread to thread.
+/// Never locked; the mutex only makes a borrow of it `Send`.
 type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 
-/// An ephemeral znode that is created again when its session is over, in a new one, and when
-/// somebody has deleted it: what says that an instance is there, for as long as it is.
+/// An ephemeral znode that is created again in a new session when its session is over, and when
+/// somebody has deleted it: it announces an instance for as long as the instance exists.
 ///
-/// Something must drive it, for it has no thread of its own: [`PersistentEphemeral::run`] on a thread,
-/// or [`PersistentEphemeral::run_async`] as a task. Both go on until it is closed through an
-/// [`EphemeralHandle`], or dropped; then the znode is gone, at any moment and whatever was under way.
+/// It has no thread of its own and must be driven: by [`PersistentEphemeral::run`] on a thread, or
+/// by [`PersistentEphemeral::run_async`] as a task. Both continue until it is closed through an
+/// [`EphemeralHandle`], or dropped. Then the znode is deleted, at any moment and whatever is in
+/// flight.
 ///
-/// While its instance is cut off the znode goes with the session; it is there again once the cluster
-/// has been reached. If the path is taken, as by a former run of this process whose session
-/// has not expired yet, it waits until that is gone. Missing parents are made, as containers.
+/// While its instance is cut off, the znode is deleted with its session; it is created again once
+/// the cluster can be reached. If the path is taken, for example by a former run of this process
+/// whose session has not expired yet, it waits until the path is free. Missing parents are created
+/// as containers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,13 +70,13 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 pub struct PersistentEphemeral {
     handle: EphemeralHandle,
     sessions: Sessions,
-    /// The one to begin with.
+    /// The first session.
     first: Option<Session>,
     again: bool,
 }
 
-/// A handle of a [`PersistentEphemeral`] that is run elsewhere. Cheap to clone; dropping it does
-/// nothing. It keeps the session of a znode that has not been seen to go.
+/// A handle of a [`PersistentEphemeral`] that runs elsewhere. Cheap to clone; dropping it does
+/// nothing. It holds the session of a znode that has not been seen to go.
 ///
 /// ```
 /// use quorate::recipes::PersistentEphemeral;
@@ -93,37 +95,37 @@ pub struct PersistentEphemeral {
 pub struct EphemeralHandle {
     path: Arc<str>,
     clock: Clock,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EphemeralState>>,
 }
 
-struct State {
+struct EphemeralState {
     data: Arc<[u8]>,
-    /// Which data that is, counted.
+    /// The number of the data wanted: each new data has the next.
     wanted: u64,
-    /// Which one is in the znode.
+    /// The number of the data in the znode.
     written: u64,
     closed: bool,
-    znode: Znode,
-    /// Who waits for a change of any of it.
+    znode: ZnodeState,
+    /// Tasks that wait for any change.
     waiting: Vec<Waker>,
 }
 
-/// What is known of it.
+/// What is known of the znode.
 #[derive(Clone)]
-enum Znode {
+enum ZnodeState {
     Missing,
-    /// Its create is under way in this session.
-    Coming(Session, Arc<Mutex<Arrival>>),
-    There(Arc<Own>),
+    /// Its create is in flight in this session.
+    Creating(Session, Arc<Mutex<PendingCreate>>),
+    Exists(Arc<OwnedEphemeral>),
 }
 
-/// Where the answer to a create is put, on the node's thread. It has no session in it, which could
-/// then end there.
+/// Receives the answer to a create, on the node's thread. It holds no session, which would
+/// otherwise be dropped there.
 #[derive(Default)]
-struct Arrival {
-    /// By which write it was created.
+struct PendingCreate {
+    /// The write that created it.
     answer: Option<Result<Zxid>>,
-    /// It is not wanted any more: whoever is the second to come deletes it.
+    /// It is no longer wanted: the answer or this flag, whichever comes second, deletes it.
     given_up: bool,
     waiting: Vec<Waker>,
 }
@@ -132,48 +134,48 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wait(waiting: &mut Vec<Waker>, context: &Context<'_>) {
+fn register(waiting: &mut Vec<Waker>, context: &Context<'_>) {
     if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
         waiting.push(context.waker().clone());
     }
 }
 
-impl Arrival {
-    /// Makes the znode.
-    fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<Arrival>> {
-        let arrival = Arc::new(Mutex::new(Arrival::default()));
-        let (put, discard) = (Arc::clone(&arrival), session.discarding());
-        let creating = session.nonblocking().create(path, data, CreateMode::Ephemeral);
-        creating.then(move |answer| {
-            let mut arrival = lock(&put);
+impl PendingCreate {
+    /// Creates the znode.
+    fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<PendingCreate>> {
+        let creating = Arc::new(Mutex::new(PendingCreate::default()));
+        let (put, discard) = (Arc::clone(&creating), session.discarding());
+        let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
+        pending.then(move |answer| {
+            let mut creating = lock(&put);
             let answer = answer.and_then(expect::created);
-            if let (true, Ok(created)) = (arrival.given_up, &answer) {
+            if let (true, Ok(created)) = (creating.given_up, &answer) {
                 discard(created.path.clone(), created.stat.czxid);
             }
-            arrival.answer = Some(answer.map(|created| created.stat.czxid));
-            let woken = std::mem::take(&mut arrival.waiting);
-            drop(arrival);
+            creating.answer = Some(answer.map(|created| created.stat.czxid));
+            let woken = std::mem::take(&mut creating.waiting);
+            drop(creating);
             woken.into_iter().for_each(Waker::wake);
         });
-        arrival
+        creating
     }
 
-    /// Once its answer is there, it is deleted.
-    fn give_up(arrival: &Mutex<Arrival>, session: &Session, path: &str) {
-        let mut arrival = lock(arrival);
-        arrival.given_up = true;
-        if let Some(Ok(czxid)) = arrival.answer {
+    /// Deletes the znode, once its answer has come.
+    fn give_up(creating: &Mutex<PendingCreate>, session: &Session, path: &str) {
+        let mut creating = lock(creating);
+        creating.given_up = true;
+        if let Some(Ok(czxid)) = creating.answer {
             session.discarding()(session.root.full(path).into_owned(), czxid);
         }
     }
 
-    async fn answer(arrival: &Mutex<Arrival>) -> Result<Zxid> {
+    async fn answer(creating: &Mutex<PendingCreate>) -> Result<Zxid> {
         poll_fn(|context| {
-            let mut arrival = lock(arrival);
-            match &arrival.answer {
+            let mut creating = lock(creating);
+            match &creating.answer {
                 Some(answer) => Poll::Ready(answer.clone()),
                 None => {
-                    wait(&mut arrival.waiting, context);
+                    register(&mut creating.waiting, context);
                     Poll::Pending
                 }
             }
@@ -198,7 +200,7 @@ impl fmt::Debug for EphemeralHandle {
 }
 
 impl PersistentEphemeral {
-    /// The znode at this path, in this instance's own session, and after that in its next one. Writes
+    /// A znode at this path, in this instance's own session, and after that in its next one. Writes
     /// nothing before it is run.
     ///
     /// # Errors
@@ -212,9 +214,9 @@ impl PersistentEphemeral {
         PersistentEphemeral::with_sessions(move || Ok(coordinator.session()), path, data)
     }
 
-    /// The same in sessions that `sessions` gives: called now, and again each time that the one
-    /// before is over. For sessions with a root ([`Session::chroot`]), or with a timeout or
-    /// credentials of their own; it keeps the one that it is in.
+    /// As [`PersistentEphemeral::new`], in sessions that `sessions` returns: it is called now, and
+    /// whenever the former session is over. For sessions with a root ([`Session::chroot`]), or with
+    /// their own timeout or credentials. It holds its current session.
     ///
     /// ```
     /// use quorate::recipes::PersistentEphemeral;
@@ -238,12 +240,12 @@ impl PersistentEphemeral {
         let data = data.as_ref();
         check_create(path, data, CreateMode::Ephemeral)?;
         let first = sessions()?;
-        let state = State {
+        let state = EphemeralState {
             data: data.into(),
             wanted: 1,
             written: 0,
             closed: false,
-            znode: Znode::Missing,
+            znode: ZnodeState::Missing,
             waiting: Vec::new(),
         };
         let handle = EphemeralHandle {
@@ -255,67 +257,68 @@ impl PersistentEphemeral {
         Ok(PersistentEphemeral { handle, sessions, first: Some(first), again: true })
     }
 
-    /// Whether it is created again when somebody has deleted it: by default it is. Otherwise running
-    /// it ends then, with [`Error::NoNode`].
+    /// Whether it is created again when somebody has deleted it; `true` by default. Otherwise
+    /// running it ends with [`Error::NoNode`].
     pub fn recreate_deleted(mut self, again: bool) -> PersistentEphemeral {
         self.again = again;
         self
     }
 
-    /// A handle to set its data by, to see whether it is there, and to close it.
+    /// A handle to set its data, to check whether it exists, and to close it.
     pub fn handle(&self) -> EphemeralHandle {
         self.handle.clone()
     }
 
-    /// Keeps the znode there, and blocks until it is closed.
+    /// Maintains the znode, and blocks until it is closed.
     ///
     /// # Errors
-    /// [`Error::Stopped`] when the node has; what `sessions` fails with; [`Error::NoNode`] if it is not
-    /// to be created again, or of `/` if the root of its sessions is not there; and what no waiting
-    /// helps against, as [`Error::NoAuth`] and [`Error::QuotaExceeded`]. The znode is not left behind.
+    /// [`Error::Stopped`] when the node has stopped; the errors of `sessions`; [`Error::NoNode`] if
+    /// it is not to be created again, or of `/` if the root of its sessions does not exist; and
+    /// errors that waiting does not help against, such as [`Error::NoAuth`] and
+    /// [`Error::QuotaExceeded`]. The znode is not left behind.
     pub fn run(self) -> Result<()> {
         let clock = self.handle.clock.clone();
         // Without a deadline there is always a result.
         block_on(self.run_async(), &clock, None)?.unwrap_or(Ok(()))
     }
 
-    /// The same without blocking the thread. Dropping the future closes it, and the znode is deleted
-    /// without waiting for that.
+    /// As [`PersistentEphemeral::run`], without blocking the thread. Dropping the future closes it,
+    /// and deletes the znode without waiting for the answer.
     ///
     /// # Errors
     /// As [`PersistentEphemeral::run`].
     pub async fn run_async(mut self) -> Result<()> {
         let handle = self.handle.clone();
-        let mut lives = pin!(self.live());
+        let mut running = pin!(self.run_sessions());
         poll_fn(|context| {
             if handle.poll_closed(context) {
                 return Poll::Ready(Ok(()));
             }
-            lives.as_mut().poll(context)
+            running.as_mut().poll(context)
         })
         .await
     }
 
-    /// One session after the other.
-    async fn live(&mut self) -> Result<()> {
+    /// Runs in one session after the other.
+    async fn run_sessions(&mut self) -> Result<()> {
         loop {
             let session = match self.first.take() {
                 Some(session) => session,
                 None => self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner)()?,
             };
-            let Err(error) = self.live_in(&session).await;
-            self.handle.put(Znode::Missing);
+            let Err(error) = self.run_in(&session).await;
+            self.handle.set_state(ZnodeState::Missing);
             match error {
                 Error::Stopped { .. } => return Err(error),
                 error if error.is_session_lost() => {}
                 error => return Err(error),
             }
-            // Sessions may be refused as fast as they are asked for.
+            // Opening sessions may fail immediately each time.
             session.nonblocking().sleep(session.shared().limits.tick).await?;
         }
     }
 
-    async fn live_in(&self, session: &Session) -> Result<std::convert::Infallible> {
+    async fn run_in(&self, session: &Session) -> Result<std::convert::Infallible> {
         let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
         loop {
             let created = match parents.make().await {
@@ -325,72 +328,72 @@ impl PersistentEphemeral {
                     continue;
                 }
             };
-            let lived = match created {
-                Ok(own) => self.keep(&own).await,
+            let ended = match created {
+                Ok(ephemeral) => self.maintain(&ephemeral).await,
                 Err(Error::NodeExists { .. }) => self.until_free(session).await,
                 Err(Error::NoNode { .. }) => Ok(()),
                 Err(error) => Err(error),
             };
-            if let Err(error) = lived {
+            if let Err(error) = ended {
                 recover(session, error).await?;
             }
         }
     }
 
-    async fn create(&self, session: &Session) -> Result<Arc<Own>> {
+    async fn create(&self, session: &Session) -> Result<Arc<OwnedEphemeral>> {
         let handle = &self.handle;
-        let arrival = {
+        let creating = {
             let mut state = handle.state();
-            // It has been closed just now, and whoever polls this is told.
+            // If it was closed just now, the caller's next poll sees that.
             (!state.closed).then(|| {
                 state.written = state.wanted;
-                let arrival = Arrival::begin(session, &handle.path, &state.data);
-                state.znode = Znode::Coming(session.clone(), Arc::clone(&arrival));
-                arrival
+                let creating = PendingCreate::begin(session, &handle.path, &state.data);
+                state.znode = ZnodeState::Creating(session.clone(), Arc::clone(&creating));
+                creating
             })
         };
-        let Some(arrival) = arrival else { return std::future::pending().await };
-        let czxid = Arrival::answer(&arrival).await.map_err(|error| session.root.error(error))?;
-        let own = Arc::new(Own::new(session, &handle.path, czxid));
-        // Unless it was closed in the meantime: then this deletes it once more.
-        handle.put(Znode::There(Arc::clone(&own)));
-        Ok(own)
+        let Some(creating) = creating else { return std::future::pending().await };
+        let czxid =
+            PendingCreate::answer(&creating).await.map_err(|error| session.root.error(error))?;
+        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, czxid));
+        // If it was closed meanwhile, this deletes it once more.
+        handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
+        Ok(ephemeral)
     }
 
-    /// As long as it is there: with the latest data in it. It comes back when somebody has deleted
-    /// it.
-    async fn keep(&self, own: &Arc<Own>) -> Result<()> {
+    /// Writes the latest data to the znode while it exists. Returns when somebody has deleted it.
+    async fn maintain(&self, ephemeral: &Arc<OwnedEphemeral>) -> Result<()> {
         let handle = &self.handle;
-        let mut watch = follow(own).await?;
+        let mut watch = follow(ephemeral).await?;
         // Its session is known to be alive now.
         handle.change(|_| {});
-        while let (Some(following), None) = (&watch, own.how_lost()) {
+        while let (Some(following), None) = (&watch, ephemeral.loss()) {
             let (data, wanted, written) = {
                 let state = handle.state();
                 (Arc::clone(&state.data), state.wanted, state.written)
             };
             if wanted == written {
-                if !self.changed(own, following, written).await {
-                    // The application has removed the session's watches of the path.
-                    watch = follow(own).await?;
+                if !self.changed(ephemeral, following, written).await {
+                    // The application has removed the session's watches of this path.
+                    watch = follow(ephemeral).await?;
                 }
                 continue;
             }
-            match own.set(&data).await {
+            match ephemeral.set(&data).await {
                 Ok(_) => handle.change(|state| state.written = wanted),
                 Err(Error::NoNode { .. }) => break,
-                Err(error) => recover(own.session(), error).await?,
+                Err(error) => recover(ephemeral.session(), error).await?,
             }
         }
-        if own.how_lost() == Some(LockLost::SessionOver) {
-            own.session().check_alive()?;
+        if ephemeral.loss() == Some(LockLost::SessionOver) {
+            ephemeral.session().check_alive()?;
         }
-        // The tree shows what the end of a session has deleted before its handles are told of that
-        // end. Whatever they ask for is answered after it.
-        while let Err(error) = own.session().nonblocking().exists(&handle.path).await {
-            recover(own.session(), error).await?;
+        // The tree shows deletions by the end of a session before the session's handles see that
+        // end. A request is answered after it.
+        while let Err(error) = ephemeral.session().nonblocking().exists(&handle.path).await {
+            recover(ephemeral.session(), error).await?;
         }
-        handle.put(Znode::Missing);
+        handle.set_state(ZnodeState::Missing);
         if !self.again {
             return Err(Error::NoNode { path: handle.path.to_string() });
         }
@@ -400,23 +403,23 @@ impl PersistentEphemeral {
         Ok(())
     }
 
-    /// Until something has happened to the znode, or other data is wanted than was written. False if
-    /// the watch is over.
-    async fn changed(&self, own: &Own, watch: &Watch, written: u64) -> bool {
-        let mut event = pin!(own.next(watch));
+    /// Waits until something has happened to the znode, or other data is wanted than was written.
+    /// `false` if the watch is over.
+    async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
+        let mut event = pin!(ephemeral.next(watch));
         poll_fn(|context| {
             let mut state = self.handle.state();
             if state.wanted != written {
                 return Poll::Ready(true);
             }
-            wait(&mut state.waiting, context);
+            register(&mut state.waiting, context);
             drop(state);
             event.as_mut().poll(context).map(|event| event.is_some())
         })
         .await
     }
 
-    /// Until what is in its place has gone, or has changed at least.
+    /// Waits until the znode at the path has gone, or has at least changed.
     async fn until_free(&self, session: &Session) -> Result<()> {
         let (exists, watch) = session.nonblocking().exists_and_watch(&self.handle.path).await?;
         if exists.is_some() {
@@ -432,13 +435,13 @@ impl Drop for PersistentEphemeral {
     }
 }
 
-/// Watches it; `None` if it is gone already.
-async fn follow(own: &Own) -> Result<Option<Watch>> {
+/// Watches the znode; `None` if it is already gone.
+async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
     loop {
-        match own.watch().await {
+        match ephemeral.watch().await {
             Ok(watch) => return Ok(Some(watch)),
             Err(Error::NoNode { .. }) => return Ok(None),
-            Err(error) => recover(own.session(), error).await?,
+            Err(error) => recover(ephemeral.session(), error).await?,
         }
     }
 }
@@ -452,11 +455,11 @@ async fn recover(session: &Session, error: Error) -> Result<()> {
 }
 
 impl EphemeralHandle {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EphemeralState> {
         lock(&self.state)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut EphemeralState)) {
         let mut state = self.state();
         change(&mut state);
         let woken = std::mem::take(&mut state.waiting);
@@ -464,14 +467,14 @@ impl EphemeralHandle {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn put(&self, znode: Znode) {
+    fn set_state(&self, znode: ZnodeState) {
         let mut former = None;
         self.change(|state| {
             if !state.closed {
                 former = Some(std::mem::replace(&mut state.znode, znode));
             }
         });
-        // Not under the lock: it may be the last of its session.
+        // Not under the lock: this may drop the session.
         drop(former);
     }
 
@@ -480,9 +483,9 @@ impl EphemeralHandle {
         &self.path
     }
 
-    /// What is to be in the znode from now on: written as soon as that can be, and each time that it
-    /// is created. Does not block; the last data counts, and what is set before that could be
-    /// written may never have been there.
+    /// Sets the znode's data from now on. It is written as soon as possible, and each time the
+    /// znode is created. Does not block. Only the last data counts: earlier data may never have
+    /// been written.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for more than 1 MiB.
@@ -496,32 +499,34 @@ impl EphemeralHandle {
         Ok(())
     }
 
-    /// Whether the znode is there at this moment, in a session that is surely alive, as this replica
-    /// has it.
+    /// Whether the znode exists at this moment, in a session that is certainly alive, as this
+    /// replica has it.
     pub fn is_present(&self) -> bool {
-        matches!(&self.state().znode, Znode::There(own) if own.is_there())
+        matches!(&self.state().znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
     }
 
-    /// Blocks until the znode is there with the data that was set last, at most for `timeout`. False
-    /// if it is not by then, or is closed.
+    /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
+    /// `false` if it does not by then, or is closed.
     pub fn wait_present(&self, timeout: Duration) -> bool {
         let deadline = self.clock.now().saturating_add(timeout);
         let present = block_on(self.present_async(), &self.clock, Some(deadline));
         present.ok().flatten().unwrap_or(false)
     }
 
-    /// Waits for the same without blocking the thread. False if it is closed.
+    /// As [`EphemeralHandle::wait_present`], without blocking the thread or a time limit. `false`
+    /// if it is closed.
     pub async fn present_async(&self) -> bool {
         poll_fn(|context| {
             let mut state = self.state();
             if state.closed {
                 return Poll::Ready(false);
             }
-            let present = matches!(&state.znode, Znode::There(own) if own.is_there());
+            let present =
+                matches!(&state.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists());
             if present && state.wanted == state.written {
                 return Poll::Ready(true);
             }
-            wait(&mut state.waiting, context);
+            register(&mut state.waiting, context);
             Poll::Pending
         })
         .await
@@ -530,14 +535,14 @@ impl EphemeralHandle {
     fn poll_closed(&self, context: &Context<'_>) -> bool {
         let mut state = self.state();
         if !state.closed {
-            wait(&mut state.waiting, context);
+            register(&mut state.waiting, context);
         }
         state.closed
     }
 
-    /// Closes it, and lets go of what is there. Gives what may be left to wait for, which stays
-    /// there for whoever closes it next.
-    fn end(&self) -> Znode {
+    /// Closes it, and deletes the znode. Returns the state to wait for, which also stays for the
+    /// next caller.
+    fn end(&self) -> ZnodeState {
         let mut state = self.state();
         state.closed = true;
         let znode = state.znode.clone();
@@ -545,60 +550,62 @@ impl EphemeralHandle {
         drop(state);
         woken.into_iter().for_each(Waker::wake);
         match &znode {
-            Znode::Missing => {}
-            Znode::Coming(session, arrival) => Arrival::give_up(arrival, session, &self.path),
-            Znode::There(own) => own.discard(),
+            ZnodeState::Missing => {}
+            ZnodeState::Creating(session, creating) => {
+                PendingCreate::give_up(creating, session, &self.path)
+            }
+            ZnodeState::Exists(ephemeral) => ephemeral.discard(),
         }
         znode
     }
 
-    /// Closes it for good and waits until the znode is gone. Running it ends. The session goes on.
-    /// One that was closed or dropped before is no error, and is waited for too.
+    /// Closes it for good and waits until the znode is gone. Running it ends; the session
+    /// continues. If it was closed or dropped before, that is not an error, and this waits too.
     ///
     /// Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::Timeout`], after which the znode goes as soon as that can be. That the session is
-    /// over, and the znode with it, is no error.
+    /// [`Error::Timeout`], after which the znode is deleted as soon as possible. Not an error if
+    /// the session, and the znode with it, is over.
     pub fn close(&self) -> Result<()> {
         let znode = self.end();
         let session = match &znode {
-            Znode::Missing => return Ok(()),
-            Znode::Coming(session, _) => session,
-            Znode::There(own) => own.session(),
+            ZnodeState::Missing => return Ok(()),
+            ZnodeState::Creating(session, _) => session,
+            ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
-        blocking::request(session, "close", &self.path, self.gone(&znode))
+        blocking::request(session, "close", &self.path, self.until_deleted(&znode))
     }
 
-    /// The same without blocking the thread. It is closed from the first poll on, also if the future
-    /// is dropped then.
+    /// As [`EphemeralHandle::close`], without blocking the thread. It is closed from the first poll
+    /// on, even if the future is dropped then.
     ///
     /// # Errors
     /// [`Error::System`].
     pub async fn close_async(&self) -> Result<()> {
         let znode = self.end();
-        self.gone(&znode).await
+        self.until_deleted(&znode).await
     }
 
-    async fn gone(&self, znode: &Znode) -> Result<()> {
+    async fn until_deleted(&self, znode: &ZnodeState) -> Result<()> {
         let session = match znode {
-            Znode::Missing => return Ok(()),
-            Znode::Coming(session, arrival) => {
-                // A create that failed has made nothing.
-                let _ = Arrival::answer(arrival).await;
+            ZnodeState::Missing => return Ok(()),
+            ZnodeState::Creating(session, creating) => {
+                // A create that failed has created nothing.
+                let _ = PendingCreate::answer(creating).await;
                 session
             }
-            Znode::There(own) => own.session(),
+            ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
-        // The deletion has been asked for, and this sees what it did.
+        // The deletion was sent, and this is answered after it.
         while let Err(error) = session.nonblocking().exists(&self.path).await {
             if error.is_session_lost() {
                 break;
             }
             recover(session, error).await?;
         }
-        let former = std::mem::replace(&mut self.state().znode, Znode::Missing);
-        // Not under the lock: it may be the last of its session.
+        let former = std::mem::replace(&mut self.state().znode, ZnodeState::Missing);
+        // Not under the lock: this may drop the session.
         drop(former);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Shared and exclusive holding in one line: a reader waits for the nearest writer before it, a
-//! writer for whoever is before it.
+//! Shared and exclusive locks with one queue: a reader waits for the nearest writer before it, a
+//! writer for the contender before it.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
 
@@ -8,38 +8,39 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Line, Place};
+use crate::recipes::contenders::{Contenders, ListedContender};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
 use crate::types::error::Result;
 
 const READ: &str = "read";
 const WRITE: &str = "write";
 
-/// Who stands in a reader's way: the nearest writer before it. It may itself be waiting; those before
-/// it are its own concern.
-fn before_reader(places: &[Place], at: usize) -> Option<usize> {
-    let nearest = (0..at).rev().find(|before| places[*before].kind == WRITE);
+/// The contender that a reader waits for: the nearest writer before it. That writer may itself be
+/// waiting; those before it are its own concern.
+fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
+    let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE);
     if planted(Bug::ReaderOvertakes) {
         return nearest.filter(|writer| *writer == 0);
     }
     nearest
 }
 
-fn before_writer(_: &[Place], at: usize) -> Option<usize> {
+fn blocker_of_writer(_: &[ListedContender], at: usize) -> Option<usize> {
     at.checked_sub(1)
 }
 
-/// A lock that any number of readers hold together, or one writer alone, in the whole cluster.
+/// A lock for the whole cluster that any number of readers hold together, or one writer alone.
 ///
-/// There is one line for both, so it is fair to both: a reader that comes after a waiting writer
-/// waits for it, and so nobody starves. What holds for a [`Lock`](super::Lock) holds for each holding:
-/// it belongs to its session, its loss is told, its writes can be fenced; it is not reentrant.
+/// Readers and writers share one queue, so that it is fair: a reader that arrives after a waiting
+/// writer waits for it, and nobody starves. Each hold has the properties of a
+/// [`Lock`](super::Lock): it belongs to its session, its loss is reported, its writes can be
+/// fenced; it is not reentrant.
 ///
-/// A writer may become a reader without anybody between ([`WriteGuard::downgrade`]). A reader cannot
-/// become a writer: two that tried would wait for each other for ever. It releases and asks anew.
+/// A writer may become a reader with nobody in between ([`WriteGuard::downgrade`]). A reader cannot
+/// become a writer: two that tried would deadlock. It has to release and acquire again.
 ///
-/// An acquisition costs two writes, a downgrade one. The end of a writer wakes all readers that are
-/// next, or one writer; the end of a reader wakes the writer behind it, if there is one.
+/// An acquisition costs two writes, a downgrade one. A writer's release wakes all readers that are
+/// next, or one writer; a reader's release wakes the writer behind it, if there is one.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -61,113 +62,114 @@ fn before_writer(_: &[Place], at: usize) -> Option<usize> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReadWriteLock {
-    line: Line,
+    contenders: Contenders,
 }
 
 impl ReadWriteLock {
-    /// The lock at this path, which is not to be used by other recipes. It and its parents are made
-    /// when they are missing, as containers. Does not block.
+    /// The lock at this path, which other recipes must not use. It and its parents are created as
+    /// containers when they are missing. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<ReadWriteLock> {
-        Ok(ReadWriteLock { line: Line::new(session, path, &[READ, WRITE])? })
+        Ok(ReadWriteLock { contenders: Contenders::new(session, path, &[READ, WRITE])? })
     }
 
     /// The lock's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// Blocks until the lock is held for reading, for as long as the session lives.
     ///
     /// # Errors
-    /// As [`Lock::acquire`](super::Lock::acquire). So for all ways to acquire it.
+    /// As [`Lock::acquire`](super::Lock::acquire). This holds for all ways to acquire it.
     pub fn read(&self) -> Result<ReadGuard> {
-        blocking::forever(self.line.session(), self.read_async())
+        blocking::forever(self.contenders.session(), self.read_async())
     }
 
-    /// The same, at most for `timeout`: `None` if it is not held by then. The place in line is given
-    /// up.
+    /// As [`ReadWriteLock::read`], at most for `timeout`: `None` if it is not held by then. Its
+    /// place in the queue is given up.
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadGuard>> {
-        blocking::within(self.line.session(), timeout, self.read_async())
+        blocking::within(self.contenders.session(), timeout, self.read_async())
     }
 
-    /// Takes the lock for reading if no writer holds it or waits for it. Blocks for the request
-    /// timeout at most.
+    /// Acquires the lock for reading if no writer holds it or waits. Blocks for the request timeout
+    /// at most.
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        let taking = self.line.try_take(READ, before_reader);
-        let held = blocking::request(self.line.session(), "try_read", self.path(), taking)?;
-        Ok(held.map(|held| ReadGuard { guard: LockGuard::new(held) }))
+        let taking = self.contenders.try_acquire(READ, blocker_of_reader);
+        let hold = blocking::request(self.contenders.session(), "try_read", self.path(), taking)?;
+        Ok(hold.map(|hold| ReadGuard { guard: LockGuard::new(hold) }))
     }
 
-    /// Waits until the lock is held for reading, without blocking the thread. Dropping the future
-    /// gives up the place in line.
+    /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up its
+    /// place in the queue.
     pub async fn read_async(&self) -> Result<ReadGuard> {
-        let held = self.line.take(READ, before_reader).await?;
-        Ok(ReadGuard { guard: LockGuard::new(held) })
+        let hold = self.contenders.acquire(READ, blocker_of_reader).await?;
+        Ok(ReadGuard { guard: LockGuard::new(hold) })
     }
 
     /// Blocks until the lock is held for writing, for as long as the session lives.
     pub fn write(&self) -> Result<WriteGuard> {
-        blocking::forever(self.line.session(), self.write_async())
+        blocking::forever(self.contenders.session(), self.write_async())
     }
 
-    /// The same, at most for `timeout`: `None` if it is not held by then. The place in line is given
-    /// up.
+    /// As [`ReadWriteLock::write`], at most for `timeout`: `None` if it is not held by then. Its
+    /// place in the queue is given up.
     pub fn write_timeout(&self, timeout: Duration) -> Result<Option<WriteGuard>> {
-        blocking::within(self.line.session(), timeout, self.write_async())
+        blocking::within(self.contenders.session(), timeout, self.write_async())
     }
 
-    /// Takes the lock for writing if nobody holds it or waits for it. Blocks for the request timeout
-    /// at most.
+    /// Acquires the lock for writing if nobody holds it or waits. Blocks for the request timeout at
+    /// most.
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let taking = self.line.try_take(WRITE, before_writer);
-        let held = blocking::request(self.line.session(), "try_write", self.path(), taking)?;
-        Ok(held.map(|held| WriteGuard { guard: LockGuard::new(held) }))
+        let taking = self.contenders.try_acquire(WRITE, blocker_of_writer);
+        let hold = blocking::request(self.contenders.session(), "try_write", self.path(), taking)?;
+        Ok(hold.map(|hold| WriteGuard { guard: LockGuard::new(hold) }))
     }
 
-    /// Waits until the lock is held for writing, without blocking the thread. Dropping the future
-    /// gives up the place in line.
+    /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up its
+    /// place in the queue.
     pub async fn write_async(&self) -> Result<WriteGuard> {
-        let held = self.line.take(WRITE, before_writer).await?;
-        Ok(WriteGuard { guard: LockGuard::new(held) })
+        let hold = self.contenders.acquire(WRITE, blocker_of_writer).await?;
+        Ok(WriteGuard { guard: LockGuard::new(hold) })
     }
 
-    /// Who waits for the lock or holds it, in their order, as this replica has it: the writer that is
-    /// first, or the readers before the first writer, hold it.
+    /// Holders and waiters in order, as this replica has them. If a writer is first, it holds the
+    /// lock; otherwise the readers before the first writer do.
     ///
     /// # Errors
     /// Those of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_now()
+        self.contenders.list_with_sessions_now()
     }
 
-    /// As [`ReadWriteLock::contenders`], without blocking the thread; that blocks on a client alone.
+    /// As [`ReadWriteLock::contenders`], without blocking the thread; the blocking form blocks only
+    /// on a client.
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_soon().await
+        self.contenders.list_with_sessions().await
     }
 
-    /// Asks all holders to let go, and returns how many were asked: see
+    /// Asks all holders to release, and returns how many were asked: see
     /// [`Lock::revoke`](super::Lock::revoke), and [`ReadWriteLock::revoke_holder`] for one of them.
     ///
     /// # Errors
     /// As [`Session::set`].
     pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.line.session(), "revoke", self.path(), self.revoke_async())
+        blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
     }
 
-    /// The same, without blocking the thread.
+    /// As [`ReadWriteLock::revoke`], without blocking the thread.
     ///
     /// # Errors
     /// As [`ReadWriteLock::revoke`].
     pub async fn revoke_async(&self) -> Result<usize> {
-        revocation::ask(&self.line, holders).await
+        revocation::ask(&self.contenders, holders).await
     }
 
-    /// Asks one holder to let go: the one whose znode has this path, as [`LockContender::path`] and
-    /// [`LockGuard::path`] tell it. False, and nobody is asked, if it does not hold the lock: it waits
-    /// for it, or is gone. Costs a round trip, and a write.
+    /// Asks one holder to release: the one whose znode has this path, as in [`LockContender::path`]
+    /// and [`LockGuard::path`]. Returns `false`, without asking, if it does not hold the lock: it
+    /// waits, or is gone. Costs a round trip and a write.
     ///
     /// ```
     /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
@@ -187,29 +189,29 @@ impl ReadWriteLock {
     /// As [`Session::set`].
     pub fn revoke_holder(&self, path: &str) -> Result<bool> {
         let asking = self.revoke_holder_async(path);
-        blocking::request(self.line.session(), "revoke", path, asking)
+        blocking::request(self.contenders.session(), "revoke", path, asking)
     }
 
-    /// The same, without blocking the thread.
+    /// As [`ReadWriteLock::revoke_holder`], without blocking the thread.
     ///
     /// # Errors
     /// As [`ReadWriteLock::revoke_holder`].
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
-        revocation::ask_one(&self.line, path, holders).await
+        revocation::ask_one(&self.contenders, path, holders).await
     }
 }
 
-/// How many of the line hold the lock.
-fn holders(places: &[Place]) -> usize {
-    match places.iter().position(|place| place.kind == WRITE) {
+/// How many contenders hold the lock: the first ones.
+fn holders(listed: &[ListedContender]) -> usize {
+    match listed.iter().position(|contender| contender.kind == WRITE) {
         Some(0) => 1,
         Some(readers) => readers,
-        None => places.len(),
+        None => listed.len(),
     }
 }
 
-/// The holding of a [`ReadWriteLock`] together with other readers: a [`LockGuard`] in all else.
-/// Dropping it releases the lock, without waiting for that.
+/// A shared hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
+/// releases the lock, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -225,7 +227,7 @@ pub struct ReadGuard {
 }
 
 impl ReadGuard {
-    /// See [`LockGuard::release`].
+    /// Releases the lock: see [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
@@ -242,8 +244,8 @@ impl Deref for ReadGuard {
     }
 }
 
-/// The holding of a [`ReadWriteLock`] by one alone: a [`LockGuard`] in all else. Dropping it releases
-/// the lock, without waiting for that.
+/// An exclusive hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
+/// releases the lock, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -260,7 +262,7 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    /// See [`LockGuard::release`].
+    /// Releases the lock: see [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
@@ -268,9 +270,9 @@ impl WriteGuard {
         self.guard.release()
     }
 
-    /// Becomes a reader in the same place of the line, in one write: no writer comes between, and the
-    /// readers next in line hold with it. Its fencing token stays, and its path does not. Blocks as
-    /// [`Session::create`]. If it fails, the lock is released.
+    /// Becomes a reader at the same place in the queue, in one write: no writer comes in between,
+    /// and the readers next in the queue hold the lock with it. The fencing token stays the same,
+    /// and the path changes. Blocks as [`Session::create`]. If it fails, the lock is released.
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
@@ -279,13 +281,14 @@ impl WriteGuard {
         blocking::request(&session, "downgrade", &path, self.downgrade_async())
     }
 
-    /// The same, without blocking the thread. If the future is dropped, the lock is released.
+    /// As [`WriteGuard::downgrade`], without blocking the thread. If the future is dropped, the
+    /// lock is released.
     ///
     /// # Errors
     /// As [`WriteGuard::downgrade`].
     pub async fn downgrade_async(self) -> Result<ReadGuard> {
-        let held = self.guard.into_held().change(READ).await?;
-        Ok(ReadGuard { guard: LockGuard::new(held) })
+        let hold = self.guard.into_hold().change(READ).await?;
+        Ok(ReadGuard { guard: LockGuard::new(hold) })
     }
 }
 
@@ -305,15 +308,15 @@ mod tests {
     #[test]
     fn readers_wait_for_the_nearest_writer_and_writers_for_the_one_before() {
         let session = Cluster::new(1).node(0).session();
-        let line = Line::new(&session, "/rw", &[READ, WRITE]).unwrap();
+        let contenders = Contenders::new(&session, "/rw", &[READ, WRITE]).unwrap();
         let kinds = ["read", "read", "write", "read", "read", "write", "read"];
         let names = kinds.iter().enumerate().map(|(at, kind)| format!("{kind}-aa-{at:010}"));
-        let places = line.in_order(names.collect());
-        let before = |at: usize| match places[at].kind {
-            READ => before_reader(&places, at),
-            _ => before_writer(&places, at),
+        let listed = contenders.sorted(names.collect());
+        let before = |at: usize| match listed[at].kind {
+            READ => blocker_of_reader(&listed, at),
+            _ => blocker_of_writer(&listed, at),
         };
-        let all: Vec<_> = (0..places.len()).map(before).collect();
+        let all: Vec<_> = (0..listed.len()).map(before).collect();
         assert_eq!(all, [None, None, Some(1), Some(2), Some(2), Some(4), Some(5)]);
     }
 }

@@ -14,17 +14,17 @@ use crate::planted::{Bug, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
 use crate::types::error::Result;
 
-/// A [`Lock`] that whoever has it may acquire again, for as long as it is held.
+/// A [`Lock`] that its owner may acquire again while holding it.
 ///
-/// Who that is, the handle says: **all clones of one `ReentrantLock` are one owner**, and share one
-/// holding. Another handle made by [`ReentrantLock::new`] is another owner, on the same session too.
-/// (Curator counts for each thread. Here a future may go on in another thread than it began in, and
-/// a holder may want the help of several; so give the clones to whom the holding is to be shared with,
-/// and to nobody else.) The lock does not keep clones from each other.
+/// The owner is given by the handle: **all clones of one `ReentrantLock` are one owner**, and share
+/// one hold. Another handle made by [`ReentrantLock::new`] is another owner, even on the same
+/// session. (Curator counts per thread. Here a future may move between threads, and an owner may
+/// want several threads to help. So give the clones to those that should share the lock, and to
+/// nobody else.) The lock does not exclude clones from each other.
 ///
-/// The first acquisition costs what a lock costs, and each further one nothing: it does not ask the
-/// cluster. The lock is released with the last guard. If it was lost meanwhile, the guards that are
-/// there tell so, and the next acquisition is a new one.
+/// The first acquisition costs what a lock costs. Each further one is free: it does not contact the
+/// cluster. The lock is released with the last guard. If it was lost meanwhile, the existing guards
+/// report that, and the next acquisition is a new one.
 ///
 /// ```
 /// use quorate::recipes::ReentrantLock;
@@ -52,7 +52,7 @@ pub struct ReentrantLock {
 #[derive(Debug, Default)]
 struct Owner {
     held: Weak<LockGuard>,
-    /// One of the clones is in line for all of them.
+    /// One of the clones is waiting for the lock, for all of them.
     acquiring: bool,
     /// The others.
     waiting: BTreeMap<u64, Waker>,
@@ -60,18 +60,18 @@ struct Owner {
 }
 
 fn locked(owner: &Mutex<Owner>) -> MutexGuard<'_, Owner> {
-    // Nothing in it is ever half done.
+    // No change to it is ever left half done.
     owner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What becomes of an acquisition.
+/// How an acquisition continues.
 enum Turn<'a> {
     Held(Arc<LockGuard>),
-    /// It is for this one to acquire the lock.
+    /// This clone has to acquire the lock.
     Acquire(Acquiring<'a>),
 }
 
-/// Whoever of the clones is in line. Dropped, another may.
+/// The clone that acquires the lock. When dropped, another may.
 struct Acquiring<'a>(&'a Mutex<Owner>);
 
 impl Drop for Acquiring<'_> {
@@ -85,7 +85,7 @@ impl Drop for Acquiring<'_> {
     }
 }
 
-/// A clone that waits for another; forgotten when it is dropped.
+/// A clone that waits for another; dropping it ends the wait.
 struct Waiting<'a> {
     owner: &'a Mutex<Owner>,
     id: Option<u64>,
@@ -115,7 +115,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Owner {
-    /// `None` as long as another is in line.
+    /// `None` while another clone acquires the lock.
     fn turn<'a>(&mut self, all: &'a Mutex<Owner>) -> Option<Turn<'a>> {
         let is_ours = |guard: &Arc<LockGuard>| guard.is_held() || planted(Bug::LostHoldingShared);
         if let Some(guard) = self.held.upgrade().filter(is_ours) {
@@ -130,8 +130,8 @@ impl Owner {
 }
 
 impl ReentrantLock {
-    /// The lock at this path, and a new owner. It is the lock that [`Session::lock`] gives for that
-    /// path. Does not block.
+    /// The lock at this path, for a new owner. It is the same lock as [`Session::lock`] returns for
+    /// that path. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -145,21 +145,21 @@ impl ReentrantLock {
         self.lock.path()
     }
 
-    /// Blocks until the lock is held, for as long as the session lives; not at all if this owner
-    /// holds it.
+    /// Blocks until the lock is held, for as long as the session lives. Returns at once if this
+    /// owner holds it.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]. So for all ways to acquire it.
+    /// As [`Lock::acquire`]. This holds for all ways to acquire it.
     pub fn acquire(&self) -> Result<ReentrantGuard> {
         blocking::forever(&self.session, self.acquire_async())
     }
 
-    /// The same, at most for `timeout`: `None` if it is not held by then.
+    /// As [`ReentrantLock::acquire`], at most for `timeout`: `None` if it is not held by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<ReentrantGuard>> {
         blocking::within(&self.session, timeout, self.acquire_async())
     }
 
-    /// Takes the lock if this owner holds it, or if nobody holds it or waits for it. Blocks for the
+    /// Acquires the lock if this owner holds it, or if it is free and nobody waits. Blocks for the
     /// request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<ReentrantGuard>> {
         let turn = locked(&self.owner).turn(&self.owner);
@@ -175,8 +175,8 @@ impl ReentrantLock {
         }
     }
 
-    /// Waits until the lock is held, without blocking the thread. Dropping the future gives up the
-    /// place in line.
+    /// As [`ReentrantLock::acquire`], without blocking the thread. Dropping the future gives up its
+    /// place in the queue.
     pub async fn acquire_async(&self) -> Result<ReentrantGuard> {
         let mut waiting = Waiting { owner: &self.owner, id: None };
         match poll_fn(|context| waiting.poll(context)).await {
@@ -196,8 +196,8 @@ impl ReentrantLock {
     }
 }
 
-/// A part in the holding of a [`ReentrantLock`]: a [`LockGuard`] in all else. Dropping the last one
-/// releases the lock, without waiting for that.
+/// A guard of a [`ReentrantLock`], which dereferences to a [`LockGuard`]. Dropping the last one
+/// releases the lock, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::ReentrantLock;
@@ -216,12 +216,12 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// How many guards of this holding there are.
+    /// How many guards the owner has.
     pub fn holds(&self) -> usize {
         Arc::strong_count(&self.guard)
     }
 
-    /// Gives this part up. If it is the last, it releases the lock and waits until that is done.
+    /// Drops this guard. If it is the last, releases the lock and waits for that.
     ///
     /// # Errors
     /// As [`LockGuard::release`].

@@ -1,7 +1,7 @@
-//! Services and their instances, as they make themselves known.
+//! Registering services and their instances.
 //!
-//! Below the registry's path each service has a container, and in it each instance an ephemeral
-//! znode by its id.
+//! Below the registry's path, each service has a container, and each instance an ephemeral znode in
+//! it, named by its id.
 //!
 //! Source: Curator, `ServiceDiscovery`.
 
@@ -15,14 +15,16 @@ use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::ephemeral::{Making, Own, inner};
+use crate::recipes::creating::CreatingMulti;
+use crate::recipes::errors::inner;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{Condition, CreateMode};
 
-/// One instance of a service: what others need to reach it.
+/// An instance of a service: what others need to reach it.
 ///
 /// ```
 /// use quorate::recipes::Instance;
@@ -33,13 +35,13 @@ use crate::types::znode::{Condition, CreateMode};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Instance {
-    /// Which one it is, among those of its service: a znode's name.
+    /// Its id, unique within its service: a znode's name.
     pub id: String,
-    /// The host's name or address.
+    /// Its host name or address.
     pub address: String,
-    /// The port.
+    /// Its port.
     pub port: u16,
-    /// Whatever else is to be known.
+    /// Any further properties.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -49,7 +51,7 @@ impl Instance {
         Instance { id: id.into(), address: address.into(), port, metadata: BTreeMap::new() }
     }
 
-    /// The same with one more thing to know.
+    /// Adds a property.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Instance {
         self.metadata.insert(name.into(), value.into());
@@ -57,7 +59,7 @@ impl Instance {
     }
 }
 
-/// What a registration's znode holds. More may be added behind.
+/// A registration's data. More variants may be appended.
 #[derive(Serialize, Deserialize)]
 enum Record {
     Instance(Instance),
@@ -83,10 +85,10 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
     Ok(path)
 }
 
-/// Where instances make themselves known, for [`Discovery`](crate::recipes::Discovery) to find.
+/// A registry of instances, for [`Discovery`](crate::recipes::Discovery) to find.
 ///
-/// An instance is there as long as its [`Registration`] and its session: nobody has to tell that it
-/// died. Its service's znode and those above are made as containers.
+/// An instance is registered for as long as its [`Registration`] and its session exist, so nobody
+/// has to report its death. The service's znode and those above are created as containers.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
@@ -121,24 +123,24 @@ impl Registry {
         Ok(Registry { session: session.clone(), path: path.to_owned() })
     }
 
-    /// Makes an instance of a service known. Blocks for the request timeout at most.
+    /// Registers an instance of a service. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::NodeExists`] if the service has an instance of this id: another one, or a former one
-    /// whose session is not over yet; [`Error::InvalidPath`] if a name is none of a znode; otherwise
-    /// as [`Session::create`].
+    /// [`Error::NodeExists`] if the service has an instance with this id: another one, or a former
+    /// one whose session is not over yet; [`Error::InvalidPath`] if a name is not valid for a
+    /// znode; otherwise as [`Session::create`].
     pub fn register(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let path = path::join(&self.path, service);
         let registered = self.register_async(service, instance);
         blocking::request(&self.session, "register at", &path, registered)
     }
 
-    /// As [`Registry::register`], without blocking the thread. When the future is dropped, the
+    /// As [`Registry::register`], without blocking the thread. If the future is dropped, the
     /// instance is deregistered.
     pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let parent = service_path(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
-        // What is watched beforehand is missed by nobody.
+        // Watched first, so that no event is missed.
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = encode(&path, instance)?;
         let mode = match planted(Bug::InstanceStays) {
@@ -149,12 +151,14 @@ impl Registry {
         loop {
             parents.make().await?;
             let creating = self.session.multi().create(&path, &data, mode).submit();
-            match Making::new(&self.session, creating).made().await {
-                Ok(own) if self.session.has_replica() => return Ok(Registration { own, watch }),
-                // The one before may have told of a former one's end.
-                Ok(own) => {
-                    let watch = own.watch().await?;
-                    return Ok(Registration { own, watch });
+            match CreatingMulti::new(&self.session, creating).created().await {
+                Ok(ephemeral) if self.session.has_replica() => {
+                    return Ok(Registration { ephemeral, watch });
+                }
+                // The first watch may have reported the end of a former instance.
+                Ok(ephemeral) => {
+                    let watch = ephemeral.watch_deletion().await?;
+                    return Ok(Registration { ephemeral, watch });
                 }
                 Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
@@ -163,10 +167,9 @@ impl Registry {
     }
 }
 
-/// An instance that is known. Dropped, it is deregistered, without waiting for that.
+/// A registered instance. Dropping it deregisters the instance, without waiting for the answer.
 ///
-/// It ends with its session, which is to be replaced by a new one, and the instance registered again
-/// through that.
+/// It ends with its session. Then open a new session and register the instance again.
 ///
 /// ```
 /// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
@@ -182,58 +185,58 @@ impl Registry {
 /// ```
 #[derive(Debug)]
 pub struct Registration {
-    own: Own,
+    ephemeral: OwnedEphemeral,
     watch: Watch,
 }
 
 impl Registration {
     /// The path of its znode.
     pub fn path(&self) -> &str {
-        &self.own.path
+        self.ephemeral.path()
     }
 
-    /// Whether the instance is known at this moment: its session is surely alive, and this replica
-    /// knows of no deletion of its znode. Does not block.
+    /// Whether the instance is registered at this moment: its session is certainly alive, and this
+    /// replica knows of no deletion of its znode. Does not block.
     pub fn is_registered(&self) -> bool {
-        self.own.is_there()
+        self.ephemeral.exists()
     }
 
-    /// A channel on which the end of the registration shows: it gets a message, perhaps also of
-    /// something else, or closes. [`Registration::is_registered`] then tells the truth.
+    /// A channel that shows the end of the registration: it gets a message, possibly for another
+    /// reason, or closes. Call [`Registration::is_registered`] then.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
-    /// Says something else of the instance. Blocks for the request timeout at most.
+    /// Replaces the instance's data. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// [`Error::NoNode`] or [`Error::Unmet`] if the registration was deleted;
     /// [`Error::InvalidPath`] if the instance has another id; otherwise as [`Session::set`].
     pub fn update(&self, instance: &Instance) -> Result<()> {
         let updated = self.update_async(instance);
-        blocking::request(&self.own.session, "update", self.path(), updated)
+        blocking::request(self.ephemeral.session(), "update", self.path(), updated)
     }
 
     /// As [`Registration::update`], without blocking the thread.
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
-        let path = &self.own.path;
+        let path = self.ephemeral.path();
         if path.rsplit('/').next() != Some(&instance.id[..]) {
             let reason = format!("the instance is said to be {:?}", instance.id).into();
-            return Err(Error::InvalidPath { path: path.clone(), reason });
+            return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = encode(path, instance)?;
-        let condition = Condition::Czxid(self.own.czxid);
-        let multi = self.own.session.multi().require(path, condition).set(path, data);
+        let condition = Condition::Czxid(self.ephemeral.czxid());
+        let multi = self.ephemeral.session().multi().require(path, condition).set(path, data);
         inner(multi.submit().await).map(drop)
     }
 
-    /// Deregisters the instance and waits until that is done. That it was gone already is no error.
+    /// Deregisters the instance and waits for that. Not an error if it was already gone.
     ///
     /// # Errors
-    /// As [`Session::delete`]. It goes on then, as after a drop.
+    /// As [`Session::delete`]. The deletion then continues, as after a drop.
     pub fn deregister(self) -> Result<()> {
-        let Own { session, path, czxid, .. } = &self.own;
-        let condition = Condition::Czxid(*czxid);
+        let (session, path) = (self.ephemeral.session(), self.ephemeral.path());
+        let condition = Condition::Czxid(self.ephemeral.czxid());
         let deleting = session.multi().require(path, condition).delete(path).submit();
         let deleted = async { inner(deleting.await).map(drop) };
         match blocking::request(session, "deregister", path, deleted) {
@@ -274,7 +277,7 @@ mod tests {
             assert!(decode(&data[..len]).is_err(), "the first {len} bytes");
         }
         assert!(decode(&[&data[..], b"x"].concat()).is_err(), "and one more");
-        // A kind of record that is not known yet.
+        // A kind of record that this version does not know.
         assert!(decode(&[&[1], &data[1..]].concat()).is_err());
     }
 

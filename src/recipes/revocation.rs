@@ -1,8 +1,8 @@
-//! Asking holders to let go.
+//! Asking holders to release.
 //!
-//! A request is the data of the holder's znode, or ends it. Those who wait in line for a lock do not
-//! watch that: they watch children, of which an ephemeral znode has none, and so hear of its deletion
-//! alone. Of a semaphore's holder, the data says first that it holds.
+//! A request is the data of the holder's znode, or the end of it. Waiters for a lock do not watch
+//! that data: they watch the znode's children, of which an ephemeral znode has none, and so see
+//! only its deletion. The data of a semaphore's holder starts with the fact that it holds.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Recoverable Shared Locks; Curator, `Revoker`.
 
@@ -13,27 +13,31 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Line, Place};
+use crate::recipes::contenders::{Contenders, ListedContender};
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
-/// What the data of a holder's znode ends in when it was asked to let go.
+/// The end of a holder's data after a request to release.
 pub(super) const REVOKE: &[u8] = b"revoke";
 
-/// Asks the first so many of the line, and says how many of them were there to be asked.
-pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Result<usize> {
+/// Asks the first contenders, as many as `holders` returns, and returns how many existed.
+pub(super) async fn ask(
+    contenders: &Contenders,
+    holders: impl Fn(&[ListedContender]) -> usize,
+) -> Result<usize> {
     loop {
-        let places = line.places().await?;
-        let holders = &places[..holders(&places)];
-        let calls = line.session().nonblocking();
-        let asked: Vec<_> = holders.iter().map(|place| calls.set(&place.path, REVOKE)).collect();
+        let listed = contenders.list().await?;
+        let holders = &listed[..holders(&listed)];
+        let calls = contenders.session().nonblocking();
+        let asked: Vec<_> =
+            holders.iter().map(|contender| calls.set(&contender.path, REVOKE)).collect();
         let mut count = 0;
         for answer in asked {
             match answer.await {
                 Ok(_) => count += 1,
-                // Gone by itself.
+                // It has released meanwhile.
                 Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -41,26 +45,26 @@ pub(super) async fn ask(line: &Line, holders: impl Fn(&[Place]) -> usize) -> Res
         if count > 0 || holders.is_empty() {
             return Ok(count);
         }
-        // All are gone, and there may be others.
+        // All have released, and there may be new holders.
     }
 }
 
-/// Asks one of the line, if it holds, and says whether it was there to be asked.
+/// Asks one contender, if it holds, and returns whether it existed.
 pub(super) async fn ask_one(
-    line: &Line,
+    contenders: &Contenders,
     holder: &str,
-    holders: impl Fn(&[Place]) -> usize,
+    holders: impl Fn(&[ListedContender]) -> usize,
 ) -> Result<bool> {
-    // This replica may not know yet who holds.
-    line.session().nonblocking().sync().await?;
-    let places = line.places().await?;
-    match places[..holders(&places)].iter().any(|place| place.path == holder) {
-        true => set(line.session(), holder, REVOKE).await,
+    // This replica may not know yet which contender holds.
+    contenders.session().nonblocking().sync().await?;
+    let listed = contenders.list().await?;
+    match listed[..holders(&listed)].iter().any(|contender| contender.path == holder) {
+        true => set(contenders.session(), holder, REVOKE).await,
         false => Ok(false),
     }
 }
 
-/// Sets the data of a holder's znode. False if it has gone by itself.
+/// Sets the data of a holder's znode; `false` if it is gone.
 pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<bool> {
     match session.nonblocking().set(holder, data).await {
         Ok(_) => Ok(true),
@@ -69,8 +73,8 @@ pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<
     }
 }
 
-/// Requests to let go of what is held: see [`LockGuard::revocations`](super::LockGuard::revocations)
-/// and [`Permits::revocations`](super::Permits::revocations).
+/// Receives requests to release: see [`LockGuard::revocations`](super::LockGuard::revocations) and
+/// [`Permits::revocations`](super::Permits::revocations).
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -91,9 +95,9 @@ pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<
 pub struct Revocations {
     watch: Watch,
     clock: Clock,
-    /// Somebody who waited has learned that what was held is lost.
+    /// Whether a waiter has seen the loss.
     lost: Mutex<bool>,
-    /// Of a request that came before the watch was set.
+    /// Reports a request that was made before the watch was set.
     earlier: Option<(Sender<WatchEvent>, Receiver<WatchEvent>)>,
 }
 
@@ -102,12 +106,12 @@ impl Revocations {
         let calls = session.nonblocking();
         let watch = calls.watch(path, WatchMode::Persistent).await?;
         let (data, stat) = calls.get(path).await?;
-        // The watch tells of what came after it, so that some requests are told of twice.
+        // The watch reports later requests, so that some requests are reported twice.
         let asked = data.ends_with(REVOKE) && !planted(Bug::RevocationLost);
         let earlier = asked.then(|| bounded(1));
         if let Some((sender, _)) = &earlier {
             let (kind, path) = (EventKind::DataChanged, path.to_owned());
-            // There is room for it.
+            // The channel has room for it.
             let (zxid, position, net, znode) = (stat.mzxid, 0, false, None);
             let _ = sender.try_send(WatchEvent { kind, path, zxid, position, net, znode });
         }
@@ -115,10 +119,10 @@ impl Revocations {
         Ok(Revocations { watch, clock, lost: Mutex::new(false), earlier })
     }
 
-    /// A channel on which a request shows by a message, for `select!`. One that was made before
-    /// [`LockGuard::revocations`](super::LockGuard::revocations) was called is shown by the only
-    /// message there will be. Otherwise the loss of what is held shows too, by a message of kind
-    /// [`EventKind::Deleted`] or the end of the channel.
+    /// A channel that gets a message for each request, for `select!`. If a request was made before
+    /// [`LockGuard::revocations`](super::LockGuard::revocations) was called, its message is the
+    /// only one. Otherwise the channel also shows the loss, by a message of kind
+    /// [`EventKind::Deleted`] or by its end.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         match &self.earlier {
             Some((_, earlier)) => earlier,
@@ -126,21 +130,22 @@ impl Revocations {
         }
     }
 
-    /// Blocks until somebody asks. False if what was held is lost instead. Of several who wait, one
-    /// gets the request, and all learn of the loss.
+    /// Blocks until a request arrives; `false` if the lock or permits are lost instead. Of several
+    /// waiters, one gets the request, and all see the loss.
     pub fn wait(&self) -> bool {
         // Without a deadline there is always a result.
         block_on(self.next(), &self.clock, None).ok().flatten().unwrap_or(false)
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Revocations::wait`], without blocking the thread.
     pub async fn next(&self) -> bool {
         if self.was_asked() {
             return true;
         }
         self.watch
             .until(|is_over| {
-                // Held while the event is taken, so that whoever finds none sees what it was.
+                // Locked while the event is taken, so that a waiter who finds none sees what it
+                // was.
                 let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
                 if *lost {
                     return Some(false);
@@ -162,7 +167,7 @@ impl Revocations {
     }
 }
 
-/// What there may be beside: its deletion, and the end of the watch.
+/// Other events are the deletion and the end of the watch.
 fn is_request(event: &WatchEvent) -> bool {
     matches!(event.kind, EventKind::DataChanged | EventKind::Gap)
 }

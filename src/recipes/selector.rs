@@ -1,4 +1,4 @@
-//! Something that runs while its instance leads.
+//! Running code while this instance leads.
 //!
 //! Source: Curator, `LeaderSelector`.
 
@@ -10,19 +10,18 @@ use std::task::Poll;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::parents::is_no_root;
+use crate::recipes::errors::is_root_missing;
 use crate::recipes::{LeaderLatch, Leadership};
 use crate::types::error::{Error, Result};
 
-/// Runs something whenever this instance leads an election, and resigns when it returns.
+/// Runs a closure whenever this instance leads an election, and resigns when the closure returns.
 ///
-/// What is run says by its result whether to campaign again: [`ControlFlow::Continue`] queues behind
-/// the other candidates, [`ControlFlow::Break`] ends with its value. It all ends when the session is
-/// over, with the error that says so; then make a selector of a new session. It has no thread of
-/// its own.
+/// The closure's result says whether to campaign again: [`ControlFlow::Continue`] queues behind the
+/// other candidates, [`ControlFlow::Break`] ends with its value. When the session is over, it ends
+/// with the session's error; then make a selector with a new session. It has no thread of its own.
 ///
-/// It is an election as [`LeaderLatch`] holds it, with its promises and its cost; latches and
-/// selectors of one path are candidates of one election.
+/// The election is a [`LeaderLatch`]'s, with the same guarantees and costs. Latches and selectors
+/// of one path take part in one election.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -48,7 +47,7 @@ pub struct LeaderSelector {
 }
 
 impl LeaderSelector {
-    /// A selector of the election at this path, for a candidate of this id.
+    /// A selector for the election at this path, for a candidate with this id.
     ///
     /// # Errors
     /// As [`LeaderLatch::new`].
@@ -56,27 +55,27 @@ impl LeaderSelector {
         Ok(LeaderSelector { latch: LeaderLatch::new(session, path, id)? })
     }
 
-    /// The election: who leads, who waits, and who follows whom.
+    /// The election: its leader and its candidates.
     pub fn latch(&self) -> &LeaderLatch {
         &self.latch
     }
 
-    /// Blocks: campaigns, and runs `body` on this thread while it leads, again and again, until `body`
-    /// breaks or the session is over.
+    /// Blocks: campaigns, and runs `body` on this thread while it leads, again and again, until
+    /// `body` breaks or the session is over.
     ///
-    /// `body` learns from what it is given that it leads no longer, and is to return then: nobody
-    /// can stop a thread from outside. Ask [`Leadership::is_leading`] before each step, write by
+    /// `body` must find out by its argument that it no longer leads, and return: a thread cannot be
+    /// stopped from outside. Call [`Leadership::is_leading`] before each step, write by
     /// [`Leadership::multi`], and do not wait for long without [`Leadership::lost`].
     ///
     /// # Errors
-    /// Those of a session that is over, when `body` has continued; otherwise as
+    /// If `body` has continued, those of a session that is over; otherwise as
     /// [`LeaderLatch::campaign`].
     pub fn run<T>(&self, mut body: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T> {
         loop {
             let leadership = match self.latch.campaign() {
                 Ok(leadership) => leadership,
                 // Its candidate was deleted.
-                Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
+                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => continue,
                 Err(error) => return Err(error),
             };
             let flow = body(&leadership);
@@ -89,17 +88,18 @@ impl LeaderSelector {
         }
     }
 
-    /// The same without blocking the thread. The future that `body` gives is polled only while this
-    /// instance leads: at the loss it is dropped, where it waits, and this campaigns again, unless
-    /// the session is over. Dropping the future of this drops that of `body`, and resigns. What
-    /// `body` is given may be cloned and sent to other tasks; they lead no longer than `body` runs.
+    /// As [`LeaderSelector::run`], without blocking the thread. The future returned by `body` is
+    /// polled only while this instance leads. On a loss it is dropped where it waits, and this
+    /// campaigns again, unless the session is over. Dropping the future of this drops that of
+    /// `body`, and resigns. The argument of `body` may be cloned and sent to other tasks; its
+    /// leadership ends with `body`.
     ///
-    /// A future is dropped when it is not being polled: a `body` that computes for long between two
-    /// awaits asks [`Leadership::is_leading`] as one that blocks does.
+    /// A future cannot be dropped while it is being polled: if `body` computes for long between two
+    /// awaits, it should call [`Leadership::is_leading`] as in the blocking form.
     ///
-    /// The future of this may be spawned on a runtime of many threads if `body`, and the future that
-    /// it gives, may go from thread to thread. `body` may borrow what is outside of it, and gives an
-    /// `async move` block that has references to that:
+    /// The future of this may be spawned on a multi-threaded runtime if `body` and its future are
+    /// `Send`. `body` may borrow from its environment, and return an `async move` block with those
+    /// references:
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -147,7 +147,7 @@ impl LeaderSelector {
             let leadership = match self.latch.campaign_async().await {
                 Ok(leadership) => leadership,
                 // Its candidate was deleted.
-                Err(error @ Error::NoNode { .. }) if !is_no_root(&error) => continue,
+                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => continue,
                 Err(error) => return Err(error),
             };
             let term = Term(Arc::new(leadership));
@@ -159,7 +159,7 @@ impl LeaderSelector {
     }
 }
 
-/// Dropped, it resigns, whoever has a clone of the leadership.
+/// Dropping it resigns, even if there are clones of the leadership.
 struct Term(Arc<Leadership>);
 
 impl Drop for Term {
@@ -168,7 +168,7 @@ impl Drop for Term {
     }
 }
 
-/// `None` if the lead was lost before `running` was done.
+/// Runs `running` while it leads; `None` if the lead was lost first.
 async fn while_leading<T>(
     leadership: &Leadership,
     running: impl Future<Output = ControlFlow<T>>,
@@ -177,7 +177,7 @@ async fn while_leading<T>(
     let mut running = pin!(running);
     let mut is_lost = false;
     poll_fn(|context| {
-        // First, so that nothing runs after the loss.
+        // Checked first, so that nothing runs after the loss.
         is_lost = is_lost || lost.as_mut().poll(context).is_ready() || !leadership.is_leading();
         if is_lost && !planted(Bug::SelectorRunsOn) {
             return Poll::Ready(None);

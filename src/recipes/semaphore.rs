@@ -1,16 +1,16 @@
-//! A number of permits for the whole cluster: the first in line who together want no more than there
-//! are have theirs.
+//! A semaphore for the whole cluster: the first contenders hold their permits, as many as fit into
+//! the total.
 //!
-//! The number is the data of the semaphore's znode. How many permits a contender wants is in its name,
-//! so that whoever lists the line knows who holds.
+//! The total is the data of the semaphore's znode. The number of permits that a contender wants is
+//! in its name, so that the list of names shows who holds.
 //!
-//! Whom a release lets in cannot be seen in one predecessor, since any of the holders may be the
-//! one that goes. So the first who waits watches the whole line, and each of the others only the
-//! one before it. A waiter that is let in says so to the one behind it, by the data of its own
-//! znode, and that one then watches the line in its place. Behind that, the data says whether it was
-//! asked to give back what it has.
+//! A release by any holder may let in the next waiter, so it cannot watch one predecessor alone. So
+//! the first waiter watches all contenders, and each other waiter only the one before it. A waiter
+//! that is let in notifies the one behind it by the data of its own znode, and that one then
+//! watches all contenders. After that, the data also shows whether it was asked to give its permits
+//! back.
 //!
-//! Sources: Curator, `InterProcessSemaphoreV2`, where a lock does what the line does here.
+//! Sources: Curator, `InterProcessSemaphoreV2`, which uses a lock instead of the first waiter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::{Contender, Held, Line, Place};
+use crate::recipes::contenders::{Contender, Contenders, Hold, ListedContender};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, LockLost, Revocations, blocking, revocation};
 use crate::types::error::{Error, Result};
@@ -34,26 +34,26 @@ use crate::types::znode::CreateMode;
 
 const KIND: &str = "lease";
 
-/// What a holder's znode says to the one behind it: its data begins with this.
+/// The beginning of a holder's data, which notifies the waiter behind it.
 const HOLDS: &[u8] = b"holds";
-/// The data of a holder that was asked to give back what it has.
+/// The data of a holder that was asked to give its permits back.
 const REVOKED: &[u8] = b"holds, revoke";
 
-/// So many permits for all, in the whole cluster.
+/// A limited number of permits in the whole cluster.
 ///
-/// Whoever asks for some has all of them or none. It is fair: permits go to those who asked first, and
-/// one who wants many is not overtaken by those who want few. What is held belongs to the session, as
-/// a [`Lock`](super::Lock) does: a session that ends gives it back.
+/// A request gets all its permits or none. It is fair: permits go to the oldest requests first, and
+/// requests for few permits do not overtake one for many. Permits belong to the session, as a
+/// [`Lock`](super::Lock) does: the end of a session gives them back.
 ///
-/// **The number of permits** is kept in the cluster, in the semaphore's znode, from its first use on.
-/// Every handle is made with the number that its program believes in, and a first call with another
-/// one fails: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the number for all, and
-/// handles in use follow. With fewer permits than are held, nobody is let in until enough are given
-/// back; nothing is taken from those who hold.
+/// **The total** is stored in the cluster, in the semaphore's znode, from the first use on. Every
+/// handle is created with the total that its program expects, and its first call fails if they
+/// differ: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the total for all, and
+/// handles in use follow. If the new total is smaller than the number held, nobody is let in until
+/// enough are given back; holders keep theirs.
 ///
-/// An acquisition costs two writes, and a third if others wait behind it. What is given back wakes
-/// one waiter, the first; if there is enough for the next, that one is woken by it. One who joins the
-/// line wakes the first, too.
+/// An acquisition costs two writes, and a third if others wait behind it. A release wakes one
+/// waiter, the first; if there is enough for the next, it is woken by that one. A new contender
+/// wakes the first waiter, too.
 ///
 /// ```
 /// use quorate::Error;
@@ -75,38 +75,39 @@ const REVOKED: &[u8] = b"holds, revoke";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    line: Line,
+    contenders: Contenders,
     permits: u32,
-    /// Whether the cluster was found to have that number; it may have another since.
+    /// Whether the cluster's total was found to match; it may have changed since.
     agreed: Arc<AtomicBool>,
 }
 
-/// What a contender has to do next.
+/// How a contender continues.
 enum Turn {
-    /// It holds. Whether others wait behind it.
+    /// It holds. `true` if others wait behind it.
     Holds(bool),
-    /// It is the first who waits.
+    /// It is the first waiter.
     First,
-    /// It waits behind this one.
+    /// It waits behind the contender at this path.
     Behind(String),
 }
 
-/// How many permits a contender wants. A name that does not say is not of ours, and wants one.
-fn wanted(place: &Place) -> u64 {
-    let name = place.path.rsplit('/').next().unwrap_or_default();
+/// How many permits a contender wants. A name without a number, which no version writes, counts
+/// one.
+fn wanted(contender: &ListedContender) -> u64 {
+    let name = contender.path.rsplit('/').next().unwrap_or_default();
     let wanted = name.strip_prefix("lease-").and_then(|rest| rest.split_once('-'));
     wanted.and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
 }
 
-/// How many of the line hold: the first whose wants together are within the number of permits.
-fn holders(places: &[Place], permits: u32) -> usize {
+/// How many contenders hold: the first ones whose permits together fit into the total.
+fn holders(listed: &[ListedContender], permits: u32) -> usize {
     let permits = u64::from(permits) + u64::from(planted(Bug::SemaphoreOneMore));
     let mut sum = 0u64;
-    let fits = |place: &&Place| {
-        sum = sum.saturating_add(wanted(place));
+    let fits = |contender: &&ListedContender| {
+        sum = sum.saturating_add(wanted(contender));
         sum <= permits
     };
-    places.iter().take_while(fits).count()
+    listed.iter().take_while(fits).count()
 }
 
 fn parsed(data: &[u8]) -> Option<u32> {
@@ -114,20 +115,20 @@ fn parsed(data: &[u8]) -> Option<u32> {
 }
 
 impl Semaphore {
-    /// The semaphore at this path, which has so many permits. Its parents are made when they are
-    /// missing, as containers, and it stays. Does not block.
+    /// The semaphore at this path, with this total. Its parents are created as containers when they
+    /// are missing; the semaphore itself stays. Does not block.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for no permits.
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the total is 0.
     pub fn new(session: &Session, path: &str, permits: u32) -> Result<Semaphore> {
         check(permits)?;
-        let line = Line::new(session, path, &[KIND])?;
-        Ok(Semaphore { line, permits, agreed: Arc::default() })
+        let contenders = Contenders::new(session, path, &[KIND])?;
+        Ok(Semaphore { contenders, permits, agreed: Arc::default() })
     }
 
     /// The semaphore's path.
     pub fn path(&self) -> &str {
-        self.line.path()
+        self.contenders.path()
     }
 
     /// Blocks until there is a permit, for as long as the session lives.
@@ -138,20 +139,21 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Blocks until there are so many permits, for as long as the session lives.
+    /// Blocks until this many permits are available, for as long as the session lives.
     ///
     /// # Errors
-    /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for none, or for more than there are in
-    /// all, also if their number becomes less while this waits; [`Error::NoNode`] if somebody deleted
-    /// this contender's znode; those of a session that is over. So for all ways to acquire some.
+    /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
+    /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
+    /// contender's znode; those of a session that is over. This holds for all ways to acquire
+    /// permits.
     pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
-        blocking::forever(self.line.session(), self.acquire_many_async(permits))
+        blocking::forever(self.contenders.session(), self.acquire_many_async(permits))
     }
 
-    /// The same, at most for `timeout`: `None` if there are not so many by then. The place in line is
-    /// given up.
+    /// As [`Semaphore::acquire_many`], at most for `timeout`: `None` if they are not available by
+    /// then. Its place in the queue is given up.
     pub fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Option<Permits>> {
-        blocking::within(self.line.session(), timeout, self.acquire_many_async(permits))
+        blocking::within(self.contenders.session(), timeout, self.acquire_many_async(permits))
     }
 
     /// [`Semaphore::acquire_many_timeout`] for one.
@@ -159,8 +161,8 @@ impl Semaphore {
         self.acquire_many_timeout(1, timeout)
     }
 
-    /// Takes so many permits if there are so many now and nobody waits. Blocks for the request timeout
-    /// at most.
+    /// Acquires this many permits if they are available now and nobody waits. Blocks for the
+    /// request timeout at most.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>> {
         let taking = async {
             let contender = self.join(permits).await?;
@@ -169,7 +171,7 @@ impl Semaphore {
                 Turn::First | Turn::Behind(_) => Ok(None),
             }
         };
-        blocking::request(self.line.session(), "try_acquire", self.path(), taking)
+        blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
     }
 
     /// [`Semaphore::try_acquire_many`] for one.
@@ -182,11 +184,11 @@ impl Semaphore {
         self.acquire_many_async(1).await
     }
 
-    /// Waits until there are so many permits, without blocking the thread. Dropping the future gives
-    /// up the place in line. One that is neither polled nor dropped holds up those behind it.
+    /// As [`Semaphore::acquire_many`], without blocking the thread. Dropping the future gives up
+    /// its place in the queue. A future that is neither polled nor dropped delays those behind it.
     pub async fn acquire_many_async(&self, permits: u32) -> Result<Permits> {
         let contender = self.join(permits).await?;
-        let mut line: Option<Watch> = None;
+        let mut changes: Option<Watch> = None;
         loop {
             let before = match self.turn(&contender, permits).await? {
                 Turn::Holds(others) => return self.hold(contender, permits, others).await,
@@ -194,28 +196,28 @@ impl Semaphore {
                 Turn::Behind(before) => Some(before),
             };
             if let Some(before) = before {
-                match self.line.session().nonblocking().get_and_watch(&before).await {
+                match self.contenders.session().nonblocking().get_and_watch(&before).await {
                     Ok((data, _, watch)) if !data.starts_with(HOLDS) => {
                         watch.next().await;
                         continue;
                     }
-                    // It holds by a number of permits that is not that of now.
+                    // It holds by a former total.
                     Ok(_) => {}
                     Err(Error::NoNode { .. }) => continue,
                     Err(error) => return Err(error),
                 }
             }
-            match &line {
+            match &changes {
                 Some(watch) => {
                     if watch.next().await.is_none() {
-                        line = None;
+                        changes = None;
                     }
-                    // One look is enough for all that has happened by now.
-                    watch_drained(&line);
+                    // One look covers all events until now.
+                    drain(&changes);
                 }
                 None => {
-                    let calls = self.line.session().nonblocking();
-                    line = Some(calls.watch(self.path(), WatchMode::Persistent).await?);
+                    let calls = self.contenders.session().nonblocking();
+                    changes = Some(calls.watch(self.path(), WatchMode::Persistent).await?);
                 }
             }
         }
@@ -224,48 +226,48 @@ impl Semaphore {
     async fn join(&self, permits: u32) -> Result<Contender> {
         check(permits)?;
         self.agree().await?;
-        self.line.join(&format!("{KIND}-{permits}"), b"").await
+        self.contenders.join(&format!("{KIND}-{permits}"), b"").await
     }
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
-            // Unless it was asked to let go by somebody who has seen that it holds.
+            // Keeps the data if somebody has seen that it holds and has asked it to release.
             contender.set_first(HOLDS).await?;
         }
-        Ok(Permits { held: contender.hold().await?, permits })
+        Ok(Permits { hold: contender.hold().await?, permits })
     }
 
     async fn turn(&self, contender: &Contender, permits: u32) -> Result<Turn> {
-        let calls = self.line.session().nonblocking();
+        let calls = self.contenders.session().nonblocking();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
-            // Deleted since it was looked for, and made again by those who join.
+            // The znode was deleted since, and created again by a new contender.
             self.agree().await?;
             snapshot = calls.snapshot_of(self.path()).await?;
         }
-        let (places, all) = self.line_and_number(&snapshot)?;
+        let (listed, all) = self.contenders_and_permits(&snapshot)?;
         let own = contender.path();
-        let at = places.iter().position(|place| place.path == own);
+        let at = listed.iter().position(|contender| contender.path == own);
         let Some(at) = at else { return Err(Error::NoNode { path: own.to_owned() }) };
         if permits > all {
             let reason = format!("{permits} are wanted, and there are {all} in all");
             return Err(Error::InvalidSetting { setting: "permits", reason });
         }
-        Ok(match holders(&places, all) {
-            holders if at < holders => Turn::Holds(at + 1 < places.len()),
+        Ok(match holders(&listed, all) {
+            holders if at < holders => Turn::Holds(at + 1 < listed.len()),
             holders if at == holders => Turn::First,
-            _ => Turn::Behind(places[at - 1].path.clone()),
+            _ => Turn::Behind(listed[at - 1].path.clone()),
         })
     }
 
-    fn line_and_number(&self, snapshot: &Snapshot) -> Result<(Vec<Place>, u32)> {
-        let places = self.line.in_order(snapshot.children(self.path())?);
+    fn contenders_and_permits(&self, snapshot: &Snapshot) -> Result<(Vec<ListedContender>, u32)> {
+        let listed = self.contenders.sorted(snapshot.children(self.path())?);
         let number = if planted(Bug::PermitsOfOld) {
             Some(self.permits)
         } else {
             parsed(&snapshot.get(self.path())?.0)
         };
-        Ok((places, number.ok_or_else(|| self.unreadable())?))
+        Ok((listed, number.ok_or_else(|| self.unreadable())?))
     }
 
     fn unreadable(&self) -> Error {
@@ -273,9 +275,9 @@ impl Semaphore {
         Error::InvalidSetting { setting: "permits", reason }
     }
 
-    /// Sees to it that the cluster has a number, and once for each handle, that it is the handle's.
+    /// Makes sure that the cluster has a total and, once for each handle, that it is the handle's.
     async fn agree(&self) -> Result<()> {
-        let (session, path) = (self.line.session(), self.path());
+        let (session, path) = (self.contenders.session(), self.path());
         let data = self.permits.to_string();
         let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
@@ -295,7 +297,7 @@ impl Semaphore {
                     let (path, expected) = (path.to_owned(), self.permits);
                     return Err(Error::PermitsDiffer { path, expected, actual });
                 }
-                // Made by somebody who knows nothing of permits.
+                // It was created by something other than a semaphore.
                 Err(Some(version)) => calls.set_if(path, &data, version).await.map(drop),
                 Err(None) => {
                     parents.make().await?;
@@ -303,7 +305,7 @@ impl Semaphore {
                 }
             };
             match written {
-                // A parent is missing, or somebody else was first: look again.
+                // A parent is missing, or another write was first: look again.
                 Err(Error::NoNode { .. } | Error::NodeExists { .. } | Error::BadVersion { .. })
                 | Ok(()) => {}
                 Err(error) => return Err(error),
@@ -311,50 +313,50 @@ impl Semaphore {
         }
     }
 
-    /// How many permits there are in all, as this replica has it. Does not block on a member; a client
-    /// waits for the answer of its member.
+    /// The total, as this replica has it. Does not block on a member; a client waits for its
+    /// member's answer.
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; those of a session that is over.
     pub fn permits(&self) -> Result<u32> {
-        let (data, _) = self.line.session().get(self.path())?;
+        let (data, _) = self.contenders.session().get(self.path())?;
         parsed(&data).ok_or_else(|| self.unreadable())
     }
 
     /// As [`Semaphore::permits`], without blocking the thread.
     pub async fn permits_async(&self) -> Result<u32> {
-        let (data, _) = self.line.session().nonblocking().get(self.path()).await?;
+        let (data, _) = self.contenders.session().nonblocking().get(self.path()).await?;
         parsed(&data).ok_or_else(|| self.unreadable())
     }
 
-    /// Changes how many permits there are in all, for everybody. Programs that begin to use the
-    /// semaphore later must be given the new number. Blocks as [`Session::create`].
+    /// Changes the total for everybody. Programs that start to use the semaphore later must be
+    /// given the new total. Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] for none; as [`Session::transact`].
+    /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
     pub fn set_permits(&self, permits: u32) -> Result<()> {
         let setting = self.set_permits_async(permits);
-        blocking::request(self.line.session(), "set_permits", self.path(), setting)
+        blocking::request(self.contenders.session(), "set_permits", self.path(), setting)
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Semaphore::set_permits`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Semaphore::set_permits`].
     pub async fn set_permits_async(&self, permits: u32) -> Result<()> {
         check(permits)?;
         self.agree().await?;
-        self.line
+        self.contenders
             .session()
             .transact_async(|txn| {
-                let places = self.line.in_order(txn.children(self.path())?);
+                let listed = self.contenders.sorted(txn.children(self.path())?);
                 let before = parsed(&txn.get(self.path())?.0);
-                // Whoever holds by the old number shows it: by the new one it may not be seen.
-                for place in &places[..before.map_or(0, |before| holders(&places, before))] {
+                // Marks those that hold by the old total: the new one may not show it.
+                for contender in &listed[..before.map_or(0, |before| holders(&listed, before))] {
                     if before.is_some_and(|before| before > permits)
-                        && !txn.get(&place.path)?.0.starts_with(HOLDS)
+                        && !txn.get(&contender.path)?.0.starts_with(HOLDS)
                     {
-                        txn.set(&place.path, HOLDS);
+                        txn.set(&contender.path, HOLDS);
                     }
                 }
                 txn.set(self.path(), permits.to_string());
@@ -364,51 +366,52 @@ impl Semaphore {
             .map(drop)
     }
 
-    /// Asks one holder to give its permits back: the one whose znode has this path, as
-    /// [`LockContender::path`] and [`Permits::path`] tell it. It hears of that by
-    /// [`Permits::revocations`], if it listens, and does what it sees fit. False, and nobody is asked,
-    /// if it holds none: it waits for some, or is gone. Costs a round trip, and a write.
+    /// Asks one holder to give its permits back: the one whose znode has this path, as in
+    /// [`LockContender::path`] and [`Permits::path`]. The holder gets the request if it listens by
+    /// [`Permits::revocations`], and decides for itself. Returns `false`, without asking, if it
+    /// holds none: it waits, or is gone. Costs a round trip and a write.
     ///
-    /// Whoever holds by a number of permits that has become less since holds, too.
+    /// A contender that holds by a total that was reduced since is a holder, too.
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
     pub fn revoke_holder(&self, path: &str) -> Result<bool> {
         let asking = self.revoke_holder_async(path);
-        blocking::request(self.line.session(), "revoke", path, asking)
+        blocking::request(self.contenders.session(), "revoke", path, asking)
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Semaphore::revoke_holder`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Semaphore::revoke_holder`].
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
-        let calls = self.line.session().nonblocking();
-        // This replica may not know yet who holds.
+        let calls = self.contenders.session().nonblocking();
+        // This replica may not know yet which contenders hold.
         calls.sync().await?;
         let snapshot = calls.snapshot_of(self.path()).await?;
-        let (places, all) = self.line_and_number(&snapshot)?;
-        let Some(at) = places.iter().position(|place| place.path == path) else {
+        let (listed, all) = self.contenders_and_permits(&snapshot)?;
+        let Some(at) = listed.iter().position(|contender| contender.path == path) else {
             return Ok(false);
         };
-        let holds = at < holders(&places, all) || snapshot.get(path)?.0.starts_with(HOLDS);
+        let holds = at < holders(&listed, all) || snapshot.get(path)?.0.starts_with(HOLDS);
         match holds {
-            true => revocation::set(self.line.session(), path, REVOKED).await,
+            true => revocation::set(self.contenders.session(), path, REVOKED).await,
             false => Ok(false),
         }
     }
 
-    /// Who holds permits or waits for some, in their order, as this replica has it.
+    /// Holders and waiters in order, as this replica has them.
     ///
     /// # Errors
     /// Those of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_now()
+        self.contenders.list_with_sessions_now()
     }
 
-    /// As [`Semaphore::contenders`], without blocking the thread; that blocks on a client alone.
+    /// As [`Semaphore::contenders`], without blocking the thread; the blocking form blocks only on
+    /// a client.
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
-        self.line.contenders_soon().await
+        self.contenders.list_with_sessions().await
     }
 }
 
@@ -420,14 +423,14 @@ fn check(permits: u32) -> Result<()> {
     Err(Error::InvalidSetting { setting: "permits", reason })
 }
 
-/// Takes what else is in the channel.
-fn watch_drained(watch: &Option<Watch>) {
+/// Takes the remaining events from the channel.
+fn drain(watch: &Option<Watch>) {
     if let Some(watch) = watch {
         watch.events().try_iter().for_each(drop);
     }
 }
 
-/// Permits of a [`Semaphore`]. Dropping it gives them back, without waiting for that.
+/// Held permits of a [`Semaphore`]. Dropping them gives them back, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::Semaphore;
@@ -441,7 +444,7 @@ fn watch_drained(watch: &Option<Watch>) {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct Permits {
-    held: Held,
+    hold: Hold,
     permits: u32,
 }
 
@@ -456,45 +459,45 @@ impl fmt::Debug for Permits {
 }
 
 impl Permits {
-    /// How many they are.
+    /// The number of permits.
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
     /// The path of the holder's znode.
     pub fn path(&self) -> &str {
-        self.held.path()
+        self.hold.path()
     }
 
     /// Whether they are held at this moment: see [`LockGuard::is_held`](super::LockGuard::is_held).
     pub fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_held()
     }
 
-    /// A channel on which their loss shows: see [`LockGuard::lost`](super::LockGuard::lost).
+    /// A channel that shows their loss: see [`LockGuard::lost`](super::LockGuard::lost).
     pub fn lost(&self) -> &Receiver<WatchEvent> {
-        self.held.lost()
+        self.hold.lost()
     }
 
     /// Blocks until they are lost.
     pub fn wait_lost(&self) -> LockLost {
-        self.held.wait_lost()
+        self.hold.wait_lost()
     }
 
-    /// Writes that happen only if the permits are still held when they do: see
+    /// Starts a multi that has effect only if the permits are still held: see
     /// [`LockGuard::fenced`](super::LockGuard::fenced).
     pub fn fenced(&self) -> Multi<'_> {
-        self.held.session().multi().fence(&self.fence())
+        self.hold.session().multi().fence(&self.fence())
     }
 
     /// The check of [`Permits::fenced`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        self.hold.fence()
     }
 
-    /// Hears of requests to give them back, by [`Semaphore::revoke_holder`]: also of one made before
-    /// this was called. Costs a write, unless others have come to wait behind. Blocks for the request
-    /// timeout at most.
+    /// Receives requests to give the permits back, made by [`Semaphore::revoke_holder`], including
+    /// one made before this call. Costs a write, unless others already wait behind this holder.
+    /// Blocks for the request timeout at most.
     ///
     /// ```
     /// use quorate::{recipes::Semaphore, testing::Cluster};
@@ -513,26 +516,26 @@ impl Permits {
     /// # Errors
     /// [`Error::NoNode`] if they are lost; those of a session that is over; [`Error::Timeout`].
     pub fn revocations(&self) -> Result<Revocations> {
-        let session = self.held.session();
+        let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
     }
 
-    /// The same, without blocking the thread.
+    /// As [`Permits::revocations`], without blocking the thread.
     ///
     /// # Errors
     /// As [`Permits::revocations`].
     pub async fn revocations_async(&self) -> Result<Revocations> {
-        // So that nobody else sets the data of its znode for another reason.
-        self.held.set_first(HOLDS).await?;
-        Revocations::of(self.held.session(), self.path()).await
+        // So that nobody sets the data of its znode for another reason.
+        self.hold.set_first(HOLDS).await?;
+        Revocations::of(self.hold.session(), self.path()).await
     }
 
-    /// Gives them back and waits until that is done.
+    /// Gives the permits back and waits for that.
     ///
     /// # Errors
     /// As [`LockGuard::release`](super::LockGuard::release).
     pub fn release(self) -> Result<()> {
-        self.held.release()
+        self.hold.release()
     }
 }
 
@@ -544,17 +547,17 @@ mod tests {
     #[test]
     fn those_hold_who_come_first_and_fit_together() {
         let session = Cluster::new(1).node(0).session();
-        let line = Line::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
-        // The numbers decide, and a name that says nothing wants one.
+        let contenders = Contenders::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
+        // The sequence numbers give the order, and a name without a number of permits counts one.
         let names = ["lease-1-aa-0000000003", "lease-2-bb-0000000001", "lease-0000000002", "x-1"];
-        let places = line.in_order(names.map(str::to_owned).to_vec());
-        assert_eq!(places.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
+        let listed = contenders.sorted(names.map(str::to_owned).to_vec());
+        assert_eq!(listed.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
         for (permits, holding) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (u32::MAX, 3)] {
-            assert_eq!(holders(&places, permits), holding, "of {permits}");
+            assert_eq!(holders(&listed, permits), holding, "of {permits}");
         }
-        // One who does not fit is not overtaken by one who would.
-        let places = line.in_order(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
-        assert_eq!(holders(&places, 2), 0);
+        // A contender that would fit does not overtake one that does not.
+        let listed = contenders.sorted(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
+        assert_eq!(holders(&listed, 2), 0);
     }
 
     #[test]

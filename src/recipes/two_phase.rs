@@ -1,4 +1,4 @@
-//! Transactions that several participants agree on: committed by all or by none.
+//! Two-phase commit: several participants commit a transaction, or none does.
 //!
 //! | znode | what it holds |
 //! | --- | --- |
@@ -6,12 +6,12 @@
 //! | `<path>/<participant>` | how far it has got, and its vote |
 //! | `<path>/<participant>/alive` | ephemeral: it has joined, and has not voted yet |
 //!
-//! A decision is one write, done only if nothing was decided before, and to commit, only if all votes
-//! are those that were counted. So it matters to nobody's safety who decides: any number of
-//! coordinators may try, and whoever comes after one that died goes on from what is there.
+//! A decision is one write, conditional on there being none yet and, to commit, on the votes being
+//! the ones that were counted. So it does not matter for safety who decides: any number of
+//! coordinators may try, and one that follows a dead one continues from the state in the tree.
 //!
-//! Each participant watches the first znode alone, and the coordinator everything: a vote wakes one,
-//! and the decision each once.
+//! Each participant watches only the first znode, and the coordinator everything: a vote wakes one,
+//! and the decision wakes each once.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions", Two-phased Commit, where every site watches every
 //! other, or waits for a coordinator that may be gone.
@@ -28,7 +28,8 @@ use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::ephemeral::{Making, inner, is_overtaken};
+use crate::recipes::creating::CreatingMulti;
+use crate::recipes::errors::{inner, is_overtaken};
 use crate::recipes::parents::Parents;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
@@ -37,7 +38,7 @@ use crate::types::path;
 use crate::types::watch::WatchMode;
 use crate::types::znode::{Condition, CreateMode, Zxid};
 
-/// How far a transaction has got.
+/// The phase of a transaction.
 ///
 /// ```
 /// use quorate::{recipes::{Phase, TwoPhaseCommit}, testing::Cluster};
@@ -51,15 +52,15 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// Nothing is decided yet.
+    /// Not decided yet.
     Voting,
-    /// All have voted for it: each is to do it. For good.
+    /// All have voted `Yes`: each has to commit. Final.
     Committed,
-    /// None may do it. For good.
+    /// None may commit. Final.
     Aborted,
 }
 
-/// What a participant says of a transaction.
+/// A participant's vote.
 ///
 /// ```
 /// use quorate::{recipes::{Phase, TwoPhaseCommit, Vote}, testing::Cluster};
@@ -73,13 +74,13 @@ pub enum Phase {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Vote {
-    /// It can do it, and will if it is committed, whatever happens to it meanwhile.
+    /// It can commit, and will if the decision is to commit, whatever happens to it meanwhile.
     Yes,
-    /// It cannot.
+    /// It cannot commit.
     No,
 }
 
-/// What the transaction's znode holds.
+/// The data of the transaction's znode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) phase: Phase,
@@ -87,25 +88,25 @@ pub(super) struct Header {
     pub(super) proposal: Vec<u8>,
 }
 
-/// What a participant's znode holds.
+/// The data of a participant's znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Site {
     Invited,
     Joined,
     Voted(Vote),
-    /// It had voted for it, and knows what was decided.
+    /// It had voted `Yes`, and knows the decision.
     Acknowledged,
 }
 
-/// Something read, and the write that made it so.
+/// A decoded value, and the write that made it.
 pub(super) struct Read<T> {
     pub(super) value: T,
     pub(super) mzxid: Zxid,
 }
 
-/// What the votes amount to.
+/// The result of the votes.
 enum Tally {
-    /// All are for it: these znodes, as they are.
+    /// All are `Yes`: these znodes, in this state.
     Commit(Vec<(String, Zxid)>),
     Abort,
     Wait,
@@ -113,25 +114,27 @@ enum Tally {
 
 /// A transaction that several participants agree on: all commit it, or none does.
 ///
-/// Somebody [begins](TwoPhaseCommit::begin) it, which tells whom it concerns. Each participant
+/// It is [begun](TwoPhaseCommit::begin) with a list of participants. Each participant
 /// [joins](TwoPhaseCommit::join) and [votes](Participant::vote), and a coordinator
-/// [decides](TwoPhaseCommit::decide): the one who began it, or any other.
+/// [decides](TwoPhaseCommit::decide): the process that began it, or any other.
 ///
-/// - **It is committed only if all have voted for it**, and there is one decision, for good. Both are
-///   conditions of the write that decides, and so hold whoever decides, and however many at once.
-/// - **A coordinator that dies leaves nothing behind.** Another one that calls `decide` goes on from
-///   the votes that are there, or finds what was decided.
-/// - A vote against it aborts it at once, and so does the coordinator when a participant is lost that
-///   has joined and has not voted: its session is over, or its [`Participant`] was dropped. One that
-///   never joins is waited for, as long as [`TwoPhaseCommit::decide_timeout`] says.
-/// - A participant that has voted for it is bound. If it dies it joins again, by the same name, and
-///   learns [the outcome](Participant::outcome), which stays until all who are bound have
-///   [acknowledged](Participant::acknowledge) it and somebody has it
-///   [forgotten](TwoPhaseCommit::forget).
+/// - **It is committed only if all have voted `Yes`**, and there is one decision, which is final.
+///   Both are conditions of the write that decides, so they hold for any number of concurrent
+///   coordinators.
+/// - **A coordinator that dies leaves nothing behind.** Another one that calls `decide` continues
+///   from the votes that exist, or finds the decision.
+/// - A vote of `No` aborts it at once. The coordinator aborts it when a participant is lost that
+///   has joined and not voted: its session is over, or its [`Participant`] was dropped. A
+///   participant that never joins is waited for, as long as [`TwoPhaseCommit::decide_timeout`]
+///   says.
+/// - A participant that has voted `Yes` is bound. If it dies, it joins again by the same name, and
+///   learns [the outcome](Participant::outcome). That stays until all bound participants have
+///   [acknowledged](Participant::acknowledge) it and somebody calls [`TwoPhaseCommit::forget`].
 ///
-/// As with all two-phase commits, a participant that has voted for it must wait for the decision,
+/// As in every two-phase commit, a participant that has voted `Yes` must wait for the decision,
 /// which takes a coordinator. With `n` participants it costs `2n + 2` writes, and `n` more with
-/// acknowledgements; a vote wakes the coordinator alone, the decision each participant once.
+/// acknowledgements; a vote wakes only the coordinator, and the decision wakes each participant
+/// once.
 ///
 /// ```
 /// use quorate::{recipes::{Phase, TwoPhaseCommit, Vote}, testing::Cluster};
@@ -182,13 +185,13 @@ impl TwoPhaseCommit {
         blocking::request(&self.session, operation, &self.path, future)
     }
 
-    /// Begins it: what is proposed, and to whom, by names that are a znode's. Blocks for the request
-    /// timeout at most. Missing parents are made as containers.
+    /// Begins it with a proposal, for participants of these names. Blocks for the request timeout
+    /// at most. Missing parents are created as containers.
     ///
     /// # Errors
-    /// [`Error::NodeExists`] if it has begun already, or a name is given twice;
-    /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for a name that cannot
-    /// be one; [`Error::TooLarge`] if all that is more than 1 MiB; otherwise as
+    /// [`Error::NodeExists`] if it has already begun, or a name is given twice;
+    /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for an invalid name;
+    /// [`Error::TooLarge`] if all of it is more than 1 MiB; otherwise as
     /// [`Session::create`](crate::Session::create).
     pub fn begin(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
         self.wait("begin", self.begin_async(participants, proposal))
@@ -233,8 +236,8 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    /// How far it has got, as this replica has it. Does not block on a member; a client waits for
-    /// the answer of its member.
+    /// Its phase, as this replica has it. Does not block on a member; a client waits for its
+    /// member's answer.
     ///
     /// # Errors
     /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; those of a
@@ -248,19 +251,19 @@ impl TwoPhaseCommit {
         Ok(self.header(&self.session.snapshot_soon(&self.path).await?)?.value.phase)
     }
 
-    /// Blocks until it is decided, and decides it as soon as the votes allow. Any number may do so at
-    /// once, at any time.
+    /// Blocks until it is decided, and decides it as soon as the votes allow that. Any number of
+    /// callers may do so, at any time.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if what is at
-    /// its path is no transaction; otherwise as [`Session::set`](crate::Session::set). If one is
-    /// lost while it decides, it is decided or it is not: ask again.
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
+    /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
+    /// error while it decides, it may or may not be decided: call this again.
     pub fn decide(&self) -> Result<Phase> {
         blocking::forever(&self.session, self.decide_async())
     }
 
-    /// As [`TwoPhaseCommit::decide`]; if not all have voted after `timeout`, it is aborted. Blocks
-    /// for that and the request timeout at most.
+    /// As [`TwoPhaseCommit::decide`], but aborts it if not all have voted after `timeout`. Blocks
+    /// for `timeout` and the request timeout at most.
     ///
     /// # Errors
     /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
@@ -271,8 +274,8 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread: after the timeout it goes
-    /// on until it has aborted it, or found it decided.
+    /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread. After the timeout it
+    /// continues until it has aborted the transaction, or found a decision.
     pub async fn decide_timeout_async(&self, timeout: Duration) -> Result<Phase> {
         let (mut deciding, mut time) =
             (pin!(self.decide_async()), self.session.nonblocking().sleep(timeout));
@@ -288,8 +291,8 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// As [`TwoPhaseCommit::decide`], without blocking the thread. Dropping the future leaves it to
-    /// others.
+    /// As [`TwoPhaseCommit::decide`], without blocking the thread. Dropping the future leaves the
+    /// decision to others.
     pub async fn decide_async(&self) -> Result<Phase> {
         let calls = self.session.nonblocking();
         let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
@@ -323,7 +326,7 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// With the decision, if there is none yet.
+    /// Adds the decision to a multi, conditional on there being none yet.
     pub(super) fn deciding<'a>(
         &self,
         multi: Multi<'a>,
@@ -358,8 +361,8 @@ impl TwoPhaseCommit {
         Ok(if waits { Tally::Wait } else { Tally::Commit(votes) })
     }
 
-    /// Aborts it, unless it is decided already, and says what was. Anybody may. Blocks for the
-    /// request timeout at most.
+    /// Aborts it, unless it is already decided, and returns the decision. Anybody may call this.
+    /// Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
@@ -383,18 +386,19 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// Takes part, or again after having been lost. Whoever has joined by this name before and has
-    /// not voted cannot vote any more. Blocks for the request timeout at most.
+    /// Joins as a participant, for the first time or again after a loss. A participant that has
+    /// joined by this name before and has not voted can no longer vote. Blocks for the request
+    /// timeout at most.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant of this name;
+    /// [`Error::NoNode`] if it has not begun, is forgotten, or has no participant with this name;
     /// otherwise as [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
     pub fn join(&self, name: &str) -> Result<Participant> {
         self.wait("join", self.join_async(name))
     }
 
-    /// As [`TwoPhaseCommit::join`], without blocking the thread. When the future is dropped, it is as
-    /// when the participant is.
+    /// As [`TwoPhaseCommit::join`], without blocking the thread. Dropping the future is like
+    /// dropping the participant.
     pub async fn join_async(&self, name: &str) -> Result<Participant> {
         let site_path = name_in(&self.path, name)?;
         let alive_path = alive(&site_path);
@@ -419,8 +423,8 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                match Making::new(&self.session, multi.submit()).made().await {
-                    Ok(own) => alive = Some(own),
+                match CreatingMulti::new(&self.session, multi.submit()).created().await {
+                    Ok(ephemeral) => alive = Some(ephemeral),
                     Err(error) if is_overtaken(&error) => continue,
                     Err(error) => return Err(error),
                 }
@@ -429,10 +433,11 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// Deletes what is left of it, if it is decided and all who voted for it have acknowledged that;
-    /// says whether it is gone. Blocks for the request timeout at most.
+    /// Deletes its znodes, if it is decided and all who voted `Yes` have acknowledged that. Returns
+    /// whether it is gone. Blocks for the request timeout at most.
     ///
-    /// Who has not voted for it and finds it forgotten knows that it need do nothing.
+    /// A participant that has not voted `Yes` and finds the transaction forgotten has nothing to
+    /// do.
     ///
     /// # Errors
     /// As [`Session::delete_recursive`](crate::Session::delete_recursive), but for
@@ -468,7 +473,7 @@ impl TwoPhaseCommit {
     }
 }
 
-/// Where a participant says that it is there.
+/// The path of a participant's ephemeral znode.
 pub(super) fn alive(site: &str) -> String {
     path::join(site, "alive")
 }
@@ -495,7 +500,7 @@ mod tests {
         transaction.begin(&["a", "b"], b"").unwrap();
         session.create("/tx/a/alive", b"", CreateMode::Ephemeral).unwrap();
         let (yes, no) = (Site::Voted(Vote::Yes), Site::Voted(Vote::No));
-        // Of whom `a` is alive, and `b` is not.
+        // Of these, `a` is alive, and `b` is not.
         let cases = [
             (Site::Invited, Site::Invited, "wait"),
             (Site::Joined, Site::Invited, "wait"),

@@ -11,8 +11,8 @@
 //! | end     | 4 of zero, 4 with the number of chunks                                         |
 //! | trailer | 8 of XXH3 of everything before; then the file ends                             |
 //!
-//! The chunks are those of a full image of the state, as a checkpoint has them: see
-//! `machine::snapshot`. A reader believes nothing, and needs memory for what the file holds only.
+//! The chunks are those of a full image of the state, as in a checkpoint: see `machine::snapshot`.
+//! A reader trusts nothing, and allocates memory only for what the file holds.
 
 use std::fs;
 use std::fs::File;
@@ -30,22 +30,22 @@ use crate::types::znode::Zxid;
 
 const MAGIC: &[u8; 8] = b"qrbackp\n";
 const FORMAT: u32 = 1;
-/// No header is longer.
+/// The longest header.
 const HEADER_BYTES_MAX: u32 = 4 << 10;
-/// No chunk is longer: the largest item is a znode with its data, or a session's answer to a large
+/// The longest chunk: the largest item is a znode with its data, or a session's answer to a large
 /// multi.
 const CHUNK_BYTES_MAX: u32 = 64 << 20;
 
-/// What a backup says of itself.
+/// The header of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) cluster: u64,
     pub(super) zxid: Zxid,
-    /// Of the state.
+    /// The hash of the state.
     pub(super) hash: u64,
     /// When it was made, in milliseconds since the Unix epoch.
     pub(super) time_ms: u64,
-    /// What the cluster acted by.
+    /// The version that the cluster used.
     pub(super) version: u16,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Header {
 #[derive(Debug)]
 pub(super) enum Unreadable {
     Io(io::Error),
-    /// It is damaged, or of a version that is not known here.
+    /// It is damaged, or of an unknown version.
     Bad(String),
 }
 
@@ -66,7 +66,8 @@ impl From<io::Error> for Unreadable {
     }
 }
 
-/// Writes a backup durably; at `path` there is all of it, or what was there before. Its length.
+/// Writes a backup durably, and returns its length. `path` holds all of it, or what was there
+/// before.
 pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u64> {
     let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
     name.push(".tmp");
@@ -85,13 +86,13 @@ pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u6
         Ok(bytes)
     });
     if written.is_err() {
-        // What is left of it is of no use to anybody.
+        // A partial backup is useless.
         let _ = fs::remove_file(&tmp);
     }
     written
 }
 
-/// Reads a backup to its end and makes sure that everything in it is what was written.
+/// Reads a backup to its end and checks all of it.
 pub(super) fn read(path: &Path) -> Result<(Header, Machine, u64), Unreadable> {
     let file = File::open(path)?;
     let mut source = Source { inner: BufReader::new(file), hash: Xxh3::new(), bytes: 0 };
@@ -103,7 +104,7 @@ pub(super) fn read(path: &Path) -> Result<(Header, Machine, u64), Unreadable> {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 });
-    // And as the one chunk of a backup that is sound up to there.
+    // And as the only chunk of a backup that is valid up to there.
     let header = Header { cluster: 1, zxid: 0, hash: 0, time_ms: 0, version: 1 };
     let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
     if encode(&mut sink, &header, [bytes.to_vec()].into_iter()).is_ok() {
@@ -208,7 +209,7 @@ fn decode<R: Read>(source: &mut Source<R>) -> Result<(Header, Machine), Unreadab
     }
 }
 
-/// Where a backup goes, with the checksum of all that went there.
+/// The destination of a backup, with the checksum of everything written.
 struct Sink<W> {
     inner: W,
     hash: Xxh3,
@@ -223,7 +224,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Where a backup comes from, with the checksum of all that came.
+/// The source of a backup, with the checksum of everything read.
 struct Source<R> {
     inner: R,
     hash: Xxh3,

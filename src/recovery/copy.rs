@@ -1,4 +1,4 @@
-//! What a data directory holds, read from a copy of it: opening a database writes to it.
+//! The content of a data directory, read from a copy: opening a database writes to it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,12 @@ use crate::types::error::Result;
 use crate::types::version::{VERSION, too_old};
 use crate::types::znode::Zxid;
 
-/// A directory that goes with this.
+/// A directory that is deleted when this is dropped.
 #[derive(Debug)]
 pub(super) struct Temporary(PathBuf);
 
 impl Temporary {
-    /// A name among the system's temporary files that nobody else has, where nothing is yet.
+    /// A new, unique path among the system's temporary files.
     pub(super) fn new() -> Result<Temporary> {
         let name = format!("quorate-{:016x}", entropy::number()?);
         Ok(Temporary(std::env::temp_dir().join(name)))
@@ -32,33 +32,33 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever looks after temporary files.
+        // What cannot be removed is left to the system's cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A store, and the state that its checkpoint and its whole log make.
+/// A store, and the state of its checkpoint and its whole log.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) boot: Boot,
     pub(super) machine: Machine,
-    /// The last write that this member knows to be committed, and the log's time then.
+    /// The last write that this member knows to be committed, and the log's time of it.
     pub(super) committed: (Zxid, u64),
-    /// The place of the last entry: its term and its index.
+    /// The term and the index of the last entry.
     pub(super) last: (u64, u64),
-    /// The log has changes of the membership after the checkpoint.
+    /// Whether the log changes the membership after the checkpoint.
     pub(super) membership_changes: bool,
 }
 
-/// Whose a data directory is, and what it holds.
+/// The owner of a data directory, and its content.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) identity: Identity,
-    /// What is damaged, if anything is.
+    /// The damage, if there is any.
     pub(super) damage: Option<String>,
     /// Everything that it ever acknowledged, if that can be proven.
     pub(super) whole: Option<Held>,
-    /// Else as much as is as it was written, from the beginning on.
+    /// Otherwise the longest undamaged prefix.
     pub(super) part: Option<Held>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn read(dir: &Path) -> Result<(Found, Marks)> {
     Ok((found, marks))
 }
 
-/// The same of a copy.
+/// As [`read`], for a copy.
 pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError> {
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
@@ -82,7 +82,7 @@ pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError>
         Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
-    // What was promised while a cluster was founded is of no matter for a new one.
+    // Promises from founding a cluster do not matter for a new one.
     let whole = SledStore::open_without_promise(copy, options).and_then(load).ok();
     let part = if whole.is_some() {
         None
@@ -105,7 +105,7 @@ fn load(mut store: SledStore) -> std::result::Result<Held, StorageError> {
     read_back(|sink| store.load(sink))
 }
 
-/// The state that a checkpoint and the log behind it make.
+/// The state of a checkpoint and the log after it.
 fn read_back(
     load: impl FnOnce(&mut ChunkSink<'_>) -> std::result::Result<Boot, StorageError>,
 ) -> std::result::Result<Held, StorageError> {

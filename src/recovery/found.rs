@@ -1,4 +1,4 @@
-//! New clusters from what is left of old ones.
+//! Founding a new cluster from the remains of an old one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -39,11 +39,11 @@ pub struct Founded {
     pub cluster: u64,
     /// The member's id.
     pub node: u64,
-    /// Its address: the member is to be started with this one.
+    /// Its address: start the member with this one.
     pub address: String,
     /// The last write that it has.
     pub zxid: Zxid,
-    /// Where the old files are, if there were any.
+    /// The directory of the old files, if there were any.
     pub before: Option<PathBuf>,
 }
 
@@ -66,19 +66,19 @@ impl fmt::Display for Founded {
 }
 
 impl Plan {
-    /// Founds a new cluster from the best directory's checkpoint and its whole log, in that same
+    /// Founds a new cluster from the best directory's checkpoint and its whole log, in that
     /// directory, with its member as the only one; at another address, if one is given.
     ///
-    /// It is another cluster, by its id, and another member: nothing of the old one can talk to it.
-    /// The others join it later, with directories of their own that are empty. The old files are kept
-    /// in a directory `before-<incarnation>` in it. Writes that were in the log and never
+    /// It is another cluster by its id, and another member: nothing of the old cluster can talk to
+    /// it. Further members join later, with empty directories of their own. The old files are moved
+    /// to a directory `before-<incarnation>` in it. Writes that were in the log and never
     /// acknowledged take effect. Sessions of the old cluster expire, unless they are resumed.
     ///
-    /// All is read and checked again before anything is written, and a crash leaves the old or the
-    /// new. Blocks as long as that takes.
+    /// Everything is read and checked again before anything is written, and a crash leaves the old
+    /// or the new state. Blocks as long as that takes.
     ///
     /// # Errors
-    /// [`Error::Unrecoverable`] if the directory is not what it was when the plan was made;
+    /// [`Error::Unrecoverable`] if the directory has changed since the plan was made;
     /// [`Error::InvalidPeer`]; [`Error::DataDirInUse`], [`Error::DataDirUnusable`].
     pub fn found_anew(&self, address: Option<&str>) -> Result<Founded> {
         let dir = &self.best.dir;
@@ -110,22 +110,23 @@ impl Plan {
 }
 
 /// Founds a new cluster from a backup, in an empty directory, with one member at this address
-/// (`host:port`). Others join it later.
+/// (`host:port`). Further members join later.
 ///
-/// It has nothing to do with the cluster that the backup is of: neither can talk to the other.
-/// Sessions of that one expire, unless they are resumed. The backup is read to its end and checked
-/// before anything is written, and a crash leaves an empty directory or the new cluster. Blocks as
-/// long as that takes.
+/// It is unrelated to the cluster of the backup: neither can talk to the other. Sessions of that
+/// one expire, unless they are resumed. The backup is read to its end and checked before anything
+/// is written, and a crash leaves an empty directory or the new cluster. Blocks as long as that
+/// takes.
 ///
 /// # Errors
-/// As [`verify`](super::verify); [`Error::InvalidPeer`]; [`Error::DataDirMismatch`] if the directory
-/// is a member's already; [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::Corrupt`].
+/// As [`verify`](super::verify); [`Error::InvalidPeer`]; [`Error::DataDirMismatch`] if the
+/// directory already belongs to a member; [`Error::DataDirInUse`], [`Error::DataDirUnusable`],
+/// [`Error::Corrupt`].
 pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> Result<Founded> {
     let (file, dir) = (file.as_ref(), dir.as_ref());
     check_address(address)?;
     let (_, machine, _) = super::read(file)?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
-    // Before the store is opened: a database writes even then.
+    // Checked before the store is opened, since opening a database writes to it.
     let owner = if dir.is_dir() { identity_of(dir).map_err(in_dir)? } else { None };
     if let Some(owner) = owner {
         return Err(Error::DataDirMismatch {
@@ -156,14 +157,14 @@ fn start(identity: &Identity, machine: &Machine) -> (HardState, SnapshotMeta, St
     Genesis { cluster, members: vec![member] }.start_from(machine.state())
 }
 
-/// The only member of a cluster that never was before.
+/// The identity of the only member of a new cluster.
 fn new_identity(uid: u64, address: &str) -> Result<Identity> {
     let incarnation = drawn()?;
     let (cluster, node) = (drawn()?, node_id(uid, incarnation));
     Ok(Identity { cluster, node, incarnation, address: address.to_owned(), uid })
 }
 
-/// A random number that is not 0, which stands for nothing.
+/// A random number other than 0, which means none.
 fn drawn() -> Result<u64> {
     Ok(entropy::number()?.max(1))
 }

@@ -1,4 +1,4 @@
-//! What a data directory holds, for people and programs.
+//! The content of a data directory, for people and programs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::storage::Marks;
 use crate::types::error::Result;
 use crate::types::znode::Zxid;
 
-/// Whose a data directory is and what it holds: [`inspect`].
+/// The owner and the content of a data directory: [`inspect`].
 ///
 /// ```
 /// use quorate::recovery;
@@ -36,25 +36,26 @@ pub struct Inspection {
     pub cluster: u64,
     /// The member's id.
     pub node: u64,
-    /// Drawn for this directory: tells it from others that the same instance had.
+    /// Random, unique to this directory: distinguishes it from the same instance's other
+    /// directories.
     pub incarnation: u64,
-    /// The address that its peers know it by.
+    /// The address by which its peers know it.
     pub address: String,
-    /// Why it is no member any more, if it was removed.
+    /// Why it is no longer a member, if it was removed.
     pub removed: Option<String>,
-    /// What is damaged now.
+    /// The damage found now.
     pub damaged: Option<String>,
-    /// What the member found damaged when it last started. If `damaged` is `None`, all checks pass now,
-    /// and it can start again.
+    /// The damage that the member found at its last start. If `damaged` is `None`, all checks pass
+    /// now, and it can start again.
     pub found_damaged: Option<String>,
-    /// What it holds, if that is proven to be whole. A directory that is damaged may be whole in this.
+    /// The content, if it is proven to be complete, which is possible even in a damaged directory.
     pub contents: Option<Contents>,
-    /// What else it holds: as much as is as it was written, from the beginning on. What came after that
-    /// is lost, and nobody knows how much it was.
+    /// Otherwise the longest undamaged prefix of the content. What followed it is lost, and its
+    /// amount is unknown.
     pub part: Option<Contents>,
 }
 
-/// What a member has on its disk: see [`Inspection`].
+/// The content of a member's disk: see [`Inspection`].
 ///
 /// ```
 /// use quorate::recovery;
@@ -74,43 +75,42 @@ pub struct Inspection {
 pub struct Contents {
     /// Raft's term.
     pub term: u64,
-    /// Whom it has voted for in that term; 0 for nobody.
+    /// The member it voted for in that term; 0 for none.
     pub vote: u64,
-    /// The last entry that it knew to be committed.
+    /// The last entry known to be committed.
     pub commit: u64,
-    /// The index of the last entry that it has.
+    /// The index of the last entry.
     pub last_index: u64,
     /// The term of that entry.
     pub last_term: u64,
     /// The last write up to `commit`: it was acknowledged, or could have been.
     pub committed_zxid: Zxid,
-    /// When that was, by the leader's clock; `None` if nothing was ever written.
+    /// The time of that write, by the leader's clock; `None` if nothing was ever written.
     pub committed_time: Option<SystemTime>,
-    /// The last write of all, if those after `commit` are counted.
+    /// The last write of all, including those after `commit`.
     pub zxid: Zxid,
-    /// How many znodes there are, as of that write.
+    /// The number of znodes, as of that write.
     pub znodes: usize,
-    /// How many sessions.
+    /// The number of sessions.
     pub sessions: usize,
-    /// The members that vote, as of the last checkpoint; in the middle of a change those of before
-    /// and after it.
+    /// The voters, as of the last checkpoint; during a change, those before and those after it.
     pub voters: Vec<u64>,
-    /// The members that do not.
+    /// The other members.
     pub learners: Vec<u64>,
     /// Whether the membership was changed after the last checkpoint.
     pub membership_changes: bool,
 }
 
-/// Tells what a data directory holds. Nothing is changed there; it is locked while it is copied to
-/// the system's directory for temporary files, where it is read, checked and removed again.
+/// Inspects a data directory, without changing it. It is locked while it is copied to the system's
+/// directory for temporary files, where the copy is read, checked and deleted.
 ///
 /// Blocks as long as that takes.
 ///
 /// # Errors
 /// [`Error::DataDirInUse`](crate::Error::DataDirInUse) if an instance runs with it;
-/// [`Error::DataDirUnusable`](crate::Error::DataDirUnusable) if it is no data directory or cannot be
-/// read; [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if it is of a version that is too
-/// new; [`Error::Corrupt`](crate::Error::Corrupt) only if not even whose it is can be read.
+/// [`Error::DataDirUnusable`](crate::Error::DataDirUnusable) if it is not a data directory or
+/// cannot be read; [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if its version is too
+/// new; [`Error::Corrupt`](crate::Error::Corrupt) only if not even its owner can be read.
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
     let dir = dir.as_ref();
     if !dir.is_dir() {

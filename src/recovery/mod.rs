@@ -1,15 +1,15 @@
-//! What to do when a cluster is lost: backups, and a new cluster from what is left.
+//! Disaster recovery: backups, and new clusters from the remains of lost ones.
 //!
 //! - [`Coordinator::backup`](crate::Coordinator::backup) writes the whole tree to a file while the
-//!   instance runs; [`verify`] reads such a file back, and [`restore`] founds a new cluster from it.
-//! - [`inspect`] tells what a data directory holds, and changes nothing there.
-//! - [`recover`] looks at the directories that are left when a majority of the voters is lost for
-//!   good: it tells which is best and what may be lost with the others, before anything is written.
-//!   [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] takes what can be taken
-//!   from damaged directories too.
+//!   instance runs; [`verify`] checks such a file, and [`restore`] founds a new cluster from it.
+//! - [`inspect`] reports the content of a data directory, without changing it.
+//! - [`recover`] compares the remaining directories after a majority of the voters is lost for
+//!   good. It reports which one is best and what may be lost with the others, before anything is
+//!   written. [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] also uses
+//!   damaged directories, as far as they are readable.
 //!
-//! All of it is for instances that are stopped, but for the backup. `docs/recovery.md` walks through
-//! it, and the program `quorate` (feature `cli`) does the same from a shell.
+//! All of it but the backup is for stopped instances. `docs/recovery.md` is a guide, and the
+//! program `quorate` (feature `cli`) does the same from a shell.
 
 mod backup;
 mod copy;
@@ -37,7 +37,7 @@ use crate::runtime::own_thread;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Zxid;
 
-/// What a backup holds.
+/// A description of a backup.
 ///
 /// ```
 /// use quorate::{CreateMode, recovery, testing::Cluster};
@@ -53,17 +53,17 @@ use crate::types::znode::Zxid;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Backup {
-    /// The cluster that it was made of.
+    /// The cluster that was backed up.
     pub cluster: u64,
-    /// The last write that is in it: all before that are too, and none after.
+    /// The last write in it: it contains all writes before that one, and none after.
     pub zxid: Zxid,
     /// When it was made, by the clock of the instance that made it.
     pub time: SystemTime,
-    /// How many znodes are in it.
+    /// The number of znodes in it.
     pub znodes: usize,
-    /// How many sessions.
+    /// The number of sessions.
     pub sessions: usize,
-    /// The version that the cluster acted by.
+    /// The version that the cluster used.
     pub version: u16,
     /// The length of the file.
     pub bytes: u64,
@@ -99,12 +99,11 @@ impl fmt::Display for Backup {
     }
 }
 
-/// Reads a backup to its end, and makes sure of every checksum and that it holds a sound state.
-/// Blocks as long as that takes.
+/// Reads a backup to its end, and checks every checksum and the consistency of the state. Blocks as
+/// long as that takes.
 ///
 /// # Errors
-/// [`Error::BackupDamaged`] if it is not as it was written, or of a version that is too new;
-/// [`Error::FileUnusable`].
+/// [`Error::BackupDamaged`] if it is damaged, or its version is too new; [`Error::FileUnusable`].
 pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
     let file = file.as_ref();
     let (header, machine, bytes) = read(file)?;
@@ -119,16 +118,19 @@ fn read(file: &Path) -> Result<(Header, Machine, u64)> {
 }
 
 impl Coordinator {
-    /// Writes a backup of this replica to a file, while it runs: everything up to one write, and
-    /// nothing after it. [`verify`] reads it back, and
-    /// [`restore`] founds a new cluster from it.
+    /// Writes a backup of this replica to a file, while the instance runs: everything up to one
+    /// write, and nothing after it. [`verify`] checks it, and [`restore`] founds a new cluster from
+    /// it.
     ///
-    /// A replica may lag behind: call [`Session::sync`](crate::Session::sync) before, if the backup is to have all that was
-    /// written until now. The file is whole and durable when this returns, and until then whatever
-    /// was there before; it is readable by its owner only, since all data is in it, and the sessions'
-    /// passwords. Blocks as long as the writing takes, which delays nobody else.
+    /// A replica may lag behind: call [`Session::sync`](crate::Session::sync) first if the backup
+    /// must have everything written until now. When this returns, the file is complete and durable;
+    /// until then `file` holds what was there before. Only its owner can read it, since it contains
+    /// all data and the sessions' passwords. Blocks as long as the writing takes, which delays
+    /// nobody else.
     ///
     /// # Errors
+    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not
+    /// respond.
     /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node has no moment.
     ///
     /// ```
@@ -187,11 +189,11 @@ fn dir_unusable(dir: &Path, reason: impl Into<String>) -> Error {
 }
 
 fn time(ms: u64) -> SystemTime {
-    // Later than any clock can say is as good as the beginning: nobody knows.
+    // A time that the system cannot represent is as useless as the epoch.
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// A moment, for people: by the calendar, in UTC.
+/// A time for people: date and time in UTC.
 fn moment(time: SystemTime) -> String {
     let Ok(since) = time.duration_since(SystemTime::UNIX_EPOCH) else {
         return "at an unknown time".to_owned();

@@ -1,4 +1,4 @@
-//! Which of the directories that are left is best, and what may be lost with the others.
+//! Planning a recovery: which of the remaining directories is best, and what may be lost.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::moment;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Zxid;
 
-/// What [`recover`] would do. Nothing is done before [`Plan::found_anew`].
+/// What [`recover`] proposes. Nothing is changed before [`Plan::found_anew`].
 ///
 /// ```
 /// use quorate::recovery;
@@ -31,15 +31,15 @@ use crate::types::znode::Zxid;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The directory to go on from.
+    /// The directory to continue from.
     pub best: Inspection,
-    /// The others, the better ones first; those that cannot be used come last.
+    /// The others, best first; those that cannot be used come last.
     pub others: Vec<Inspection>,
     /// What may be lost.
     pub loss: Loss,
 }
 
-/// What of a lost cluster may not be in a new one: see [`Plan`].
+/// What may be missing in the new cluster: see [`Plan`].
 ///
 /// ```
 /// use quorate::recovery;
@@ -56,38 +56,38 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Nothing that was ever acknowledged: of every majority of the voters there is one among the
-    /// directories.
+    /// No acknowledged write: every majority of the voters includes one of the directories.
     Nothing,
-    /// Writes that were acknowledged after this one, by voters that are not among the directories.
-    /// This one and all before it are kept.
+    /// Writes acknowledged after this one, by voters whose directories are not given. This one and
+    /// all before it are preserved.
     After {
         /// The last write that any of the directories' members knew to be committed.
         zxid: Zxid,
-        /// When that was, by the leader's clock.
+        /// The time of that write, by the leader's clock.
         time: Option<SystemTime>,
     },
 }
 
-/// Looks at the data directories that are left of a cluster and plans how to go on.
+/// Compares the remaining data directories of a cluster and plans how to continue.
 ///
-/// The best is the one that Raft would elect: of the highest last term, and then the highest last
-/// index. The more of the cluster's directories are given, the less may be lost. They must be the
-/// members' own and as they were left, not copies of an earlier day. Nothing is changed: see
-/// [`inspect`], as which this blocks.
+/// The best is the one that Raft would elect: the one with the highest last term and, among those,
+/// the highest last index. The more of the cluster's directories are given, the less may be lost.
+/// They must be the members' own, in their last state, and not older copies. Nothing is changed.
+/// Blocks as [`inspect`].
 ///
 /// # Errors
-/// [`Error::Unrecoverable`] if none of them can be used, if they are of different clusters, or if one
-/// is given twice; otherwise as [`inspect`].
+/// [`Error::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
+/// if one is given twice; otherwise as [`inspect`].
 pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan> {
     plan(inspect_all(dirs)?, false)
 }
 
-/// As [`recover`], and takes a damaged directory too, if no sound one has as much: from its checkpoint,
-/// and its log up to the damage.
+/// As [`recover`], but also considers a damaged directory if no undamaged one has as much: its
+/// checkpoint, and its log up to the damage.
 ///
-/// Writes that were acknowledged after the damaged place are lost, and nobody can tell how many. What
-/// is kept is told by [`Plan::loss`]. For when no sound directory is left, or sound ones are too old.
+/// Writes acknowledged after the damaged place are lost, and their number is unknown.
+/// [`Plan::loss`] reports what is preserved. Use it when there is no undamaged directory, or only
+/// old ones.
 ///
 /// ```
 /// use quorate::recovery;
@@ -132,7 +132,7 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
     }
     inspections.sort_by_key(|one| {
         let place = taken(one).map(|contents| (contents.last_term, contents.last_index));
-        // Of two that have as much, a sound one is better.
+        // Of two that have equally much, an undamaged one is better.
         Reverse((place, usable(one).is_some()))
     });
     let Some((best, contents)) =
@@ -154,13 +154,13 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
     let seen =
         |voter: &&u64| inspections.iter().any(|one| one.node == **voter && usable(one).is_some());
     let missing = contents.voters.len() - contents.voters.iter().filter(seen).count();
-    // Those that are missing are no majority. If the voters had been changed since, by a majority of
-    // these, the best log would have the change.
+    // The missing ones are no majority. If a majority of these had changed the voters since, the
+    // best log would contain the change.
     let nothing = missing < contents.voters.len() / 2 + 1 && !contents.membership_changes;
     let loss = if nothing {
         Loss::Nothing
     } else {
-        // What any of them knows to be committed is in the best log, too.
+        // The best log contains everything that any of them knows to be committed.
         let known = inspections.iter().filter_map(taken);
         let last = known.max_by_key(|contents| contents.committed_zxid).unwrap_or(contents.clone());
         Loss::After { zxid: last.committed_zxid, time: last.committed_time }
@@ -168,12 +168,12 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
     Ok(Plan { best, others: inspections.split_off(1), loss })
 }
 
-/// What a directory holds, if a cluster may be founded from it.
+/// The content of a directory, if a cluster may be founded from it.
 fn usable(inspection: &Inspection) -> Option<&Contents> {
     inspection.contents.as_ref().filter(|contents| founds(inspection, contents))
 }
 
-/// The same of a part of it.
+/// As [`usable`], for a prefix of the content.
 fn part(inspection: &Inspection) -> Option<&Contents> {
     inspection.part.as_ref().filter(|contents| founds(inspection, contents))
 }
@@ -267,13 +267,13 @@ mod tests {
         assert_eq!(loss(&[1]), after);
         assert_eq!(loss(&[1, 2]), after);
         assert_eq!(loss(&[1, 2, 3]), Loss::Nothing);
-        // A member that does not vote has no say in what was acknowledged.
+        // A member without a vote has no influence on what was acknowledged.
         assert_eq!(loss(&[1, 2, 9]), after);
         let mut changed = directory(1, (4, 20), &[1]);
         assert_eq!(plan(vec![changed.clone()]).unwrap().loss, Loss::Nothing);
         changed.contents.as_mut().unwrap().membership_changes = true;
         assert_eq!(plan(vec![changed]).unwrap().loss, after);
-        // What is damaged may have lost what it had acknowledged.
+        // A damaged directory may have lost what it had acknowledged.
         let damaged = |last| {
             let whole = directory(3, last, &FIVE);
             let damaged = Some("a record".to_owned());
@@ -284,7 +284,7 @@ mod tests {
         let plan = plan(dirs((9, 90))).unwrap();
         assert_eq!((plan.best.node, plan.loss), (1, after));
         assert_eq!(plan.others[1].node, 3);
-        // It is taken if it is asked for and has more, and does not count as one that was seen.
+        // It is used on request if it has more, and still does not count as complete.
         let with_damaged = super::plan(dirs((9, 90)), true).unwrap();
         let known = Loss::After { zxid: 88, time: None };
         assert_eq!((with_damaged.best.node, with_damaged.loss), (3, known));

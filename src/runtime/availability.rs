@@ -1,4 +1,4 @@
-//! Whether the cluster can decide, told to whoever wants to know.
+//! Whether the cluster can make decisions, reported to subscribers.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,10 +7,10 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use crate::node::io;
 use crate::types::availability::Availability;
 
-/// How many changes wait for a reader. One who is slower sees the latest once there is room.
+/// How many changes wait for a reader. A slower one gets the latest once there is room.
 const CHANGES: usize = 16;
 
-/// Who reads how the cluster is.
+/// The subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     readers: Mutex<Vec<Reader>>,
@@ -23,7 +23,7 @@ struct Reader {
 }
 
 impl Readers {
-    /// One more, which is told how it is now first.
+    /// Adds a subscriber, which first gets the current value.
     pub(crate) fn add(&self, now: &Availability) -> Receiver<Availability> {
         let (changes, receiver) = bounded(CHANGES);
         let mut reader = Reader { changes, told: None };
@@ -37,7 +37,7 @@ impl Readers {
         readers.retain_mut(|reader| reader.tell(now));
     }
 
-    /// There is nothing more to tell.
+    /// Closes all channels.
     pub(crate) fn end(&self) {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -136,7 +136,7 @@ mod tests {
         let at_risk = of(3, &[2], true).to_string();
         assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");
         assert_eq!(of(3, &[1, 2], true).to_string(), "no quorum: no leader");
-        // While a dead voter's place is taken, it still counts with those who voted before.
+        // While a dead voter is being replaced, it still counts among the former voters.
         let (voters, outgoing, silent) = (vec![1, 2, 4], vec![1, 2, 3], vec![3]);
         let joint =
             io::Availability { voters, outgoing, silent, has_leader: true, ..Default::default() };

@@ -1,4 +1,4 @@
-//! The part of the tree that a session's handle is confined to: ZooKeeper's chroot.
+//! The part of the tree that a session's handle sees: ZooKeeper's chroot.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::znode::{CreateMode, Created, OpResult};
 
-/// A path that all others are relative to; the whole tree by default.
+/// The path that all others are relative to; by default the root of the whole tree.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Root(Option<Arc<str>>);
 
 impl Root {
-    /// The root at this path below this one.
+    /// The chroot at this path below this one.
     pub(crate) fn below(&self, path: &str) -> Root {
         match path {
             "/" => self.clone(),
@@ -29,7 +29,7 @@ impl Root {
         self.0.is_none()
     }
 
-    /// The path in the whole tree.
+    /// A path's form in the whole tree.
     pub(crate) fn full<'a>(&self, path: &'a str) -> Cow<'a, str> {
         match &self.0 {
             None => Cow::Borrowed(path),
@@ -39,7 +39,7 @@ impl Root {
         }
     }
 
-    /// The same of a path in the whole tree as seen from the root; `None` if it is not below it.
+    /// A whole-tree path's form below the root; `None` if it is not below it.
     pub(crate) fn strip<'a>(&self, path: &'a str) -> Option<&'a str> {
         let Some(root) = &self.0 else { return Some(path) };
         if planted(Bug::ChrootShown) {
@@ -51,7 +51,7 @@ impl Root {
         }
     }
 
-    /// The same; a path that is not below the root stays as it is.
+    /// As [`Root::strip`], but a path that is not below the root is unchanged.
     pub(crate) fn relative(&self, path: String) -> String {
         match self.strip(&path) {
             Some(relative) if relative.len() < path.len() => relative.to_owned(),
@@ -59,12 +59,12 @@ impl Root {
         }
     }
 
-    /// An operation in the whole tree.
+    /// An operation's form in the whole tree.
     pub(crate) fn op(&self, mut op: Op) -> Op {
         if let Some(root) = &self.0 {
             let sequential = op.create_mode().is_some_and(CreateMode::is_sequential);
             let path = op.path_mut();
-            // A number is appended to a sequential one's: it goes below the root, not beside it.
+            // The number is appended to the path: with `/`, it goes below the root, not beside it.
             let full = if sequential { format!("{root}{path}") } else { self.full(path).into() };
             *path = full;
         }
@@ -84,7 +84,7 @@ impl Root {
         results
     }
 
-    /// An error as seen from the root.
+    /// An error with paths relative to the root.
     pub(crate) fn error(&self, mut error: Error) -> Error {
         if self.is_everything() {
             return error;

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::uptime::uptime;
 
-/// Monotonic time since some moment before the clock was made, and the wall clock. The time in
-/// which the machine is suspended counts, where the system lets it: see `uptime`.
+/// Monotonic time since some moment before the clock was created, and the wall clock. Time in which
+/// the machine is suspended counts, if the system allows it: see `uptime`.
 ///
-/// A clock for tests runs as the real one does and can be moved on by hand.
+/// A test clock runs in real time and can also be advanced.
 ///
-/// It also knows the process that it was made in: in a fork of that, its node does not run.
+/// A clock also knows its process: in a fork of that, the node does not run.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     start: Duration,
@@ -21,8 +21,8 @@ pub(crate) struct Clock {
     simulated: Option<Arc<dyn Simulated>>,
 }
 
-/// A clock that somebody else keeps: nothing of the machine's own time is in it, and nobody can
-/// wait by it.
+/// A clock that a simulator controls: it is independent of the machine's time, and nobody can wait
+/// by it.
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) trait Simulated: std::fmt::Debug + Send + Sync {
     fn now(&self) -> Duration;
@@ -37,11 +37,11 @@ struct Manual {
 #[derive(Debug, Default)]
 struct ManualState {
     ahead: Duration,
-    /// Threads that wait for a time to come: they must look again when it is moved.
+    /// Threads that wait for a time: they must check again when the clock is advanced.
     parked: Vec<Thread>,
 }
 
-/// What the clock shows at its start: room for what happened "before".
+/// What the clock shows at its start: room for events "before".
 const BASE: Duration = Duration::from_secs(3600);
 
 impl Clock {
@@ -72,13 +72,13 @@ impl Clock {
         BASE + uptime().saturating_sub(self.start) + self.ahead()
     }
 
-    /// Whether this process is a fork of the one that the clock was made in: it has copies of the
-    /// handles, and not the threads that serve them. A system call, so nothing for every read.
+    /// Whether this process is a fork of the clock's: it has copies of the handles, but not the
+    /// threads that serve them. A system call, so too slow for every read.
     pub(crate) fn is_forked(&self) -> bool {
         cfg!(unix) && std::process::id() != self.process
     }
 
-    /// Why nothing works in a fork.
+    /// The reason why nothing works in a fork.
     pub(crate) fn fork_reason(&self) -> String {
         format!(
             "it runs in process {}, and this process is a fork of that one, which has no node, \
@@ -105,7 +105,7 @@ impl Clock {
         manual.state.lock().unwrap_or_else(PoisonError::into_inner).ahead
     }
 
-    /// Moves a clock for tests on. A real one takes no notice.
+    /// Advances a test clock; does nothing to a real one.
     pub(crate) fn advance(&self, by: Duration) {
         let Some(manual) = &self.manual else { return };
         let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,9 +115,9 @@ impl Clock {
         }
     }
 
-    /// Parks this thread until it is unparked or the time has come, whichever is first, or for no
-    /// reason at all: the caller looks again. A suspend of the machine counts for the clock but not
-    /// for this wait, which may so end later by as much.
+    /// Parks this thread until it is unparked or the time has come, or spuriously: the caller must
+    /// check again. A suspend of the machine counts for the clock but not for this wait, which may
+    /// end later by as much.
     pub(crate) fn park_until(&self, deadline: Option<Duration>) {
         #[cfg(any(test, feature = "simulator"))]
         assert!(self.simulated.is_none(), "a blocking call in a simulation would block all of it");

@@ -1,17 +1,17 @@
-//! The data directory of an instance, at its start: opened, made, or put aside.
+//! The data directory of an instance at its start: opened, created, or set aside.
 //!
-//! | what is found | what becomes of it |
+//! | content | result |
 //! | --- | --- |
-//! | nothing | a store of a node without a cluster, with an id that was never there before |
-//! | a member's store | it goes on, under whatever address it has now |
-//! | one marked `REMOVED` | it is put aside: another member, which can only join the same cluster |
-//! | one that is damaged | the instance runs as a new member; the directory is put aside when a leader has taken that in |
-//! | one that is damaged, of an instance alone on its list | nothing, and an error |
-//! | one that is damaged, of a node that never had a cluster | it holds no data: it is put aside |
+//! | nothing | a store of a node without a cluster, with a new id |
+//! | a member's store | the member continues, under whatever address it has now |
+//! | one marked `REMOVED` | it is set aside for a new member, which can only join the same cluster |
+//! | a damaged one | the instance runs as a new member; the directory is set aside when a leader has admitted that |
+//! | a damaged one of an instance alone on its list | nothing, and an error |
+//! | a damaged one of a node that never had a cluster | it holds no data: it is set aside |
 //!
-//! Directories are put aside within the data directory, see `storage::anew`. If `IDENTITY` of a damaged
-//! one cannot be read, the instance joins the cluster of its peers, as one with an empty disk does,
-//! but takes no part in founding one.
+//! Directories are set aside within the data directory, see `storage::anew`. If `IDENTITY` of a
+//! damaged one cannot be read, the instance joins the cluster of its peers, as one with an empty
+//! disk does, but takes no part in founding one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,7 +28,7 @@ use crate::storage::{
 use crate::types::error::{Error, Result};
 use crate::types::membership::node_id;
 
-/// What people should know of the data directory of a running instance.
+/// What to report about the data directory of a running instance.
 #[derive(Debug)]
 pub(crate) struct DataDirectory {
     path: PathBuf,
@@ -46,7 +46,7 @@ impl DataDirectory {
         DataDirectory { path: path.to_owned(), known: Mutex::default() }
     }
 
-    /// No code of ours panics while it holds the lock.
+    /// No code panics while it holds the lock.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,12 +55,12 @@ impl DataDirectory {
         &self.path
     }
 
-    /// What is damaged in it, for as long as nothing was put aside.
+    /// The damage, until the directory was set aside.
     pub(crate) fn damage(&self) -> Option<String> {
         self.known().damage.clone()
     }
 
-    /// The directories with what was put aside.
+    /// The directories that were set aside.
     pub(crate) fn former(&self) -> Vec<PathBuf> {
         self.known().former.clone()
     }
@@ -73,7 +73,7 @@ pub(crate) struct Opened {
     pub(crate) directory: Arc<DataDirectory>,
 }
 
-/// Opens the directory and starts the node that it is of.
+/// Opens the directory and starts its node.
 pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
     check_not_forked(dir)?;
     let has_peers = config.peers.iter().any(|peer| peer != address);
@@ -156,14 +156,14 @@ fn open(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     Ok((Box::new(store), node))
 }
 
-/// Somebody who was never there before.
+/// An identity that was never used before.
 fn newcomer(address: &str) -> Result<Identity> {
     let (uid, incarnation) = (entropy::number()?.max(1), entropy::number()?);
     let (node, address) = (node_id(uid, incarnation), address.to_owned());
     Ok(Identity { cluster: 0, node, incarnation, address, uid })
 }
 
-/// Puts aside the directory of a member that was removed.
+/// Sets aside the directory of a member that was removed.
 fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     let (hard_state, meta, state) = nothing();
     let incarnation = entropy::number()?;
@@ -173,7 +173,7 @@ fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     open(dir, address, config, now)
 }
 
-/// Starts a new member in the place of the one whose directory is damaged.
+/// Starts a new member in place of the one whose directory is damaged.
 fn replace(
     directory: &Arc<DataDirectory>,
     what: String,
@@ -191,7 +191,8 @@ fn replace(
             Identity { address, ..before.anew(entropy::number()?) }
         }
         None => {
-            // The directory may have made a promise that cannot be read, so this instance only joins.
+            // The directory may contain a promise that cannot be read, so this instance may only
+            // join.
             config.peers.retain(|peer| peer != address);
             newcomer(address)?
         }
@@ -230,7 +231,8 @@ fn replace(
     Ok((Box::new(store), node))
 }
 
-/// Founds an empty store in the place of what is there; gives the directory where that is now, too.
+/// Sets the existing content aside and creates an empty store. Also returns the directory of the
+/// former content.
 fn put_aside(
     mut replacement: Replacement,
     dir: &Path,

@@ -1,10 +1,8 @@
-//! What runs a node on the network's thread: it carries what handles, peers and
-//! the disk have to say to the [`Host`], and what the host wants done to the
-//! network and the disk.
+//! Runs a node on the network's thread: passes the calls of handles, the messages of peers and the
+//! results of the disk to the [`Host`], and its effects to the network and the disk.
 //!
-//! Threads of a coordinator: `quorate-node`, which this and the network run on,
-//! and those of `disk`. All of them end, and are joined, when the coordinator is closed
-//! or its last handle is dropped.
+//! Threads of a coordinator: `quorate-node`, which runs this and the network, and those of `disk`.
+//! All of them end, and are joined, when the coordinator is closed or its last handle is dropped.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -33,26 +31,26 @@ use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::error::{Error, Result};
 use crate::types::membership::Member;
 
-/// How much is taken in before a step, of each kind.
+/// How many inputs of each kind are taken before a step.
 const TAKEN_MAX: usize = 4096;
-/// A write that takes this long makes a leader hand over; one that takes longer stops the node. Only
-/// the time counts in which this thread was running too.
+/// A write that takes this long makes a leader hand over; a longer one stops the node. Only time in
+/// which this thread was running counts.
 const DISK_SLOW: Duration = Duration::from_secs(10);
 const DISK_DEAD: Duration = Duration::from_secs(60);
 /// A step of a checkpoint that takes this long stops the node, whose log only grows meanwhile. No
-/// write waits for it, and sled has one lock for all databases of a process: the disk that hangs may
-/// be another coordinator's.
+/// write waits for a checkpoint, and sled has one lock for all databases of a process: the hanging
+/// disk may belong to another coordinator.
 const CHECKPOINT_DEAD: Duration = Duration::from_secs(600);
 
 pub(crate) struct Start {
     pub(crate) engine: Engine,
-    /// None for a client.
+    /// `None` for a client.
     pub(crate) store: Option<Box<dyn LogStore>>,
-    /// None for a client.
+    /// `None` for a client.
     pub(crate) directory: Option<Arc<DataDirectory>>,
-    /// None for a client.
+    /// `None` for a client.
     pub(crate) listener: Option<TcpListener>,
-    /// Where this instance is, for people.
+    /// The location of this instance, for people.
     pub(crate) address: String,
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
@@ -67,7 +65,8 @@ pub(crate) struct Start {
     pub(crate) resolver: Resolver,
 }
 
-/// Starts the threads and gives what the handles share, and the thread that ends when they say so.
+/// Starts the threads. Returns the handles' shared state, and the thread that ends when they ask
+/// for it.
 pub(crate) fn start(start: Start) -> Result<(Arc<Shared>, JoinHandle<()>)> {
     let Start { engine, store, directory, listener, address, local, .. } = start;
     let Start { remote, seeds, naming, clock, members, limits, .. } = start;
@@ -112,9 +111,9 @@ impl Handler for Driver {
         !self.host.is_idle() || !self.written.is_empty()
     }
 
-    /// Until the coordinator is closed. A node that stopped by itself goes on answering that.
+    /// Runs until the coordinator is closed. A node that stopped by itself continues to answer.
     fn turn(&mut self, network: &mut dyn Network) -> Option<Duration> {
-        // Wakers of users run in here.
+        // Users' wakers run on this thread.
         own_thread::claim();
         if !self.take_all() {
             return None;
@@ -139,7 +138,7 @@ impl Handler for Driver {
         }
         // Its handles get their answers before the threads below are joined.
         self.host.close();
-        // It writes what it was given.
+        // This writes what was submitted.
         drop(self.disk);
         drop(self.host);
     }
@@ -161,11 +160,11 @@ impl Driver {
         Ok(Driver { host, calls, written, disk, naming, clock, watchdogs, resigned: false })
     }
 
-    /// Lets the node do something about what has come in. The pause before its next step; `None` once the
+    /// Lets the node process its inputs. Returns the pause before its next step; `None` once the
     /// coordinator is closed.
     fn step(&mut self, network: &mut dyn Network) -> Option<Duration> {
         let (work, effects) = self.host.step();
-        // Its last words too: with them it may hand over.
+        // Also after its last step, which may hand over leadership.
         if let Some(cluster) = work.cluster {
             network.set_cluster(cluster);
         }
@@ -187,7 +186,7 @@ impl Driver {
         (!self.host.is_closed()).then(|| step_at.saturating_sub(self.clock.now()))
     }
 
-    /// Takes in what has gathered; `false` once the coordinator is closed.
+    /// Takes the waiting inputs; `false` once the coordinator is closed.
     fn take_all(&mut self) -> bool {
         for _ in 0..TAKEN_MAX {
             let Ok(input) = self.written.try_recv() else {
@@ -223,7 +222,7 @@ impl Driver {
         });
     }
 
-    /// What the names stand for counts as long as a cluster may be founded by them.
+    /// The addresses of the names matter as long as a cluster may be founded with them.
     fn watch_names(&mut self) {
         let Some(naming) = &mut self.naming else { return };
         if self.host.member().is_none_or(|node| node.cluster() != 0) {
@@ -233,7 +232,7 @@ impl Driver {
         }
     }
 
-    /// A disk that hangs reports nothing, so somebody else has to look.
+    /// A hanging disk reports nothing, so this thread has to check it.
     fn watch_disk(&mut self) {
         let Some(disk) = &self.disk else { return };
         let now = self.clock.now();
@@ -257,7 +256,7 @@ impl Driver {
     }
 }
 
-/// How well a disk serves its node.
+/// Whether a disk is fast enough for its node.
 #[derive(Debug, PartialEq, Eq)]
 enum DiskHealth {
     Healthy,
@@ -265,7 +264,7 @@ enum DiskHealth {
     Failed { reason: String },
 }
 
-/// The health of a disk by how long a write and a step of a checkpoint have been under way.
+/// The health of a disk, by how long a write and a step of a checkpoint have been in progress.
 fn disk_health(write: Duration, checkpoint: Duration) -> DiskHealth {
     let dead = |what, time: Duration| {
         let reason = format!("the disk failed: {what} has been under way for {time:?}");
@@ -302,7 +301,7 @@ mod tests {
     use crate::types::version::VERSION;
     use crate::types::znode::SessionId;
 
-    /// A member with a disk of its own, which the test gives its turns.
+    /// A member with a disk of its own. The test runs its turns.
     fn member(place: usize, founding: &Genesis, clock: &Clock) -> (Driver, Arc<Shared>) {
         let node = founding.members[place].node;
         let address = founding.members[place].address.clone();
@@ -340,7 +339,7 @@ mod tests {
         (Driver::new(host, clock.clone(), Some(store), None, wake).unwrap(), shared)
     }
 
-    /// Keeps what is sent.
+    /// Collects the messages sent.
     #[derive(Default)]
     struct Outbox(Vec<(NodeId, PeerMessage)>);
 
@@ -354,8 +353,8 @@ mod tests {
         fn set_cluster(&mut self, _: u64) {}
     }
 
-    /// The disk of another coordinator of the process hung, and kept this one from its checkpoint: it
-    /// stopped, though it could write.
+    /// The disk of another coordinator of the process hung, and delayed this one's checkpoint: the
+    /// node stopped, though it could write.
     #[test]
     fn a_checkpoint_that_hangs_does_not_stop_a_node_that_can_write() {
         let seconds = Duration::from_secs;
@@ -369,8 +368,8 @@ mod tests {
         assert!(reason(disk_health(seconds(0), seconds(601))).contains("checkpoint"));
     }
 
-    /// A leader that was closed at the very end of the time it has for that sent nothing of its last
-    /// step, with which it hands over: the others had to find out that it was gone.
+    /// A leader that was closed at the very end of its time sent nothing of its last step, which
+    /// hands over leadership: the others had to detect that it was gone.
     #[test]
     fn what_the_last_step_has_to_say_is_sent() {
         let clock = Clock::manual();
@@ -381,7 +380,7 @@ mod tests {
             let peer = founding.members[other].node;
             members[member].0.take(TransportEvent::Connected { peer, version: VERSION });
         }
-        // What they send arrives at once.
+        // Messages arrive at once.
         let turn = |members: &mut Vec<(Driver, Arc<Shared>)>| {
             clock.advance(Duration::from_millis(1));
             for place in 0..2 {
@@ -403,7 +402,8 @@ mod tests {
                 continue;
             };
             let term = leads(&members[leader]);
-            // Once a session is open and closed again, the other has all that the leader has.
+            // After a session was opened and closed, the other member has everything that the
+            // leader has.
             let shared = Arc::clone(&members[leader].1);
             let (id, secret, timeout) = (SessionId(term.unwrap()), [0; 16], CLOSE_TIME * 10);
             let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
@@ -428,7 +428,7 @@ mod tests {
             }
         };
         let (mut leader, _) = members.remove(leader);
-        // Its first step of closing is to hand over, and its last: the time is up.
+        // Its first step of closing hands over, and is also its last: the time is up.
         let (closed, closes) = bounded(0);
         assert!(leader.host.call(Call::Close(closed)));
         clock.advance(CLOSE_TIME);

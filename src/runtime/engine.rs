@@ -1,4 +1,4 @@
-//! What a host runs: a member of the cluster, or a client of one.
+//! The engine of a host: a member of the cluster, or a client of one.
 
 use crate::machine::{Machine, Tree};
 use crate::node::Node;
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// The client that runs here; `None` for a member.
+    /// The client; `None` for a member.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn client(&self) -> Option<&Client> {
         match self {
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// The replica; an empty tree for a client, who has none.
+    /// The replica; an empty tree for a client, which has none.
     pub(crate) fn tree(&self) -> Tree {
         self.node().map_or_else(|| Machine::new().tree(), |node| node.machine().tree())
     }
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// The term (0 if it is not known), the leader (0: none known) and whether that is this one.
+    /// The term (0 if unknown), the leader (0 if unknown) and whether that is this node.
     pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
         match self {
             Engine::Node(node) => node.leadership(),
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// The version that the cluster acts by.
+    /// The version that the cluster uses.
     pub(crate) fn version(&self) -> u16 {
         match self {
             Engine::Node(node) => node.machine().version(),
@@ -85,12 +85,12 @@ impl Engine {
         }
     }
 
-    /// The cluster that it belongs to, 0 for none yet and for a client.
+    /// Its cluster; 0 for none yet, and for a client.
     pub(crate) fn cluster(&self) -> u64 {
         self.node().map_or(0, Node::cluster)
     }
 
-    /// The watches that its users have set, by their paths.
+    /// The watches that its users have set, by path.
     pub(crate) fn watches(&self) -> Vec<WatchInfo> {
         match self {
             Engine::Node(node) => node.watches().collect(),

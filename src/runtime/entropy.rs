@@ -1,13 +1,13 @@
-//! Random numbers, from the operating system: the only place that asks for them.
+//! Random numbers from the operating system: the only place that asks for them.
 
 use crate::types::error::{Error, Result};
 
-/// A number that nobody can guess.
+/// A random number that cannot be guessed.
 pub(crate) fn number() -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes()?))
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     #[cfg(any(test, feature = "simulator"))]
@@ -19,7 +19,7 @@ pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Numbers from a seed, on the thread of a simulation: whatever asks for entropy there gets them.
+/// Numbers from a seed, for the thread of a simulation: all entropy there comes from here.
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) mod simulated {
     use std::cell::Cell;
@@ -30,7 +30,7 @@ pub(crate) mod simulated {
         static STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Seeds this thread's numbers; `None` gives it the system's again.
+    /// Seeds this thread's numbers; `None` returns to the system's.
     pub(crate) fn seed(seed: Option<u64>) {
         STATE.set(seed);
     }

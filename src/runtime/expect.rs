@@ -1,4 +1,4 @@
-//! The answers of the node, for those who asked.
+//! Converts the node's answers to what the callers expect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Created, OpResult, Stat};
 
-/// The node answers each request in kind, so this is never seen.
+/// The node answers each request in kind, so this never happens.
 fn unexpected<T>(answer: &Answer) -> Result<T> {
     Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
 }

@@ -1,7 +1,7 @@
-//! A node and all that its effects reach: the handles of its users.
+//! A node, and delivering its effects to users' handles.
 //!
-//! Not a thread: whoever owns a [`Host`] feeds it calls and inputs and steps it.
-//! What the handles share with it is [`Shared`].
+//! This is not a thread: the owner of a [`Host`] passes calls and inputs to it, and steps it.
+//! [`Shared`] is the state that it shares with the handles.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -31,26 +31,26 @@ use crate::types::membership::{Member, NodeId};
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
-/// How often the status is brought up to date, at most, while nothing important changes.
+/// How often the status is updated, at most, while nothing important changes.
 const STATUS_EVERY: Duration = Duration::from_millis(20);
-/// How long a closing node takes to close its sessions and to hand over.
+/// How long a closing node may take to close its sessions and to hand over.
 pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
-/// How long it waits before that for another instance to take a lost voter's place, if the cluster
-/// would lose its majority without this node.
+/// How long it first waits for another instance to take a lost voter's place, if the cluster would
+/// lose its majority without this node.
 pub(super) const STAY_TIME: Duration = Duration::from_secs(10);
 
-/// What a step wants done outside of the process's memory.
+/// The effects of a step outside the process's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) messages: Vec<(NodeId, PeerMessage)>,
     pub(crate) disk: Vec<DiskOp>,
-    /// The members, when they have changed: whom to be connected with.
+    /// The members to be connected with, if they have changed.
     pub(crate) members: Option<Arc<Vec<Member>>>,
-    /// The cluster that the node belongs to, once that is settled.
+    /// The cluster that the node belongs to, once that is decided.
     pub(crate) cluster: Option<u64>,
 }
 
-/// What a step has for the handles: see [`Host::notify`].
+/// The effects of a step for the handles: see [`Host::notify`].
 #[must_use]
 pub(crate) struct HandleEffects {
     effects: Effects,
@@ -58,14 +58,14 @@ pub(crate) struct HandleEffects {
     now: Time,
 }
 
-/// How far a host is that was told to close.
+/// The progress of a host that is closing.
 #[derive(Clone, Copy, Debug)]
 struct Closing {
-    /// Until when it may wait for others to be able to go on without it.
+    /// Until when it may wait for others to be able to continue without it.
     stays_until: Time,
     /// Whether it waits for that.
     stays: bool,
-    /// Until when it takes its time to close, once it does not.
+    /// After that: until when it may take its time to close.
     until: Time,
     /// Whether it has led meanwhile.
     led: bool,
@@ -78,19 +78,19 @@ pub(crate) struct Host {
     inputs: Vec<Input>,
     slots: BTreeMap<RequestId, Arc<Slot>>,
     watches: BTreeMap<WatchId, Box<WatchSender>>,
-    /// Requests under way that set a watch.
+    /// Requests in flight that set a watch.
     watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
     timers: Timers,
-    /// Somebody who reads a session's states was too slow for the latest.
+    /// A reader of a session's states was too slow for the latest.
     readers_behind: bool,
     status_at: Time,
-    /// What the status says that was important when it was last brought up to date.
+    /// The important parts of the status when it was last updated.
     status_news: ((u64, NodeId, bool), u16),
-    /// Since it was told to close.
+    /// Set while it is closing.
     closing: Option<Closing>,
-    /// Who waits for that.
+    /// Dropped when it has closed.
     closers: Vec<Sender<()>>,
 }
 
@@ -124,7 +124,7 @@ impl Host {
         (host, shared)
     }
 
-    /// The inbox, for whoever waits for calls.
+    /// The inbox, for waiting for calls.
     pub(crate) fn calls(&self) -> Receiver<Call> {
         self.calls.clone()
     }
@@ -133,12 +133,12 @@ impl Host {
         &self.shared
     }
 
-    /// The member that runs here; `None` for a client.
+    /// The member; `None` for a client.
     pub(crate) fn member(&self) -> Option<&Node> {
         self.engine.node()
     }
 
-    /// The same, where there are no clients.
+    /// The member, in tests without clients.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn node(&self) -> &Node {
         self.engine.node().expect("only members are looked into")
@@ -152,7 +152,7 @@ impl Host {
         self.inputs.push(input);
     }
 
-    /// Whether there is anything to step for now.
+    /// Whether there is nothing to step for now.
     pub(crate) fn is_idle(&self) -> bool {
         self.inputs.is_empty() && self.calls.is_empty()
     }
@@ -183,10 +183,10 @@ impl Host {
             }
             Call::Close(closed) => {
                 self.closers.push(closed);
-                // Sessions closed in the log free their locks now and not after their timeout.
+                // Sessions closed in the log release their locks now, and not after their timeout.
                 for (session, (_, shared)) in &self.sessions {
                     if shared.upgrade().is_some_and(|shared| !shared.give_up()) {
-                        // Detached: who did that is about to say so here.
+                        // Detached: the handle that did so is about to notify this host.
                         continue;
                     }
                     let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
@@ -240,8 +240,8 @@ impl Host {
         self.inputs.push(Input::Client(request));
     }
 
-    /// The node knows a session by its id alone, which is now another handle's if that resumed it
-    /// here: what the former one asks for is not for the node.
+    /// The node knows a session by its id alone. If another handle here has resumed it, requests of
+    /// the former handle must not reach the node.
     fn check_holder(&self, session: &Arc<SessionShared>) -> Result<()> {
         let held = self.sessions.get(&session.id);
         if held.is_some_and(|(holder, _)| *holder == session.holder) {
@@ -258,8 +258,8 @@ impl Host {
         }
         let former = self.sessions.get(&id).and_then(|(_, former)| former.upgrade());
         if let Some(former) = former {
-            // Held by this very node, which so has the password too. A wrong one must not cost the
-            // holder the session; with the right one, the holder has lost it from here on.
+            // This very node holds the session, and knows its password. A wrong password must not
+            // cost the holder its session; with the right one, the holder loses it now.
             if former.secret != session.secret {
                 session.set_state(SessionState::Expired);
                 return Err(Error::WrongPassword { session: id });
@@ -270,8 +270,8 @@ impl Host {
         Ok(())
     }
 
-    /// Steps the node with all that has come in. What is to be sent and written should be on its way
-    /// before the handles are notified of the rest, which may take a while.
+    /// Steps the node with all inputs. Send messages and start writes before notifying the handles,
+    /// which may take a while.
     pub(crate) fn step(&mut self) -> (Work, HandleEffects) {
         let clock = &self.shared.clock;
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
@@ -281,7 +281,7 @@ impl Host {
             if closing.stays {
                 closing.until = now.mono + CLOSE_TIME;
             } else if !planted(Bug::ClosesWithoutHandover) {
-                // At once: the sessions are closed through the next leader.
+                // At once: the next leader closes the sessions.
                 closing.led |= self.engine.leadership().2;
                 self.inputs.push(Input::Resign);
             }
@@ -297,8 +297,7 @@ impl Host {
         (work, HandleEffects { effects, members, now: now.mono })
     }
 
-    /// Hands the effects of a step to the handles that they concern. When the node wants its next
-    /// step.
+    /// Delivers the effects of a step to the handles. Returns when the node wants its next step.
     pub(crate) fn notify(&mut self, effects: HandleEffects) -> Time {
         let HandleEffects { effects, members, now } = effects;
         let mut to_wake = Vec::new();
@@ -343,7 +342,7 @@ impl Host {
                 self.sessions.remove(&of.session);
             }
         }
-        // Whoever finds a channel closed finds the session's end, too, if that has closed it.
+        // A user that finds a channel closed by the session's end also sees that end.
         for id in effects.ended {
             self.watches.remove(&id);
         }
@@ -356,7 +355,7 @@ impl Host {
             if let Some(watch) = self.watching.remove(&request)
                 && !self.watches.contains_key(&watch)
             {
-                // Dropped before it was set.
+                // It was dropped before it was set.
                 self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
             }
             if let Some(slot) = self.slots.remove(&request) {
@@ -375,13 +374,13 @@ impl Host {
         self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))
     }
 
-    /// The session, if this is the holder that it has here.
+    /// The session, if this is its current holder here.
     fn held(&self, of: Holding) -> Option<&Weak<SessionShared>> {
         let (holder, session) = self.sessions.get(&of.session)?;
         (*holder == of.holder).then_some(session)
     }
 
-    /// Whether a host that was told to close has done what it can, and may be dropped.
+    /// Whether a closing host has done what it can, and may be dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.closing.is_some_and(|closing| {
             self.shared.stopped().is_some()
@@ -391,8 +390,8 @@ impl Host {
         })
     }
 
-    /// Whether it leads still, with somebody there to lead instead, or has led and its vote may be
-    /// needed for the next leader.
+    /// Whether it still leads and another node could lead instead, or it has led and its vote may
+    /// be needed to elect the next leader.
     fn hands_over(&self, led: bool) -> bool {
         let status = self.engine.status();
         let others = status.peers.iter().any(|(_, problem)| problem.is_none());
@@ -412,9 +411,9 @@ impl Host {
         self.shared.availability.tell(&self.shared.availability());
     }
 
-    /// Answers everybody for the last time.
+    /// Answers all waiting requests for the last time.
     pub(crate) fn close(&mut self) {
-        // Whatever was interrupted, nobody may wait for it.
+        // If a change was interrupted, readers must not wait for it.
         self.shared.tree.publish(None);
         // A node that had stopped by itself keeps its reason.
         let reason = match self.shared.stopped.try_insert("it was closed".to_owned()) {
@@ -422,7 +421,7 @@ impl Host {
             Err((reason, _)) => reason,
         };
         let error = Error::Stopped { reason: reason.clone() };
-        // States before the answers that rest on them, as in a step.
+        // States come before the answers that depend on them, as in a step.
         for (_, (_, session)) in std::mem::take(&mut self.sessions) {
             if let Some(session) = session.upgrade() {
                 session.set_state(SessionState::Expired);
@@ -433,8 +432,8 @@ impl Host {
         }
         self.timers.clear();
         self.shared.availability.end();
-        // A call may still come in between; its sender sees the channel closed at the latest
-        // when this host is dropped.
+        // A call may still arrive in between; its sender sees the channel closed at the latest when
+        // this host is dropped.
         while let Ok(call) = self.calls.try_recv() {
             drop(call);
         }

@@ -1,5 +1,5 @@
-//! Everything that is not deterministic: threads, clocks, random numbers, and
-//! the start of a node from its disk.
+//! Everything that is not deterministic: threads, clocks, random numbers, and starting a node from
+//! its disk.
 
 pub(crate) mod availability;
 pub(crate) mod chroot;
@@ -27,7 +27,7 @@ use crate::node::{Node, NodeConfig, Origin};
 use crate::storage::{LogStore, StorageError};
 use crate::types::version;
 
-/// Starts a node from what its store holds.
+/// Starts a node from the content of its store.
 pub(crate) fn boot(
     store: &mut dyn LogStore,
     config: NodeConfig,
@@ -39,7 +39,7 @@ pub(crate) fn boot(
     };
     let mut reader = ChunkReader::new();
     let newest = config.version;
-    // What is only too new is not damaged, and the store must not take it for that.
+    // A state that is only too new is not damaged, and the store must not report it as that.
     let loaded = store.load(&mut |chunk| match reader.push(chunk) {
         Err(_) if reader.version() > newest => Ok(()),
         pushed => pushed,
@@ -87,8 +87,8 @@ mod tests {
         }
     }
 
-    /// A directory that is damaged is put aside, and must not be used again. One that is only of a
-    /// newer version must not be taken for that, even where nothing in it can be read here.
+    /// A damaged directory is set aside, and never used again. A directory of a newer version must
+    /// not be taken for a damaged one, even if nothing in it can be read here.
     #[test]
     fn a_directory_of_a_newer_version_is_refused_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Looks the names of the list up until there is a cluster: what they stand for may change, and an
-//! instance founds only what it may by what they stand for then.
+//! Looks up the names of the list until there is a cluster: their addresses may change, and whether
+//! an instance may found a cluster depends on their current addresses.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use crate::node::io::{Hindrance, Input, Time};
 use crate::transport::names::{Answer, LookUps, OwnName, Resolver};
 
-/// The pause between two times that all names are looked up.
+/// The pause between two look-ups of all names.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// How often to look for answers while names are looked up.
+/// How often to check for answers while names are being looked up.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Nothing more is looked up before the last look-up is answered, so that at most one for each name
-/// is under way.
+/// A new look-up starts only after the last one is answered, so that each name has at most one in
+/// progress.
 #[derive(Debug)]
 pub(crate) struct Naming {
     own: OwnName,
     resolver: Resolver,
-    /// Of what is being looked up.
+    /// The answers to the look-ups in progress.
     answers: Receiver<(String, Answer)>,
-    /// When all is looked up next, if nothing is being looked up.
+    /// The time of the next look-up, if none is in progress.
     next_at: Option<Time>,
-    /// What the node was last told.
+    /// What was last reported to the node.
     hindrance: Option<Hindrance>,
 }
 
 impl Naming {
-    /// The look-ups that the join began go on.
+    /// Continues the look-ups that the join started.
     pub(crate) fn new(own: OwnName, resolver: Resolver, begun: &LookUps) -> Naming {
         Naming { own, resolver, answers: begun.answers(), next_at: None, hindrance: None }
     }
 
-    /// After what time to go on, at the latest. Nothing else wakes the thread for an answer.
+    /// When to continue at the latest. Answers do not wake the thread.
     pub(crate) fn pause(&self, now: Time) -> Duration {
         self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
     }
 
-    /// Takes the answers that are there, and begins to look up, if it is time. What the node has to know,
-    /// if that has changed.
+    /// Takes the answers that have arrived, and starts look-ups when it is time. Returns the input
+    /// for the node, if anything has changed for it.
     pub(crate) fn go_on(&mut self, now: Time) -> Option<Input> {
         while self.next_at.is_none() {
             match self.answers.try_recv() {
                 Ok((name, Ok(found))) => self.own.found(&name, found),
-                // What it stood for before may still be so, and then is nothing to be founded by.
+                // The former addresses may still be right, and continue to count.
                 Ok((_, Err(_))) => {}
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => self.next_at = Some(now + PAUSE),

@@ -1,7 +1,7 @@
-//! Which threads are a node's own.
+//! Which threads run nodes.
 //!
-//! Wakers run there, and they are users' code: whoever waits there for a node may wait for itself,
-//! and holds the node up in any case. So blocking calls ask here first, and fail.
+//! Users' wakers run there. A waker that waits for a node may wait for itself, and delays the node
+//! in any case. So blocking calls check this first, and fail.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ thread_local! {
     static OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread runs a node from now on.
+/// Marks this thread as running a node.
 pub(crate) fn claim() {
     OWN.set(true);
 }
@@ -21,7 +21,7 @@ pub(crate) fn is_this() -> bool {
     OWN.get()
 }
 
-/// Fails where nobody may wait.
+/// Fails where blocking is not allowed.
 pub(crate) fn check(operation: &str) -> Result<()> {
     match is_this() {
         true => Err(Error::WouldBlock { operation: operation.to_owned() }),

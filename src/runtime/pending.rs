@@ -1,4 +1,4 @@
-//! The answer to a call that is under way.
+//! The answer to a request in flight.
 
 use std::fmt;
 use std::future::Future;
@@ -14,12 +14,11 @@ use crate::runtime::own_thread;
 use crate::sync::slot;
 use crate::types::error::{Error, Result};
 
-/// The answer to a request that has been made already.
+/// The answer to a request that was already sent.
 ///
-/// It is a [`Future`] that needs no particular runtime, and it can be waited for by a thread. The
-/// request goes on whether or not anybody waits: dropping a `Pending` cancels nothing, and requests
-/// of one session take effect in the order in which they were made, not that in which they are
-/// polled.
+/// It is a [`Future`] that needs no particular runtime, and a thread can wait for it. The request
+/// continues whether or not anybody waits: dropping a `Pending` cancels nothing. Requests of one
+/// session take effect in the order in which they were made, not in which they are polled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,8 +39,8 @@ pub struct Pending<T> {
     clock: Clock,
 }
 
-/// Never locked: it makes a `Pending` one that may be borrowed across threads, so that the futures
-/// of those who borrow it while they wait may go from thread to thread.
+/// Never locked: the mutex makes a `Pending` `Sync`, so that futures that borrow it while they wait
+/// are `Send`.
 type Convert<T> = Mutex<Box<dyn FnOnce(Result<Answer>) -> Result<T> + Send>>;
 
 fn run<T>(convert: Convert<T>, answer: Result<Answer>) -> Result<T> {
@@ -68,7 +67,7 @@ impl<T> Pending<T> {
         Pending { slot, convert: Some(Mutex::new(Box::new(convert))), clock }
     }
 
-    /// An answer that is there from the start.
+    /// An answer that exists from the start.
     pub(crate) fn failed(error: Error, clock: Clock) -> Pending<T> {
         let slot = Arc::new(Slot::default());
         slot.complete(Err(error));
@@ -76,10 +75,10 @@ impl<T> Pending<T> {
         Pending::new(slot, clock, |_| Err(Error::Stopped { reason: String::new() }))
     }
 
-    /// Blocks until the answer is there, however long that takes.
+    /// Blocks until the answer arrives, without a limit.
     ///
     /// # Errors
-    /// Those of the request; [`Error::WouldBlock`] in a waker, if the answer is not there yet.
+    /// Those of the request; [`Error::WouldBlock`] in a waker, if the answer has not arrived yet.
     pub fn wait(self) -> Result<T> {
         let clock = self.clock.clone();
         match block_on(self, &clock, None)? {
@@ -89,22 +88,22 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Blocks until the answer is there, at most for `timeout`; `None` if it is not there by then.
-    /// The request goes on, and can be waited for again. An answer is given once: whoever waits
-    /// after that gets an error. In a waker it does not block: see [`Error::WouldBlock`].
+    /// Blocks until the answer arrives, at most for `timeout`; `None` if it has not by then. The
+    /// request continues, and can be waited for again. An answer is given once: waiting again after
+    /// that is an error. Does not block in a waker: see [`Error::WouldBlock`].
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<T>> {
         let clock = self.clock.clone();
         let deadline = clock.now().saturating_add(timeout);
         block_on(self, &clock, Some(deadline)).unwrap_or_else(|error| Some(Err(error)))
     }
 
-    /// The answer, if it is there.
+    /// The answer, if it has arrived.
     pub fn try_take(&mut self) -> Option<Result<T>> {
         let answer = self.slot.take()?;
         Some(self.converted(answer))
     }
 
-    /// Changes the answer when it is taken.
+    /// Converts the answer when it is taken.
     pub(crate) fn map(
         mut self,
         change: impl FnOnce(Result<T>) -> Result<T> + Send + 'static,
@@ -118,12 +117,12 @@ impl<T> Pending<T> {
         self
     }
 
-    /// Whether it has failed already.
+    /// Whether it has already failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.slot.holds(|answer| answer.is_err())
     }
 
-    /// Lets `then` have the answer, on the node's thread, where it must not block.
+    /// Passes the answer to `then`, on the node's thread, where it must not block.
     pub(crate) fn then(self, then: impl FnOnce(Result<Answer>) + Send + 'static) {
         self.slot.then(then);
     }
@@ -154,7 +153,7 @@ fn taken() -> Error {
     Error::Stopped { reason: "the answer was taken already".to_owned() }
 }
 
-/// Where the answer is put.
+/// Where the answer is stored.
 pub(crate) type Slot = slot::Slot<Result<Answer>>;
 
 struct Unpark(Thread);
@@ -169,8 +168,8 @@ impl Wake for Unpark {
 /// done by then.
 ///
 /// # Errors
-/// [`Error::WouldBlock`] on a node's own thread, and [`Error::Stopped`] in a fork, in place of
-/// waiting.
+/// Instead of waiting: [`Error::WouldBlock`] on a node's own thread, and [`Error::Stopped`] in a
+/// fork.
 pub(crate) fn block_on<F: Future>(
     future: F,
     clock: &Clock,
@@ -225,7 +224,7 @@ mod tests {
         assert_eq!(waiting.wait(), Err(taken()), "it would wait for ever");
     }
 
-    /// So that futures that wait for answers can be spawned on a runtime of many threads.
+    /// So that futures that wait for answers can be spawned on a multi-threaded runtime.
     #[test]
     fn it_may_go_to_other_threads_and_be_borrowed_by_them() {
         fn may<T: Send + Sync>() {}

@@ -1,4 +1,4 @@
-//! What a session's handles share with the host that serves them.
+//! The state that a session's handles share with their host.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,28 +20,28 @@ use crate::types::znode::SessionId;
 /// How many changes of a session's state wait for a reader.
 const STATES_UNREAD_MAX: usize = 64;
 
-/// What a session's handles share with the host.
+/// The state that a session's handles share with the host.
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
-    /// Tells its handles from others that held the same session before, or will after.
+    /// Distinguishes these handles from other holders of the session, before or after.
     pub(crate) holder: u64,
     pub(crate) secret: [u8; 16],
-    /// In nanoseconds. Of one that was resumed and keeps its own: known once it is open.
+    /// In nanoseconds. For a resumed session that keeps its own: known once it is open.
     timeout: AtomicU64,
     state: Mutex<States>,
-    /// Until when the session is surely alive, in nanoseconds of the clock; 0 before it is open.
+    /// Until when the session is certainly alive, in nanoseconds of the clock; 0 before it is open.
     lease: AtomicU64,
-    /// It is being closed: what it holds may be another's before this node hears of it.
+    /// It is being closed: others may get its locks before this node is notified.
     given_up: AtomicBool,
-    /// As whom it is known.
+    /// Its ids.
     pub(crate) ids: ArcSwap<Vec<Id>>,
-    /// Why it authenticates as nobody any more.
+    /// Why its authentication failed, if it did.
     auth_failure: OnceCell<Error>,
 }
 
 impl fmt::Debug for SessionShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret is not for logs.
+        // Logs must not contain the secret.
         f.debug_struct("SessionShared").field("id", &self.id).finish_non_exhaustive()
     }
 }
@@ -75,23 +75,23 @@ impl SessionShared {
         self.lock().now()
     }
 
-    /// Tells those who read the states. Whether some have so many unread that this one was left
-    /// out: then `catch_up` is to be called now and then.
+    /// Notifies the readers of the states. Returns whether a slow reader missed this one: then call
+    /// `catch_up` now and then.
     pub(crate) fn set_state(&self, state: SessionState) -> bool {
         self.lock().set(state)
     }
 
-    /// Tells those who were too slow for it the present state. Whether some still are.
+    /// Sends the current state to readers that missed it. Returns whether some still have.
     pub(crate) fn catch_up(&self) -> bool {
         self.lock().catch_up()
     }
 
-    /// A channel of states that begins with the present one, and closes after the final one.
+    /// A channel of states that starts with the current one, and closes after the final one.
     pub(crate) fn states(&self) -> Receiver<SessionState> {
         self.lock().subscribe()
     }
 
-    /// Whether the session is surely alive at this moment.
+    /// Whether the session is certainly alive at this moment.
     pub(crate) fn is_alive(&self, clock: &Clock) -> bool {
         let lease = Duration::from_nanos(self.lease.load(Ordering::Acquire));
         clock.now() < lease
@@ -108,16 +108,16 @@ impl SessionShared {
         self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
 
-    /// Before it is asked to be closed. Whether there is something to be closed: not if its holder
-    /// has detached it.
+    /// Called before a close is sent. Returns whether there is anything to close: not if the
+    /// session is detached.
     pub(crate) fn give_up(&self) -> bool {
         let state = self.lock();
         self.given_up.store(true, Ordering::Release);
         state.now() != SessionState::Detached
     }
 
-    /// Its holder lets go of it and leaves it open. Whether it was the holder's still: from here on
-    /// it is not, and is not closed by it either.
+    /// Detaches the session and leaves it open. Returns whether the holder still had it; from here
+    /// on it does not, and cannot close it either.
     pub(crate) fn detach(&self) -> bool {
         let mut state = self.lock();
         let is_open = matches!(state.now(), SessionState::Connected | SessionState::Suspended);
@@ -128,14 +128,14 @@ impl SessionShared {
         detaches
     }
 
-    /// It is over, since its user has failed to authenticate.
+    /// Ends the session, since its user failed to authenticate.
     pub(crate) fn fail_auth(&self, error: Error) {
         self.give_up();
         let _ = self.auth_failure.set(error);
         self.set_state(SessionState::AuthFailed);
     }
 
-    /// Why its handles can do nothing any more, if that is so.
+    /// The error of its handles, if it is over for them.
     pub(crate) fn over(&self) -> Option<Error> {
         let session = self.id;
         match self.state() {

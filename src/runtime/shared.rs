@@ -1,5 +1,5 @@
-//! What the handles of one node share: an inbox to its [`Host`](super::host::Host), and what that
-//! publishes. For each session there is a [`SessionShared`] too.
+//! The state that the handles of one node share: an inbox for its [`Host`](super::host::Host), and
+//! what the host publishes. Each session also has a [`SessionShared`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,81 +34,81 @@ use crate::types::metrics::Metrics;
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
-/// What a handle wants of the host.
+/// A message from a handle to the host.
 pub(crate) enum Call {
     Request(Request),
-    /// Somebody waits for a moment.
+    /// A timer was set.
     Timer(Timer),
-    /// Somebody looks at the node's tables.
+    /// Runs a function on the node's state.
     Look(Box<dyn FnOnce(&Engine) + Send>),
-    /// Somebody wants to know which sessions are held here.
+    /// Asks for the sessions that this node holds.
     Sessions(Sender<Vec<Arc<SessionShared>>>),
-    /// The node is to be a member no more.
+    /// The node is to leave the cluster.
     Leave,
-    /// The coordinator is to stop, in good order. What it holds is dropped when it has.
+    /// The coordinator is to stop in an orderly way. The sender is dropped when it has.
     Close(Sender<()>),
 }
 
-/// Who makes a request.
+/// The origin of a request.
 pub(crate) enum Asker {
     /// A handle of the session.
     Holder(Arc<SessionShared>),
-    /// The same, with the request that opens or resumes it.
+    /// A handle of the session, with the request that opens or resumes it.
     Opener(Arc<SessionShared>),
 }
 
 pub(crate) struct Request {
     pub(super) request: Option<ClientRequest>,
-    /// Who waits for the answer, if anybody.
+    /// The slot of the answer, if anybody waits for it.
     pub(super) slot: Option<(RequestId, Arc<Slot>)>,
-    /// The watch that comes with it.
+    /// The watch that the request sets.
     pub(super) watch: Option<(WatchId, Box<WatchSender>)>,
     pub(super) asker: Option<Asker>,
 }
 
-/// What a host lets its users do.
+/// The limits of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) pending_requests_max: usize,
     pub(crate) request_timeout: Duration,
     pub(crate) session_timeout: Duration,
     pub(crate) tick: Duration,
-    /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or fewer
-    /// in the simulator.
+    /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or
+    /// fewer in the simulator.
     pub(crate) watch_capacity: usize,
 }
 
 struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);
 
-/// What the handles of one node share.
+/// The state that the handles of one node share.
 pub(crate) struct Shared {
-    /// Handles -> node. Not bounded by itself: `waiting` counts what is in it and behind it.
+    /// Handles -> node. Unbounded; `waiting` counts the requests in it and behind it.
     calls: Sender<Call>,
     pub(super) waiting: AtomicUsize,
     pub(super) next_id: AtomicU64,
     pub(super) tree: Published<Tree>,
     pub(super) status: Mutex<NodeStatus>,
     pub(super) stopped: OnceCell<String>,
-    /// What `stopped` says in a fork.
+    /// The reason that `stopped` returns in a fork.
     forked: OnceCell<String>,
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) node: NodeId,
-    /// Whether `tree` is a replica; else this is a client.
+    /// Whether `tree` is a replica; otherwise this is a client.
     pub(crate) has_replica: bool,
-    /// The cluster's id, once it is known: 0 before.
+    /// The cluster's id; 0 while it is not known.
     pub(crate) cluster: AtomicU64,
-    /// Where others reach it, for as long as it is no member.
+    /// The address for its peers, while it is not a member.
     own_address: OnceCell<String>,
-    /// The members as this replica, or a client's member, knows them.
+    /// The members, as known to this replica or to a client's member.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
-    /// Why nobody was found at addresses of the list, and whether waiting will not help.
+    /// Why no node was found at addresses of the list, and whether waiting will not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
     meter: OnceCell<Meter>,
-    /// Wakes the thread that the calls are for, if it does not wait for them anyway.
+    /// Wakes the thread that takes the calls, if it needs waking.
     wake: OnceCell<Wake>,
-    /// Where the member keeps its data, if that is on a disk.
+    /// The member's data directory, if it is on a disk.
     directory: OnceCell<Arc<DataDirectory>>,
     pub(crate) schemes: Schemes,
 }
@@ -120,7 +120,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// What is shared with a node as it is now, and the inbox of its handles.
+    /// The shared state of a new node, and the inbox of its handles.
     pub(super) fn new(
         engine: &Engine,
         clock: Clock,
@@ -154,7 +154,7 @@ impl Shared {
         (shared, calls)
     }
 
-    /// This replica's tree, as of now.
+    /// This replica's current tree.
     pub(crate) fn tree(&self) -> arc_swap::Guard<Arc<Tree>> {
         self.tree.read()
     }
@@ -163,7 +163,7 @@ impl Shared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why the node has stopped, if it has. In a fork of its process it does not run either.
+    /// Why the node has stopped, if it has. It does not run in a fork of its process either.
     pub(crate) fn stopped(&self) -> Option<&str> {
         if self.clock.is_forked() {
             return Some(self.forked.get_or_init(|| self.clock.fork_reason()));
@@ -175,7 +175,7 @@ impl Shared {
         WatchId(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Makes a request; the answer is converted for its user.
+    /// Sends a request; the answer is converted for the caller.
     pub(crate) fn ask<T>(
         &self,
         asker: Asker,
@@ -186,7 +186,7 @@ impl Shared {
         self.ask_within(self.limits.pending_requests_max, asker, request, watch, convert)
     }
 
-    /// The same with a limit of its own: what lets something go is not refused.
+    /// As [`Shared::ask`], with its own limit: requests that release something are not refused.
     pub(crate) fn ask_within<T>(
         &self,
         limit: usize,
@@ -218,13 +218,13 @@ impl Shared {
         pending
     }
 
-    /// Makes a request that nobody waits for.
+    /// Sends a request without waiting for the answer.
     pub(crate) fn tell(&self, asker: Option<Asker>, request: ClientRequest) {
         if self.clock.is_forked() {
             return;
         }
         let request = Request { request: Some(request), slot: None, watch: None, asker };
-        // A node that is gone needs no telling.
+        // A node that is gone need not get it.
         self.call(Call::Request(request));
     }
 
@@ -237,8 +237,8 @@ impl Shared {
         }
     }
 
-    /// What the node's tables show, as soon as its thread has a moment; `None` if it has stopped,
-    /// and where nobody may wait for it.
+    /// Runs a function on the node's state as soon as its thread can; `None` if the node has
+    /// stopped, and where blocking is not allowed.
     pub(crate) fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine) -> T + Send + 'static,
@@ -252,7 +252,7 @@ impl Shared {
         seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
-    /// The sessions that are held here; none where nobody may wait for the answer.
+    /// The sessions that this node holds; empty where blocking is not allowed.
     fn sessions(&self) -> Vec<Arc<SessionShared>> {
         if own_thread::is_this() || self.clock.is_forked() {
             return Vec::new();
@@ -262,8 +262,8 @@ impl Shared {
         held.recv_timeout(self.limits.request_timeout).unwrap_or_default()
     }
 
-    /// Detaches all sessions that are held here, and gives their ids and passwords. Waits for the
-    /// answers of what they have asked for, at most for this time.
+    /// Detaches all sessions that this node holds, and returns their ids and passwords. Waits for
+    /// the answers to their requests, at most for this time.
     pub(crate) fn detach_all(&self, patience: Duration) -> Vec<(SessionId, [u8; 16])> {
         let until = self.clock.now() + patience;
         let waiting = self.sessions().into_iter().map(|session| {
@@ -277,14 +277,14 @@ impl Shared {
         });
         let waiting: Vec<_> = waiting.collect();
         let detached = waiting.into_iter().filter_map(|(session, mut answered)| {
-            // What is not answered by then has an unknown outcome.
+            // Requests without an answer by then have an unknown outcome.
             let _ = answered.wait_timeout(until.saturating_sub(self.clock.now()));
             self.detach(&session).then_some((session.id, session.secret))
         });
         detached.collect()
     }
 
-    /// Lets go of a session and leaves it open, if it is held here and open.
+    /// Detaches a session, if this node holds it and it is open.
     pub(crate) fn detach(&self, session: &Arc<SessionShared>) -> bool {
         let detaches = session.detach();
         if detaches {
@@ -295,7 +295,7 @@ impl Shared {
         detaches
     }
 
-    /// An answer that comes after so long, and that nothing else delays or brings on.
+    /// An answer that comes after this time, whatever else happens.
     pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
         if let Some(reason) = self.stopped() {
             let error = Error::Stopped { reason: reason.to_owned() };
@@ -304,7 +304,7 @@ impl Shared {
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
         let timer = Timer::new(self.clock.now().saturating_add(after), slot);
-        // If the host is gone, the dropped timer says so.
+        // If the host is gone, the dropped timer answers itself.
         self.call(Call::Timer(timer));
         pending
     }
@@ -319,7 +319,7 @@ impl Shared {
         closes
     }
 
-    /// Waits for an answer as blocking calls do: at most for the request timeout.
+    /// Waits for an answer as blocking calls do, at most for the request timeout.
     pub(crate) fn settle<T>(
         &self,
         operation: &str,
@@ -344,18 +344,19 @@ impl Shared {
         Some(member.address.clone())
     }
 
-    /// Where others reach this instance.
+    /// The address by which others reach this instance.
     pub(crate) fn own_address(&self) -> String {
         let listed = self.address(self.node);
         listed.or_else(|| self.own_address.get().cloned()).unwrap_or_default()
     }
 
-    /// Others reach this instance there, unless the members have it elsewhere.
+    /// Sets the address by which others reach this instance, unless the list of members has another
+    /// one.
     pub(crate) fn reached_at(&self, address: String) {
         let _ = self.own_address.set(address);
     }
 
-    /// The member keeps its data there; a client keeps none.
+    /// Sets the member's data directory; a client has none.
     pub(crate) fn keeps_data_in(&self, directory: Option<Arc<DataDirectory>>) {
         if let Some(directory) = directory {
             let _ = self.directory.set(directory);
@@ -366,7 +367,7 @@ impl Shared {
         self.directory.get().map(Arc::as_ref)
     }
 
-    /// How much the cluster can still lose.
+    /// How many more failures the cluster tolerates.
     pub(crate) fn availability(&self) -> Availability {
         if let Some(reason) = self.stopped() {
             return Availability::NoQuorum { reason: format!("the node has stopped: {reason}") };
@@ -375,24 +376,24 @@ impl Shared {
         Availability::of(&self.status().availability, address, || self.waiting_for())
     }
 
-    /// Wants the node to be a member no more. The channel closes when it has stopped.
+    /// Tells the node to leave the cluster. The channel closes when it has stopped.
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
             self.call(Call::Leave);
         }
     }
 
-    /// Who tells what has passed through the network.
+    /// Sets the function that adds the network's counters.
     pub(crate) fn meter_by(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
         let _ = self.meter.set(Meter(Box::new(meter)));
     }
 
-    /// What the node and the network have counted.
-    /// Says how the thread is woken that the calls are for. Before the first call, and once.
+    /// Sets how to wake the thread that takes the calls. Called once, before the first call.
     pub(crate) fn wakes_by(&self, wake: Wake) {
         let _ = self.wake.set(wake);
     }
 
+    /// The counters of the node and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
         let counted = self.look(|engine| engine.node().map(Node::metrics)).flatten();
         let mut metrics = counted.unwrap_or_default();
@@ -402,13 +403,13 @@ impl Shared {
         metrics
     }
 
-    /// Nobody was found at this address of the list.
+    /// No node was found at this address of the list.
     pub(crate) fn seed_unreachable(&self, address: String, reason: String, refused: bool) {
         let mut seeds = self.seeds.lock().unwrap_or_else(PoisonError::into_inner);
         seeds.insert(address, (reason, refused));
     }
 
-    /// Somebody was found: what was the matter before is told anew if it still is.
+    /// A node was found: former errors are reported again if they still occur.
     pub(crate) fn seed_found(&self) {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -417,7 +418,7 @@ impl Shared {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The peer that refuses this node, if one does.
+    /// A peer that refuses this node, if there is one.
     pub(crate) fn refusal(&self) -> Option<Error> {
         let refused = |(peer, (reason, refused)): (String, (String, bool))| {
             refused.then_some(Error::PeerRefused { peer, reason })
@@ -428,14 +429,14 @@ impl Shared {
         let status = self.status();
         status.peers.into_iter().find_map(|(peer, problem)| {
             let reason = problem.filter(|problem| problem.refused)?.reason;
-            // An instance without data refuses whoever takes it for the voter that it was. What is
-            // missing says more than that.
+            // An instance without data refuses those who take it for the voter that it was. The
+            // number of missing voters is the better reason.
             let peer = self.address(peer).filter(|peer| !status.blank.contains(peer))?;
             Some(Error::PeerRefused { peer, reason })
         })
     }
 
-    /// What this node is waiting for, in words.
+    /// A description of what this node is waiting for.
     pub(crate) fn waiting_for(&self) -> String {
         if let Some(reason) = self.stopped() {
             return format!("the node has stopped: {reason}");
@@ -501,7 +502,7 @@ impl Shared {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // A request that was never taken in: its inbox was dropped with the host.
+        // The request was never taken: its inbox was dropped with the host.
         if let Some((_, slot)) = self.slot.take() {
             slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
         }

@@ -1,4 +1,4 @@
-//! What waits for a moment and for nothing else.
+//! Timers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::node::query::Answer;
 use crate::runtime::pending::Slot;
 use crate::types::error::Error;
 
-/// So many may be there before those that nobody waits for any more are looked for.
+/// With this many timers, abandoned ones are looked for.
 const CLEAN_FROM: usize = 64;
 
-/// Somebody who waits until a moment.
+/// A caller that waits until a moment.
 #[derive(Debug)]
 pub(crate) struct Timer {
     pub(crate) at: Time,
@@ -37,7 +37,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // It never rang: whoever keeps the time is gone.
+        // It never fired: the host is gone.
         if let Some(slot) = self.slot.take() {
             slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
         }
@@ -65,7 +65,7 @@ impl Timers {
         self.waiting.insert((timer.at, self.next), timer);
     }
 
-    /// Rings all whose moment has come.
+    /// Fires all timers that are due.
     pub(crate) fn ring(&mut self, now: Time) {
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             first.remove().ring();
@@ -77,7 +77,7 @@ impl Timers {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Tells all that nobody keeps the time any more.
+    /// Fails all timers: the host is gone.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }

@@ -1,31 +1,31 @@
-//! The time since the machine was started, as its system counts it.
+//! The time since the machine was started, as the system counts it.
 //!
-//! A lease that was granted before the machine was suspended must not look fresh when it goes on,
-//! so the time of a suspend has to count. What does that:
+//! A lease that was granted before the machine was suspended must not look fresh afterwards, so
+//! time in which it was suspended has to count. The clocks that do that:
 //!
 //! | system | clock | counts a suspend |
 //! | --- | --- | --- |
 //! | Linux, Android | `CLOCK_BOOTTIME` | yes |
 //! | Windows | `Instant`, from `QueryPerformanceCounter` | yes |
 //! | macOS, iOS | `Instant`, from `CLOCK_UPTIME_RAW` | no |
-//! | other Unix | `Instant`, from `CLOCK_MONOTONIC` | as that system has it; mostly not |
+//! | other Unix | `Instant`, from `CLOCK_MONOTONIC` | depends on the system; mostly not |
 //!
-//! A guest whose hypervisor has paused it, or has put it back to a state saved earlier, knows of
-//! that only if its hypervisor tells its kernel. Nothing here can see it otherwise.
+//! A virtual machine that its hypervisor has paused, or reset to a saved state, knows that only if
+//! the hypervisor tells its kernel. It cannot be detected here.
 
 use std::time::Duration;
 
-/// The time since some moment before this process began. It never goes back.
+/// The time since some moment before this process started. It never goes back.
 ///
-/// Since Linux 5.3 the kernel is not entered for it, as it is not for `Instant`: 23 ns either way.
+/// Since Linux 5.3 this needs no system call, like `Instant`: 23 ns for either.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn uptime() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
-    // Neither part is ever negative: the clock begins at zero.
+    // Neither part is ever negative: the clock starts at zero.
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// The time since some moment in which this process was there already. It never goes back.
+/// The time since some moment during this process. It never goes back.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 pub(super) fn uptime() -> Duration {
@@ -42,18 +42,18 @@ mod tests {
     use super::*;
 
     const LEAST: &str = "QUORATE_TEST_UPTIME_LEAST";
-    /// What a suspend does to the clocks: the one that counts it is ahead by this afterwards.
+    /// The effect of a suspend on the clocks: the one that counts it is ahead by this afterwards.
     const SUSPENDED: u64 = 1_000_000;
 
-    /// The clock stood still while the machine was suspended: a lock's holder believed after it
-    /// that it still had what had long gone to another.
+    /// The clock stood still while the machine was suspended: after that, a lock's holder believed
+    /// that it still had a lock that another had long acquired.
     #[test]
     fn a_suspend_counts() {
         if let Ok(least) = std::env::var(LEAST) {
             assert!(uptime() >= Duration::from_secs(least.parse().unwrap()), "{:?}", uptime());
             return;
         }
-        // Linux gives a process a time of its own only if it may make namespaces.
+        // Linux gives a process its own time only if it may create namespaces.
         let in_suspended = |program: &std::ffi::OsStr| {
             let mut command = Command::new("unshare");
             let ahead = SUSPENDED.to_string();

@@ -16,7 +16,7 @@ pub(crate) struct WatchSender {
     path: Arc<str>,
     root: Root,
     events: EventSender<WatchEvent>,
-    /// A gap that is held back.
+    /// A gap that is not sent yet.
     #[cfg(any(test, feature = "simulator"))]
     late: Option<Box<WatchEvent>>,
     deletion: Option<Arc<AtomicBool>>,
@@ -39,11 +39,11 @@ impl WatchSender {
         }
     }
 
-    /// Sends an event, before the tree that shows the change is published. Whether this is the first
-    /// since `wake`, which is then to be called.
+    /// Sends an event, before the tree that shows the change is published. Returns whether this is
+    /// the first since `wake`, which must be called then.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {
-        // That there are other children than before, where there are none, is told of a znode that
-        // was made in its place.
+        // A change of the children of a znode that has none means that another znode was created in
+        // its place.
         if let Some(deletion) = &self.deletion
             && matches!(event.kind, EventKind::Deleted | EventKind::ChildrenChanged)
             && event.path == *self.path
@@ -73,7 +73,7 @@ impl WatchSender {
         self.events.deliver(event, gap)
     }
 
-    /// Wakes the task that waits for events, after the tree has been published.
+    /// Wakes the task that waits for events, after the tree was published.
     pub(crate) fn wake(&mut self) {
         #[cfg(any(test, feature = "simulator"))]
         if let Some(gap) = self.late.take() {

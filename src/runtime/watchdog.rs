@@ -1,33 +1,33 @@
-//! How long a step of another thread has been under way, as one saw it who was there.
+//! How long a step of another thread has been in progress, as observed by a running watcher.
 //!
-//! A process that is stopped for a minute (a signal, a debugger, a paused or suspended machine) comes
-//! back to a step that was begun a minute ago, and nothing is wrong with it. So not the clock's
-//! time counts, but that between the watcher's own looks, and of each pause between two of them no
-//! more than [`GAP_MAX`]: had the watcher been running, it would have looked again by then.
+//! If a process is stopped for a minute (by a signal, a debugger, a paused or suspended machine),
+//! it resumes in a step that was started a minute ago, and nothing is wrong. So this does not count
+//! the clock's time, but the time between the watcher's own looks, and at most [`GAP_MAX`] for
+//! each: a running watcher would have looked again by then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often to look, at least, while something is under way; and the most that counts for the
-/// time between two looks.
+/// How often to look, at least, while a step is in progress; and the most that counts for the time
+/// between two looks.
 pub(crate) const GAP_MAX: Duration = Duration::from_secs(1);
 
-/// The number of the step under way; 0 while there is none. Written by the thread whose steps they
-/// are alone.
+/// The number of the step in progress; 0 if there is none. Written only by the thread that takes
+/// the steps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Steps {
     under_way: Arc<AtomicU64>,
 }
 
 impl Steps {
-    /// The end of the thread whose steps they are.
+    /// The end of the thread that takes the steps.
     pub(crate) fn stepper(&self) -> Stepper {
         Stepper { steps: self.clone(), last: 0 }
     }
 
     pub(crate) fn under_way(&self) -> Option<u64> {
-        // Nothing else is read by what this says.
+        // No other memory is read because of this value.
         Some(self.under_way.load(Ordering::Relaxed)).filter(|step| *step != 0)
     }
 }
@@ -40,13 +40,13 @@ pub(crate) struct Stepper {
 }
 
 impl Stepper {
-    /// The next step begins, whether or not one was under way.
+    /// The next step starts, whether or not one was in progress.
     pub(crate) fn begin(&mut self) {
         self.last += 1;
         self.steps.under_way.store(self.last, Ordering::Relaxed);
     }
 
-    /// Nothing is under way.
+    /// No step is in progress.
     pub(crate) fn rest(&self) {
         self.steps.under_way.store(0, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl Drop for Stepper {
     }
 }
 
-/// Adds up the time of the step that is under way.
+/// Adds up the time of the step in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     step: Option<u64>,
@@ -67,7 +67,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Looks at what is under way, and says for how long that was seen to be.
+    /// Looks at the step in progress, and returns how long it was seen to be.
     pub(crate) fn look(&mut self, now: Duration, step: Option<u64>) -> Duration {
         if step.is_none() || step != self.step {
             self.step = step;
@@ -79,8 +79,8 @@ impl Watchdog {
         self.seen
     }
 
-    /// Whether there was something under way at the last look, and so must be looked at again
-    /// within [`GAP_MAX`].
+    /// Whether a step was in progress at the last look, so that it must be checked again within
+    /// [`GAP_MAX`].
     pub(crate) fn is_on(&self) -> bool {
         self.step.is_some()
     }
@@ -100,8 +100,8 @@ mod tests {
         }
     }
 
-    /// The process was stopped for an hour while a write was under way: the node took the disk for
-    /// dead, and stopped.
+    /// The process was stopped for an hour during a write: the node took the disk for dead, and
+    /// stopped.
     #[test]
     fn a_pause_of_the_watcher_is_not_the_steps_fault() {
         let mut watchdog = Watchdog::default();
@@ -127,7 +127,7 @@ mod tests {
         stepper.rest();
         assert_eq!(watchdog.look(300 * SECOND, steps.under_way()), Duration::ZERO);
         assert!(!watchdog.is_on());
-        // What begins after a rest begins anew.
+        // After a rest, the time starts again.
         stepper.begin();
         assert_eq!(watchdog.look(400 * SECOND, steps.under_way()), Duration::ZERO);
     }

@@ -1,8 +1,8 @@
-//! How a session comes by its ids: the schemes that vouch for somebody.
+//! Authentication: the schemes by which a session gets its ids.
 //!
-//! A scheme's provider runs where the session is, once, when it authenticates. What it gives are
-//! ids, which go into the log; credentials do not. All that the state machine does with ids is to
-//! compare them, so that replicas agree whatever providers they have.
+//! A scheme's provider runs where the session is, once, when the session authenticates. It returns
+//! ids, which go into the log; credentials do not. The state machine only compares ids, so that
+//! replicas agree whatever providers they have.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,16 +16,16 @@ use sha1::{Digest, Sha1};
 use crate::types::acl::{Acl, ID_BYTES_MAX, Id};
 use crate::types::error::{Error, Result};
 
-/// A scheme of authentication of your own: see [`Builder::auth_provider`].
+/// A custom authentication scheme: see [`Builder::auth_provider`].
 ///
-/// Whoever [`Session::add_auth`] is called with its scheme for is known as what
-/// [`AuthProvider::authenticate`] returns, and [`Acl`]s may name these ids. One id permits what an
-/// ACL gives to exactly the same id, nothing else: where more is wanted, groups, roles or patterns,
-/// several are returned. A session has 64 ids at most.
+/// After [`Session::add_auth`] with its scheme, the session has the ids that
+/// [`AuthProvider::authenticate`] returns, and [`Acl`]s may name these ids. An id has only the
+/// permissions that an ACL grants to exactly the same id. For groups, roles or patterns, return
+/// several ids. A session has 64 ids at most.
 ///
-/// It is asked where a session authenticates, and nowhere else: the replicas, which may have other
-/// providers or none, decide by comparing ids. So it has no say in whom an entry means, nor in what
-/// `auth` stands for, which is every id that it has given.
+/// The provider is called where a session authenticates, and nowhere else: replicas, which may have
+/// other providers or none, decide by comparing ids. So it cannot decide which sessions an entry
+/// matches, nor what `auth` stands for, which is every id that it has returned.
 ///
 /// Source: ZooKeeper, `AuthenticationProvider`, whose `matches` and `isAuthenticated` run on the
 /// server.
@@ -64,32 +64,31 @@ pub trait AuthProvider: Send + Sync + 'static {
     /// cannot be replaced.
     fn scheme(&self) -> &str;
 
-    /// Who has these credentials, or why nobody has: the error is told to the caller of `add_auth`.
-    /// Runs in the caller's thread and may block it.
+    /// The ids for these credentials. On an error, `add_auth` fails with its text. Runs on the
+    /// caller's thread and may block it.
     fn authenticate(&self, credentials: &[u8]) -> std::result::Result<Vec<String>, String>;
 
-    /// Whether an ACL that is set through this instance may name this id. By default, any but an
-    /// empty one.
+    /// Whether an ACL set through this instance may name this id. By default, any but an empty one.
     fn is_valid(&self, id: &str) -> bool {
         !id.is_empty()
     }
 }
 
 impl Id {
-    /// Whoever knows this password, by ZooKeeper's scheme `digest`: the SHA-1 hash of both. It can
-    /// be read from an ACL that is taken over from there. A password that can be guessed can be
-    /// found from it: prefer [`Id::argon2`] for what is new.
+    /// An id for a user and a password, in ZooKeeper's scheme `digest`: the SHA-1 hash of both.
+    /// ACLs from ZooKeeper use it. A weak password can be recovered from the hash: prefer
+    /// [`Id::argon2`] for new ones.
     ///
     /// Source: ZooKeeper, `DigestAuthenticationProvider.generateDigest`.
     pub fn digest(user: &str, password: &str) -> Id {
         digest(user, format!("{user}:{password}").as_bytes())
     }
 
-    /// Whoever knows this password, by a hash that takes 19 MiB of memory and some 20 ms each time
-    /// that a password is tried: Argon2id with two passes, as OWASP recommends.
+    /// An id for a user and a password, with a hash that takes 19 MiB of memory and about 20 ms for
+    /// each guess: Argon2id with two passes, as OWASP recommends.
     ///
-    /// The salt is made from the user's name, so that the same user and password give the same id
-    /// everywhere; where that is not wanted, the name says where it counts, as `alice@billing`.
+    /// The salt is derived from the user's name, so that the same user and password give the same
+    /// id everywhere. If that is not wanted, add the place to the name, as in `alice@billing`.
     pub fn argon2(user: &str, password: &str) -> Id {
         argon2(user, password.as_bytes())
     }
@@ -109,13 +108,12 @@ fn argon2(user: &str, password: &[u8]) -> Id {
     Id::new("argon2", format!("{user}:{}", BASE64.encode(hash)))
 }
 
-/// The schemes that an instance knows, and who it is itself.
+/// The schemes that an instance knows, and its own ids.
 #[derive(Clone, Default)]
 pub(crate) struct Schemes {
     providers: BTreeMap<String, Arc<dyn AuthProvider>>,
     super_users: Vec<Id>,
-    /// What every session of this instance is known as: its address, and the subject of its
-    /// certificate.
+    /// The ids of every session of this instance: its address, and the subject of its certificate.
     own: Vec<Id>,
 }
 
@@ -126,7 +124,7 @@ impl fmt::Debug for Schemes {
 }
 
 impl Schemes {
-    /// Those that there are anyway, and that no provider can take the place of.
+    /// The schemes that always exist and that no provider can replace.
     const BUILT_IN: [&'static str; 7] =
         ["world", "auth", "digest", "argon2", "ip", "x509", "super"];
 
@@ -138,7 +136,7 @@ impl Schemes {
         self.super_users.push(id);
     }
 
-    /// Says what every session of this instance is known as. Call it after the super users are known.
+    /// Sets the ids of every session of this instance. Call it after the super users are set.
     pub(crate) fn set_own(&mut self, ids: impl IntoIterator<Item = Id>) {
         self.own = ids.into_iter().collect();
         if self.own.iter().any(|id| self.super_users.contains(id)) {
@@ -165,7 +163,7 @@ impl Schemes {
         wrong.map_or(Ok(()), |reason| invalid("super_user", reason))
     }
 
-    /// Who has these credentials.
+    /// The ids for these credentials.
     pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
         let failed = |reason| Error::AuthFailed { scheme: scheme.to_owned(), reason };
         let mut ids = match scheme {
@@ -207,7 +205,7 @@ impl Schemes {
         self.own.iter().filter(move |id| id.scheme == scheme).cloned()
     }
 
-    /// Whether this instance knows all whom an ACL names.
+    /// Checks that this instance's schemes accept all ids in an ACL.
     pub(crate) fn check(&self, path: &str, acl: &[Acl]) -> Result<()> {
         let invalid = |reason| Err(Error::InvalidAcl { path: path.to_owned(), reason });
         for Acl { id, .. } in acl {
@@ -240,7 +238,7 @@ fn user(credentials: &[u8]) -> std::result::Result<(&str, &[u8]), String> {
 mod tests {
     use super::*;
 
-    /// S26: with what ZooKeeper's tools give for the same.
+    /// S26: compared with the output of ZooKeeper's tools.
     #[test]
     fn digests_are_those_of_zookeeper() {
         for (credentials, id) in [

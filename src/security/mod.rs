@@ -1,5 +1,4 @@
-//! How a member makes sure that who comes to its port is one of its cluster, and that nobody else
-//! listens: what the user says of it, and the keys that come of that.
+//! Authentication and encryption between members: the user's settings, and the keys made from them.
 //!
 //! Not here: the bytes on a connection (`transport::secure`).
 
@@ -20,9 +19,9 @@ pub use self::tls::Tls;
 pub(crate) use self::tls::{Keys, Loaded, describe};
 use crate::types::error::{Error, Result};
 
-/// What keeps others out of what the members of a cluster say to each other.
+/// How the connections between a cluster's members are protected.
 ///
-/// All members need the same kind. Which of them protects from what is told in
+/// All members need the same kind. For the threats that each protects from, see
 /// [docs/security.md](https://docs.rs/crate/quorate/latest/source/docs/security.md).
 ///
 /// ```no_run
@@ -37,14 +36,14 @@ use crate::types::error::{Error, Result};
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Security {
-    /// Nothing, and therefore members on this host only: addresses other than those of the loopback
-    /// are refused with [`Error::NotSecured`]. The default.
+    /// No protection, and therefore only members on this host: addresses other than those of the
+    /// loopback are refused with [`Error::NotSecured`]. The default.
     #[default]
     Loopback,
-    /// Nothing, on any network: whoever reaches the port can be a member, and read and change
-    /// everything. For networks that are kept private by other means.
+    /// No protection, on any network: anybody who reaches the port can be a member, and read and
+    /// change everything. For networks that are kept private by other means.
     Insecure,
-    /// A secret that all members know. They prove it without sending it, and all that they say is
+    /// A secret that all members know. They prove it without sending it, and all traffic is
     /// encrypted.
     Secret(Secret),
     /// Certificates of the cluster's own authority, one for each member or one for all.
@@ -65,22 +64,23 @@ impl From<Tls> for Security {
     }
 }
 
-/// The fewest characters of a phrase, and the fewest different ones of any secret.
+/// The minimum length of a phrase in characters, and the minimum number of different ones in any
+/// secret.
 const PHRASE_CHARS_MIN: usize = 20;
 const DIFFERENT_CHARS_MIN: usize = 8;
 
-/// What a phrase is stretched with. There is no place for a salt that is the cluster's own before
-/// its members can talk to each other.
+/// The salt for stretching a phrase. There is no place for a cluster's own salt before its members
+/// can talk to each other.
 const SALT: &[u8] = b"quorate cluster secret";
 
 /// A secret that all members of a cluster know, for [`Security::Secret`].
 ///
-/// **Exactly 64 hexadecimal digits are a key**, as `openssl rand -hex 32` prints it, and used as it
-/// is. **Any other text is a phrase**, of at least 20 characters, 8 of them different, and made into
-/// a key by Argon2id (19 MiB, some 20 ms). Random bytes in another form, base64 for one, are a
-/// phrase like any other, and a good one. Whoever records traffic can try out phrases at that
-/// price, so a phrase should be of six random words or more, and not of the kind that people
-/// make up.
+/// **Exactly 64 hexadecimal digits are a key**, as printed by `openssl rand -hex 32`, and used
+/// directly. **Any other text is a phrase** of at least 20 characters, 8 of them different, from
+/// which Argon2id derives a key (19 MiB, about 20 ms). Random bytes in another encoding, such as
+/// base64, are a phrase like any other, and a good one. An attacker who records traffic can try
+/// phrases at that cost each, so a phrase should consist of at least six random words, and not be
+/// invented by a person.
 ///
 /// ```
 /// use quorate::Secret;
@@ -106,19 +106,20 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// The secret of this text, without the white space around it. Takes some 20 ms for a phrase.
+    /// Makes a secret of this text, ignoring surrounding white space. Takes about 20 ms for a
+    /// phrase.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] if it could be guessed.
+    /// [`Error::InvalidSetting`] if it is too easy to guess.
     pub fn new(text: &str) -> Result<Secret> {
         Ok(Secret { keys: [key(text)?].into() })
     }
 
-    /// Accepts this one as well: for the time of a change, in which some members have the one and
-    /// some the other. To connect, the first is used.
+    /// Also accepts this secret, for the duration of a change in which members have one or the
+    /// other. The first one is used to connect.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] if it could be guessed, or there are two already.
+    /// [`Error::InvalidSetting`] if it is too easy to guess, or there are already two.
     pub fn or(self, text: &str) -> Result<Secret> {
         match *self.keys {
             [first] => Ok(Secret { keys: [first, key(text)?].into() }),
@@ -126,7 +127,7 @@ impl Secret {
         }
     }
 
-    /// All that are accepted; the first is used to connect.
+    /// All accepted keys; the first is used to connect.
     pub(crate) fn keys(&self) -> &[[u8; 32]] {
         &self.keys
     }
@@ -184,8 +185,8 @@ mod tests {
         }
     }
 
-    /// 43 letters, digits and hyphens are also base64 for 32 bytes: such a phrase was the key as it
-    /// stood, and not stretched, so that it could be tried out at a millionth of the price.
+    /// 43 letters, digits and hyphens are also base64 for 32 bytes. Such a phrase was used directly
+    /// as the key, without stretching, so that guesses cost a millionth of the intended price.
     #[test]
     fn a_phrase_is_stretched_whatever_its_length() {
         use base64::Engine;

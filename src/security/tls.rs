@@ -1,4 +1,4 @@
-//! Certificates and keys, from PEM to what connections are made with.
+//! Certificates and keys, from PEM to the configuration of connections.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, S
 use super::x509;
 use crate::types::error::{Error, Result};
 
-/// Says what is spoken inside, so that a connection meant for another service that has the same
-/// authority is not taken for one of ours.
+/// Names the protocol inside TLS, so that a connection meant for another service with the same
+/// authority is not accepted.
 const PROTOCOL: &[u8] = b"quorate";
 
-/// The most a file of certificates or a key may be.
+/// The maximum size of a file with certificates or a key.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// The certificates of this member and of the cluster's authority, for
 /// [`Security::Tls`](crate::Security::Tls).
 ///
-/// Both ends of each connection show a certificate, and accept one that the cluster's authority has
-/// signed. Names in certificates are not compared with addresses: whom the authority gives a
-/// certificate to is a member, wherever it runs. So the authority should be the cluster's own, and
+/// Both ends of each connection present a certificate, and accept one that the cluster's authority
+/// has signed. Names in certificates are not compared with addresses: anybody with a certificate of
+/// the authority is a member, wherever it runs. So the authority should be the cluster's own, and
 /// never a public one. A node id stays with the subject of the certificate that it was first seen
 /// with.
 ///
-/// TLS 1.3 only, without session resumption. Certificates may have keys of the kinds ECDSA P-256 and
-/// P-384, Ed25519 and RSA; if they list extended key usages, both `serverAuth` and `clientAuth`
+/// TLS 1.3 only, without session resumption. Certificates may have keys of the kinds ECDSA P-256
+/// and P-384, Ed25519 and RSA. If they list extended key usages, both `serverAuth` and `clientAuth`
 /// must be among them.
 ///
 /// ```no_run
@@ -51,7 +51,7 @@ pub struct Tls {
     loaded: Loaded,
 }
 
-/// Shows the subject of the certificate, and where it came from.
+/// Shows the subject of the certificate, and its origin.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
@@ -62,17 +62,16 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// From PEM files: the certificates of the cluster's authority, one or more; the certificate of
-    /// this member, with those between it and the authority behind it, if any; and its key. Blocks
-    /// while it reads them.
+    /// Reads PEM files: one or more certificates of the cluster's authority; the certificate of
+    /// this member, followed by any intermediate ones; and its key. Blocks while it reads them.
     ///
-    /// The files are read again every ten seconds. When they have changed, new connections are made
-    /// with what is in them, and those there are stay. What cannot be used (half-written files, a key
-    /// that does not fit) is logged, and the former is kept.
+    /// The files are read again every ten seconds. After a change, new connections use the new
+    /// content, and existing ones stay. Unusable files (half-written, or with a key that does not
+    /// match) are logged, and the former content stays in use.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] says which file cannot be read or used, and why: also if the
-    /// certificate is not one of this authority, or has expired.
+    /// [`Error::InvalidSetting`] says which file cannot be read or used, and why; also if the
+    /// certificate is not signed by this authority, or has expired.
     pub fn from_pem_files(
         authority: impl AsRef<Path>,
         certificate: impl AsRef<Path>,
@@ -87,7 +86,8 @@ impl Tls {
         Ok(Tls { files: Some(Arc::new(files)), loaded })
     }
 
-    /// The same from the content of such files, which stays as it is until the next start.
+    /// As [`Tls::from_pem_files`], from the content of such files, which is used until the next
+    /// start.
     ///
     /// # Errors
     /// As for [`Tls::from_pem_files`].
@@ -101,19 +101,19 @@ impl Tls {
         Ok(Tls { files: None, loaded })
     }
 
-    /// Without a look at whether anybody would accept the certificate.
+    /// Does not check whether others would accept the certificate.
     #[cfg(test)]
     pub(crate) fn unverified(authority: &str, certificate: &str, key: &str) -> Tls {
         let pem = [authority, certificate, key].map(|pem| pem.as_bytes().to_vec());
         Tls { files: None, loaded: Loaded::new(pem, None).unwrap() }
     }
 
-    /// Whether there are files to be read again.
+    /// Whether there are files to read again.
     pub(crate) fn is_from_files(&self) -> bool {
         self.files.is_some()
     }
 
-    /// What is in the files now; `None` if that has not changed.
+    /// The current content of the files; `None` if it has not changed.
     pub(crate) fn read_again(&self) -> std::result::Result<Option<Loaded>, String> {
         let Some(files) = &self.files else {
             return Ok(None);
@@ -150,19 +150,19 @@ fn read(files: &[PathBuf; 3]) -> std::result::Result<[Vec<u8>; 3], String> {
     Ok([read(&files[0])?, read(&files[1])?, read(&files[2])?])
 }
 
-/// What was in the files, and what came of it.
+/// The content of the files, and the configuration made from it.
 #[derive(Clone)]
 pub(crate) struct Loaded {
     pem: Arc<[Vec<u8>; 3]>,
     keys: Keys,
 }
 
-/// What connections are made with.
+/// The configuration of connections.
 #[derive(Clone)]
 pub(crate) struct Keys {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
-    /// Of the member's own certificate.
+    /// The subject of the member's own certificate.
     pub(crate) subject: String,
 }
 
@@ -173,7 +173,7 @@ impl fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// With a time, also finds out whether the others will accept the certificate then.
+    /// With a time, also checks whether others will accept the certificate then.
     fn new(pem: [Vec<u8>; 3], now: Option<UnixTime>) -> std::result::Result<Loaded, String> {
         let provider = Arc::new(ring::default_provider());
         let certificates = |pem: &[u8], what: &str| {
@@ -206,7 +206,8 @@ impl Loaded {
     }
 }
 
-/// That this chain will be accepted, as a member that connects and as one that listens.
+/// Checks that this chain will be accepted, both from a member that connects and from one that
+/// listens.
 fn verify(
     roots: &Arc<RootCertStore>,
     provider: &Arc<CryptoProvider>,
@@ -224,7 +225,7 @@ fn verify(
     Ok(())
 }
 
-/// What went wrong, for whoever set the cluster up.
+/// An error's description, for the cluster's operator.
 pub(crate) fn describe(error: &rustls::Error) -> String {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,

@@ -1,20 +1,20 @@
-//! The name of whom a certificate was made for, as text.
+//! The subject of a certificate, as text.
 //!
 //! Certificates are verified before they come here (by `rustls`, against the cluster's authority),
 //! except a node's own. All the same, no bytes make this panic or take more memory than a few
 //! times their length.
 
-/// What a certificate may nest and repeat here is less than this.
+/// An upper bound for nesting and repetition inside a certificate.
 const PARTS_MAX: usize = 64;
 
-/// The tags of DER that a name is made of.
+/// The DER tags that a name consists of.
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const VERSION: u8 = 0xa0;
 
-/// The subject of a DER certificate as RFC 2253 writes it, most specific part first, such as
-/// `CN=app-0,O=Example`; `None` if the bytes are no certificate. Empty if the subject is.
+/// The subject of a DER certificate in the form of RFC 2253, most specific part first, such as
+/// `CN=app-0,O=Example`. `None` if the bytes are not a certificate; empty if the subject is empty.
 ///
 /// Source: ZooKeeper, `X509AuthenticationProvider.getClientId`, for Java's
 /// `X500Principal.getName()`: attributes that RFC 2253 has no name for are written by number, with
@@ -67,7 +67,7 @@ fn element(bytes: &[u8]) -> Option<Element<'_>> {
     Some(Element { tag, content, whole: &bytes[..bytes.len() - rest.len()], rest })
 }
 
-/// The content of the element of this tag that comes first, and what follows it.
+/// The content of the first element, which must have this tag, and the rest.
 fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     element(bytes)
         .filter(|element| element.tag == tag)
@@ -111,7 +111,7 @@ fn format_attribute(kind: &[u8], value: &Element<'_>) -> Option<String> {
     }
 }
 
-/// A value that is a text: UTF-8, printable, IA5, or Latin-1 as T61 is used.
+/// A text value: UTF-8, printable, IA5, or Latin-1 as T61 is used.
 fn text(value: &Element<'_>) -> Option<String> {
     match value.tag {
         0x0c | 0x12 | 0x13 | 0x16 => String::from_utf8(value.content.to_vec()).ok(),
@@ -147,7 +147,7 @@ fn numbers(kind: &[u8]) -> Option<String> {
     Some(numbers.join("."))
 }
 
-/// A value as RFC 2253 has it. Control characters, too, so that no log is forged by a name.
+/// A value escaped as in RFC 2253. Control characters too, so that a name cannot forge log lines.
 fn escaped(value: &str) -> String {
     let mut escaped = String::new();
     let last = value.chars().count().saturating_sub(1);
@@ -188,7 +188,7 @@ mod tests {
         DnValue::Utf8String(text.to_owned())
     }
 
-    /// F37: as ZooKeeper's `X509AuthenticationProvider` writes them.
+    /// F37: in the form of ZooKeeper's `X509AuthenticationProvider`.
     #[test]
     fn subjects_are_written_as_java_writes_them() {
         let subject = |parts| subject(&made(parts)).unwrap();

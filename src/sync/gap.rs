@@ -1,21 +1,22 @@
-//! A bounded channel of events that never blocks its sender and never loses one in silence.
+//! A bounded channel of events that never blocks its sender and never loses an event silently.
 //!
-//! At most `capacity` events wait, and behind them one *gap*: an event that says that others were
-//! left out. An event that finds no place is left out, and a gap takes its place at once. If the gap
-//! finds no place either, then the reader has not taken an earlier one yet, which stands for this
-//! event too. A last event, behind which nothing comes, always has a place.
+//! At most `capacity` events wait, followed by one *gap*: an event that stands for others that were
+//! dropped. If there is no room for an event, it is dropped, and a gap is sent at once. If there is
+//! no room for the gap either, the reader has not taken an earlier one yet, which then stands for
+//! this event too. A last event, after which nothing comes, always has room.
 //!
-//! Everything is sent before the value that shows the change is published (`published`): a reader
-//! that reads the value and then empties the channel finds each event up to that value, or a gap.
-//! A reader that has taken a gap reads a value that shows all that this gap stands for, because
+//! Everything is sent before the value that shows the change is published (`published`). A reader
+//! that reads the value and then empties the channel finds each event up to that value, or a gap. A
+//! reader that has taken a gap reads a value that shows everything that the gap stands for, because
 //! reads wait while a change is being announced.
 //!
-//! Tasks are woken only after the value has been published: a waker is the user's code, which may
-//! read the value on this very thread. Any number of tasks may wait. All are woken, since some wait
-//! for an event, which one of them takes, and some for what it stands for, and leave it to others.
+//! Tasks are woken only after the value was published: a waker is user code, which may read the
+//! value on this very thread. Any number of tasks may wait, and all are woken. Some wait for an
+//! event, which one of them takes. Others wait for the change that the event reports, and leave it
+//! in the channel.
 //!
-//! The channel is made when one of its ends first sends or looks. Until then a watch costs a few
-//! words, and there may be a million of them.
+//! The channel is created when one of its ends first sends or looks. Until then a watch costs a few
+//! words, so that there may be a million of them.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -30,9 +31,9 @@ use super::task::Task;
 #[derive(Debug)]
 pub(crate) struct EventSender<E> {
     capacity: usize,
-    /// Something was sent or left out since the last `wake`.
+    /// Something was sent or dropped since the last `wake`.
     touched: bool,
-    /// Not bounded by itself: by `capacity`, the gap and the last event.
+    /// Unbounded; what it holds is bounded by `capacity`, the gap and the last event.
     sender: Option<Sender<E>>,
     between: Arc<Between<E>>,
 }
@@ -44,7 +45,7 @@ pub(crate) struct EventReceiver<E> {
     between: Arc<Between<E>>,
 }
 
-/// What the two ends share.
+/// The state that the two ends share.
 #[derive(Debug)]
 struct Between<E> {
     channel: Mutex<Channel<E>>,
@@ -54,27 +55,27 @@ struct Between<E> {
 /// The tasks that wait.
 #[derive(Debug)]
 enum Waiting {
-    /// There has been none yet.
+    /// No task has waited yet.
     Nobody,
     Tasks(Box<Tasks>),
-    /// The sender is gone, and nobody need wait.
+    /// The sender is gone, and there is nothing to wait for.
     Over,
 }
 
 #[derive(Debug, Default)]
 struct Tasks {
-    /// Each with the number of its [`Waiter`], in their order.
+    /// Each with the number of its [`Waiter`], in order.
     wakers: Vec<(u64, Task)>,
     last_number: u64,
 }
 
-/// One that waits. Dropped, it is not woken any more.
+/// A waiting task. Dropping it removes its waker.
 struct Waiter<'a, E> {
     receiver: &'a EventReceiver<E>,
     number: Option<u64>,
 }
 
-/// Whoever wants the channel first makes it, and leaves the other end here.
+/// The end that is needed first creates the channel, and leaves the other end here.
 #[derive(Debug)]
 enum Channel<E> {
     Unmade,
@@ -84,11 +85,11 @@ enum Channel<E> {
     Receiving(Receiver<E>),
     /// Both have their ends.
     Taken,
-    /// The sender is gone and had made none.
+    /// The sender is gone without having created the channel.
     Closed,
 }
 
-/// A channel in which so many events may wait.
+/// A channel in which this many events may wait.
 pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) {
     let waiting = Mutex::new(Waiting::Nobody);
     let between = Between { channel: Mutex::new(Channel::Unmade), waiting };
@@ -97,27 +98,27 @@ pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) 
     (EventSender { capacity, touched: false, sender: None, between }, receiver)
 }
 
-/// All that sends is called between `announce` and `publish` of the value that shows the change, and
-/// says whether this is the first since `wake`, which is then to be called.
+/// Every function that sends is called between `announce` and `publish` of the value that shows the
+/// change. It returns whether it is the first since `wake`, which must be called then.
 impl<E> EventSender<E> {
     fn sender(&mut self) -> &Sender<E> {
         self.sender.get_or_insert_with(|| self.between.sender())
     }
 
-    /// Sends an event, or if there is no place for it, the gap that stands for it.
+    /// Sends an event or, without room for it, the gap that stands for it.
     pub(crate) fn deliver(&mut self, event: E, gap: impl FnOnce(E) -> E) -> bool {
         if self.is_full() {
             return self.leave_out(gap(event));
         }
-        // Nobody may read any more, which is not the sender's concern.
+        // There may be no reader any more, which does not matter here.
         let _ = self.sender().send(event);
         self.touch()
     }
 
-    /// Sends a gap for an event that is left out.
+    /// Sends a gap for an event that is dropped.
     pub(crate) fn leave_out(&mut self, gap: E) -> bool {
         let capacity = self.capacity;
-        // If there is no place, the gap in the last place has not been taken yet. Whoever takes it
+        // Without room, the gap in the last place has not been taken yet. The reader that takes it
         // later finds the change announced.
         if self.sender().len() <= capacity {
             let _ = self.sender().send(gap);
@@ -125,13 +126,13 @@ impl<E> EventSender<E> {
         self.touch()
     }
 
-    /// Sends an event behind which nothing comes.
+    /// Sends an event after which nothing comes.
     pub(crate) fn deliver_last(&mut self, event: E) -> bool {
         let _ = self.sender().send(event);
         self.touch()
     }
 
-    /// Whether an event finds no place.
+    /// Whether there is no room for an event.
     pub(crate) fn is_full(&mut self) -> bool {
         let capacity = self.capacity;
         self.sender().len() >= capacity
@@ -141,7 +142,7 @@ impl<E> EventSender<E> {
         !std::mem::replace(&mut self.touched, true)
     }
 
-    /// Wakes the tasks that wait, after the value has been published.
+    /// Wakes the waiting tasks, after the value was published.
     pub(crate) fn wake(&mut self) {
         self.touched = false;
         self.between.wake(false);
@@ -163,25 +164,25 @@ impl<E> EventReceiver<E> {
         self.events.get_or_init(|| self.between.receiver())
     }
 
-    /// Never lets go of the channel.
+    /// Never drops the channel.
     pub(crate) fn leak(&self) {
         if let Some(events) = self.events.get() {
             std::mem::forget(events.clone());
         }
     }
 
-    /// Waits for the next event, `None` after the last one. Of several that wait, one gets it.
+    /// Waits for the next event, `None` after the last one. Of several waiters, one gets it.
     pub(crate) async fn next(&self) -> Option<E> {
         let mut waiter = self.waiter();
         poll_fn(|context| waiter.poll(context.waker())).await
     }
 
-    /// Waits until `done` gives something, and leaves the events to others. It is asked now, and again
-    /// each time that there were events, or there will be no more: which it is told.
+    /// Waits until `done` returns a value, and leaves the events to others. It is called now, and
+    /// again after each delivery; its argument says whether no more events will come.
     pub(crate) async fn until<T>(&self, mut done: impl FnMut(bool) -> Option<T>) -> T {
         let mut waiter = self.waiter();
         poll_fn(|context| {
-            // Registered before looking, so that what comes in between wakes the task.
+            // Registered before looking, so that an event in between wakes the task.
             let is_over = waiter.register(context.waker());
             done(is_over).map_or(Poll::Pending, Poll::Ready)
         })
@@ -195,7 +196,7 @@ impl<E> EventReceiver<E> {
 
 impl<E> Waiter<'_, E> {
     fn poll(&mut self, waker: &Waker) -> Poll<Option<E>> {
-        // Registered before looking, so that what comes in between wakes the task.
+        // Registered before looking, so that an event in between wakes the task.
         self.register(waker);
         match self.receiver.events().try_recv() {
             Ok(event) => Poll::Ready(Some(event)),
@@ -204,8 +205,8 @@ impl<E> Waiter<'_, E> {
         }
     }
 
-    /// Asks to be woken, by this waker and no former one. Whether the sender is gone, and nobody will
-    /// be woken.
+    /// Registers this waker, in place of the waiter's former one. Returns whether the sender is
+    /// gone, and no waker will be called.
     fn register(&mut self, waker: &Waker) -> bool {
         let mut waiting = self.receiver.between.waiting();
         if matches!(*waiting, Waiting::Nobody) {
@@ -224,14 +225,14 @@ impl<E> Waiter<'_, E> {
             }
         };
         drop(waiting);
-        // Not under the lock: it is the user's code.
+        // Not under the lock: dropping a waker runs user code.
         drop(former);
         false
     }
 }
 
 impl Tasks {
-    /// Where a waiter's waker is, or would be.
+    /// The index of a waiter's waker, or where to insert it.
     fn at(&self, number: u64) -> Result<usize, usize> {
         self.wakers.binary_search_by_key(&number, |(number, _)| *number)
     }
@@ -246,7 +247,7 @@ impl<E> Drop for Waiter<'_, E> {
             Waiting::Nobody | Waiting::Over => None,
         };
         drop(waiting);
-        // Not under the lock: it is the user's code.
+        // Not under the lock: dropping a waker runs user code.
         drop(removed);
     }
 }
@@ -256,7 +257,7 @@ impl<E> Between<E> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sender's end. Asked for once.
+    /// The sender's end. Called once.
     fn sender(&self) -> Sender<E> {
         let mut channel = self.channel();
         match std::mem::replace(&mut *channel, Channel::Taken) {
@@ -269,7 +270,7 @@ impl<E> Between<E> {
         }
     }
 
-    /// The receiver's end. Asked for once.
+    /// The receiver's end. Called once.
     fn receiver(&self) -> Receiver<E> {
         let mut channel = self.channel();
         match std::mem::replace(&mut *channel, Channel::Taken) {
@@ -296,7 +297,7 @@ impl<E> Between<E> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all who wait. After the last time, they need not ask again.
+    /// Wakes all waiters. After the last time, they need not register again.
     fn wake(&self, is_over: bool) {
         let mut waiting = self.waiting();
         let woken = match &mut *waiting {

@@ -1,22 +1,21 @@
-//! What the node's thread and its users' threads share beside plain channels, in small parts that
-//! decide nothing else.
+//! The state that the node's thread and users' threads share, beside plain channels, in small parts
+//! that are independent of each other.
 //!
-//! | part | who writes | who reads |
+//! | part | writer | reader |
 //! | --- | --- | --- |
-//! | [`slot`] | the node answers a request | whoever waits for the answer |
+//! | [`slot`] | the node answers a request | the caller that waits for the answer |
 //! | [`published`] | the node publishes its tree | every reader |
-//! | [`gap`] | the node tells a watch its events | whoever waits for them |
-//! | [`states`] | the node tells a session's states | all who asked for them |
+//! | [`gap`] | the node sends a watch's events | the tasks that wait for them |
+//! | [`states`] | the node sends a session's states | all subscribers |
 //!
-//! Each is made of nothing but what `prim` names. The crate in `loom/` builds the same files over
-//! models of these, and runs them through every order in which their threads can take their turns
-//! and every value that the memory model lets them see; `loom/mutants` plants faults in them and
-//! expects each to be found. So nothing here may use another lock, channel or atomic than those of
-//! `prim`.
+//! The parts use only the primitives in `prim`. The crate in `loom/` builds the same files over
+//! models of these, and runs them through every interleaving of their threads and every value that
+//! the memory model allows; `loom/mutants` plants faults in them and expects each to be found. So
+//! nothing here may use another lock, channel or atomic than those of `prim`.
 //!
-//! Not here, since there is no order to get wrong: a session's lease (one number) and that it was
-//! given up (a flag that is never taken back), each of which a reader looks at alone; the node's
-//! status, which is behind one lock.
+//! Not here, since no order matters: a session's lease (one number) and whether it was given up (a
+//! flag that is never reset), each of which a reader uses alone; the node's status, which is behind
+//! one lock.
 
 pub(crate) mod gap;
 mod prim;

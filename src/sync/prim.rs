@@ -1,4 +1,4 @@
-//! What the parts of this folder are made of. See `loom/src/sync/prim.rs` for the models.
+//! The primitives of this folder. See `loom/src/sync/prim.rs` for the models.
 
 pub(super) use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -7,10 +7,10 @@ pub(super) use std::thread::yield_now;
 pub(super) use arc_swap::{ArcSwap, Guard};
 pub(super) use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 
-/// Runs a user's code on a thread that must outlive a panic of it.
+/// Runs user code on a thread that must survive its panic.
 pub(super) fn contained(code: impl FnOnce()) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    // Nothing of ours is in the closure but the waker itself.
+    // The closure contains nothing of ours but the waker itself.
     let Err(panic) = catch_unwind(AssertUnwindSafe(code)) else { return };
     let message = panic.downcast_ref::<&str>().copied();
     let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -18,7 +18,7 @@ pub(super) fn contained(code: impl FnOnce()) {
         message = message.unwrap_or("no message"),
         "a waker panicked; the node goes on, and whoever it was to wake may wait for ever"
     );
-    // The value that it panicked with is the user's too, and may panic when it is dropped.
+    // The panic's value is the user's too, and may panic when it is dropped.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(panic);
     }

@@ -1,9 +1,9 @@
-//! A value that is replaced now and then, with events that tell of each replacement.
+//! A value that is replaced now and then, with events that report each replacement.
 //!
-//! The events are in their channels before the value that shows the change can be read; and whoever
-//! has taken an event from its channel reads no value from before it. The first is a matter of
-//! order alone. For the second, readers wait while events are on their way, for the few
-//! microseconds that the writer takes from the first event to the new value.
+//! The events are in their channels before the value that shows the change can be read. And a
+//! reader that has taken an event from its channel reads no value from before it. The first is a
+//! matter of order alone. For the second, readers wait while events are being sent, for the few
+//! microseconds from the first event to the new value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::prim::{ArcSwap, AtomicBool, Guard, Ordering, yield_now};
 
 pub(crate) struct Published<T> {
     value: ArcSwap<T>,
-    /// Events are in channels already whose value is not there yet.
+    /// Events have been sent whose value is not published yet.
     announced: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ impl<T> Published<T> {
         Published { value: ArcSwap::from_pointee(value), announced: AtomicBool::new(false) }
     }
 
-    /// The value as of now.
+    /// The current value.
     pub(crate) fn read(&self) -> Guard<Arc<T>> {
         while self.announced.load(Ordering::SeqCst) {
             yield_now();
@@ -35,16 +35,16 @@ impl<T> Published<T> {
         self.value.load()
     }
 
-    /// Before the first event of a change is sent. By one thread only, which then publishes.
+    /// Called before the first event of a change is sent, by the one thread that then publishes.
     pub(crate) fn announce(&self) {
-        // Whoever takes an event sees this through the channel. But an event may also be left out
-        // because an earlier gap still waits: then nothing is sent, and the sender has only looked
-        // at the channel's length. Sequentially consistent, this store comes before that look, and
-        // so before the reader takes that gap and then reads.
+        // A reader that takes an event sees this store through the channel. But an event may also
+        // be dropped because an earlier gap still waits: then nothing is sent, and the sender has
+        // only read the channel's length. With sequential consistency, this store comes before that
+        // read, and so before the reader takes that gap and then reads the value.
         self.announced.store(true, Ordering::SeqCst);
     }
 
-    /// After the events: the new value, if there is one. Readers go on.
+    /// Called after the events: stores the new value, if there is one. Readers continue.
     pub(crate) fn publish(&self, value: Option<T>) {
         if let Some(value) = value {
             self.value.store(Arc::new(value));

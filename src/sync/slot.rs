@@ -1,7 +1,7 @@
-//! The place of one answer, and who is told when it is there.
+//! The slot of one answer, and the task or function to notify when it arrives.
 //!
-//! Invariants: an answer is given once; whoever asked last to be told is told, unless he has had
-//! the answer; what is told runs without the lock, since it may want the slot again.
+//! Invariants: an answer is given once. The last one to register is notified, unless it has already
+//! got the answer. Notifications run without the lock, since they may use the slot again.
 
 use std::fmt;
 use std::task::Waker;
@@ -41,7 +41,7 @@ impl<T> Slot<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the answer in its place, or hands it to who is to have it.
+    /// Stores the answer, or passes it to the registered function.
     pub(crate) fn complete(&self, answer: T) {
         let mut state = self.lock();
         let waiting = std::mem::replace(&mut state.waiting, Waiting::Nobody);
@@ -51,19 +51,19 @@ impl<T> Slot<T> {
             return;
         }
         state.answer = Some(answer);
-        // Whoever is woken may want the lock at once.
+        // A woken task may want the lock at once.
         drop(state);
         if let Waiting::Task(waker) = waiting {
             waker.wake();
         }
     }
 
-    /// Takes the answer, if it is there.
+    /// Takes the answer, if it has arrived.
     pub(crate) fn take(&self) -> Option<T> {
         self.lock().answer.take()
     }
 
-    /// Takes the answer, or has the waker told when it is there.
+    /// Takes the answer, or registers the waker.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<T> {
         let mut state = self.lock();
         let answer = state.answer.take();
@@ -73,7 +73,7 @@ impl<T> Slot<T> {
         answer
     }
 
-    /// Hands the answer to `then`, now or when it comes, on the thread that brings it.
+    /// Passes the answer to `then`, now or on the thread that brings it.
     pub(crate) fn then(&self, then: impl FnOnce(T) + Send + 'static) {
         let mut state = self.lock();
         match state.answer.take() {
@@ -85,7 +85,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Whether an answer of this kind is there.
+    /// Whether there is an answer with this property.
     pub(crate) fn holds(&self, kind: impl FnOnce(&T) -> bool) -> bool {
         self.lock().answer.as_ref().is_some_and(kind)
     }

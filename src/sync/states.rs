@@ -1,17 +1,17 @@
-//! A session's state, and the channels on which its changes are told.
+//! A session's state, and the channels that report its changes.
 //!
-//! Each reader has a channel of its own, in which a number of states and a final one may wait. For a
-//! reader that leaves more unread, changes are left out; when it has made room it is told the
-//! state as it is then ([`States::catch_up`]), so that it never ends with an old one.
+//! Each reader has its own channel, in which a limited number of states and a final one may wait.
+//! If a reader leaves more unread, changes are dropped; once it has made room, it gets the then
+//! current state ([`States::catch_up`]), so that it never ends with an old one.
 //!
-//! That somebody has dropped his receiver shows only when something is sent to it. So the channels
-//! that nobody reads any more are found at the next change, or when there are many, by telling all
-//! who have read everything the present state once more.
+//! A dropped receiver shows only when something is sent to it. So abandoned channels are found at
+//! the next change or, when there are many, by sending the current state once more to all readers
+//! that have read everything.
 
 use super::prim::{Receiver, Sender, unbounded};
 use crate::types::session::SessionState;
 
-/// How many channels there may be before those without a reader are looked for.
+/// How many channels there may be before abandoned ones are looked for.
 const CHANNELS: usize = 16;
 
 pub(crate) struct States {
@@ -19,21 +19,21 @@ pub(crate) struct States {
     readers: Vec<Reader>,
     /// How many states may wait for a reader.
     unread_max: usize,
-    /// With so many readers, those that are gone are looked for.
+    /// With this many readers, abandoned ones are looked for.
     sweep_at: usize,
 }
 
 struct Reader {
-    /// Not bounded by itself, but by `unread_max`: a final state always finds a place.
+    /// Unbounded; what it holds is bounded by `unread_max`, and a final state always has room.
     sender: Sender<SessionState>,
-    /// It has not been told the present state.
+    /// Whether it has not got the current state.
     is_behind: bool,
 }
 
 impl Reader {
-    /// Tells the state, or leaves it out; `false` if nobody reads any more.
+    /// Sends the state, or drops it; `false` if there is no receiver any more.
     fn tell(&mut self, state: SessionState, unread_max: usize) -> bool {
-        // What waits in a channel is dropped with its receiver: so this one has a reader.
+        // Dropping a receiver drops the channel's content: so a channel with content has a reader.
         self.is_behind = !state.is_final() && self.sender.len() >= unread_max;
         self.is_behind || self.sender.send(state).is_ok()
     }
@@ -48,7 +48,7 @@ impl States {
         self.now
     }
 
-    /// A channel that begins with the present state, and closes after the final one.
+    /// A channel that starts with the current state, and closes after the final one.
     pub(crate) fn subscribe(&mut self) -> Receiver<SessionState> {
         if self.readers.len() >= self.sweep_at {
             let (now, max) = (self.now, self.unread_max);
@@ -63,7 +63,8 @@ impl States {
         receiver
     }
 
-    /// Changes the state, unless it is final, and tells the readers. Whether some are behind now.
+    /// Changes the state, unless it is final, and notifies the readers. Returns whether some are
+    /// behind now.
     pub(crate) fn set(&mut self, state: SessionState) -> bool {
         if self.now == state || self.now.is_final() {
             return self.is_behind();
@@ -72,20 +73,21 @@ impl States {
         let max = self.unread_max;
         self.readers.retain_mut(|reader| reader.tell(state, max));
         if state.is_final() {
-            // The channels close.
+            // This closes the channels.
             self.readers = Vec::new();
         }
         self.is_behind()
     }
 
-    /// Tells those that were behind and have made room since. Whether some are behind still.
+    /// Sends the current state to readers that were behind and have made room. Returns whether some
+    /// are still behind.
     pub(crate) fn catch_up(&mut self) -> bool {
         let (now, max) = (self.now, self.unread_max);
         self.readers.retain_mut(|reader| !reader.is_behind || reader.tell(now, max));
         self.is_behind()
     }
 
-    /// How many channels are kept.
+    /// The number of channels.
     #[cfg(test)]
     pub(crate) fn readers(&self) -> usize {
         self.readers.len()

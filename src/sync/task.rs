@@ -1,7 +1,7 @@
-//! The waker of a task that waits.
+//! The waker of a waiting task.
 //!
-//! A waker is its user's code, and it is woken and dropped on the node's thread. A panic in it is
-//! caught and logged there: it ends neither that thread nor what else the step has to do.
+//! A waker is user code, and it is woken and dropped on the node's thread. A panic in it is caught
+//! and logged there: it ends neither that thread nor the rest of its step.
 
 use std::fmt;
 use std::task::Waker;
@@ -22,7 +22,7 @@ impl Task {
         Task(Some(waker.clone()))
     }
 
-    /// To be called without a lock: the waker may want the same one.
+    /// Call it without a lock: the waker may want the same one.
     pub(super) fn wake(mut self) {
         if let Some(waker) = self.0.take() {
             contained(|| waker.wake());

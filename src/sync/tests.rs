@@ -1,4 +1,4 @@
-//! The parts as one thread sees them. What several may see of them is checked in `loom/`.
+//! The parts on one thread. `loom/` checks them on several.
 
 use SessionState::{Connected, Connecting, Expired, Suspended};
 use crossbeam_channel::Receiver;
@@ -10,7 +10,7 @@ use crate::types::session::SessionState;
 const CAPACITY: usize = 100;
 const UNREAD_MAX: usize = 64;
 
-/// An event tells of a number, and so does a gap.
+/// An event reports a number, and so does a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Changed(u64),
@@ -53,8 +53,8 @@ fn a_change_asks_to_be_woken_for_once() {
     }
 }
 
-/// Any interleaving of a writer and a reader leaves the reader with the last value: the model of
-/// a reader is one that notes each event's number, and at a gap takes what is published.
+/// After any interleaving of a writer and a reader, the reader has the last value. The model of a
+/// reader notes each event's number, and at a gap reads the published value.
 #[test]
 fn whoever_reads_again_at_a_gap_ends_at_the_latest_value() {
     let mut random = 1_u64;

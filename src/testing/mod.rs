@@ -1,6 +1,6 @@
-//! A whole cluster in memory, for your unit tests.
+//! An in-memory cluster for your unit tests.
 //!
-//! The same engine as in production, without ports and files: [`Cluster::new`] takes
+//! It runs the same engine as in production, without ports and files: [`Cluster::new`] takes
 //! milliseconds, and faults are methods. See [`Cluster`].
 
 mod seats;
@@ -25,12 +25,12 @@ use crate::types::error::Result;
 use crate::types::znode::SessionId;
 use seats::Seats;
 
-/// A cluster in memory.
+/// An in-memory cluster.
 ///
-/// Its nodes share one thread and one clock. The clock runs as time does, and
-/// [`Cluster::advance`] moves it on by hand, so that a timeout of half a minute is tested in
-/// milliseconds; timeouts of blocking calls go by it too. What a node "wrote to disk" survives its
-/// [`Cluster::stop`] and is there after [`Cluster::restart`].
+/// Its nodes share one thread and one clock. The clock runs in real time, and [`Cluster::advance`]
+/// advances it, so that a timeout of half a minute is tested in milliseconds; timeouts of blocking
+/// calls use it too. What a node has "written to disk" survives its [`Cluster::stop`] and is there
+/// after [`Cluster::restart`].
 ///
 /// The cluster ends when it and all handles of its nodes have been dropped.
 ///
@@ -68,7 +68,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if self.clock.is_forked() {
-            // It does not run in this process.
+            // The thread does not run in this process.
             return std::mem::forget(thread);
         }
         let _ = self.control.send(Control::End);
@@ -80,14 +80,14 @@ impl Drop for Running {
     }
 }
 
-/// What the cluster's thread is told.
+/// A command for the cluster's thread.
 pub(crate) enum Control {
-    /// Only nodes of the same group reach each other.
+    /// Only nodes of the same group can reach each other.
     Groups(Vec<usize>, Sender<()>),
     Stop(usize, Sender<()>),
-    /// As an instance of another version, if one is given.
+    /// With another version, if one is given.
     Restart(usize, Option<u16>, Sender<Result<Arc<Shared>>>),
-    /// One more, at a place of its own.
+    /// Adds a node.
     Add(Sender<Arc<Shared>>),
     AddClient(Sender<Arc<Shared>>),
     Wipe(usize, Sender<()>),
@@ -176,19 +176,19 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts a cluster of so many nodes.
+    /// Starts a cluster with this number of nodes.
     ///
     /// # Panics
-    /// If a setting is out of its range, if there are no nodes, or if the operating system refuses
-    /// a thread.
+    /// If a setting is out of its range, if the number is 0, or if the operating system cannot
+    /// start a thread.
     pub fn start(self, nodes: usize) -> Cluster {
         Cluster::start(nodes, self.settings)
     }
 }
 
 impl Cluster {
-    /// Starts a cluster of so many nodes, with the default settings; it has a leader when this
-    /// returns.
+    /// Starts a cluster with this number of nodes and the default settings. It has a leader when
+    /// this returns.
     ///
     /// # Panics
     /// As [`ClusterBuilder::start`].
@@ -196,7 +196,7 @@ impl Cluster {
         Cluster::builder().start(nodes)
     }
 
-    /// The settings, to be changed before the start.
+    /// The settings, to change them before the start.
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default()
     }
@@ -222,7 +222,7 @@ impl Cluster {
         cluster
     }
 
-    /// Turns the clock until somebody leads.
+    /// Advances the clock until there is a leader.
     fn elect(&self) {
         for _ in 0..1000 {
             if self.leader().is_some() {
@@ -237,11 +237,11 @@ impl Cluster {
         assert!(!own_thread::is_this(), "a cluster in memory cannot be waited for in a waker");
         let (sender, receiver) = bounded(1);
         let _ = self.running.control.send(order(sender));
-        // The thread runs as long as this cluster is here, unless it has panicked.
+        // The thread runs as long as this cluster exists, unless it has panicked.
         receiver.recv().expect("the cluster's thread has panicked")
     }
 
-    /// How many nodes there are, stopped ones included.
+    /// The number of nodes, including stopped ones.
     pub fn len(&self) -> usize {
         self.lock_nodes().len()
     }
@@ -255,7 +255,7 @@ impl Cluster {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node at this place, counted from 0.
+    /// The node with this index, from 0.
     ///
     /// # Panics
     /// If there is no such node.
@@ -263,8 +263,8 @@ impl Cluster {
         self.lock_nodes()[node].clone()
     }
 
-    /// The place of the node that leads, if one does: of several that think so, the one of the
-    /// highest term.
+    /// The index of the leader, if there is one. If several nodes believe that they lead, the one
+    /// with the highest term.
     pub fn leader(&self) -> Option<usize> {
         self.order(Control::Leader)
     }
@@ -274,7 +274,8 @@ impl Cluster {
         assert!(node < nodes, "there is no node {node} among {nodes}, counted from 0");
     }
 
-    /// Lets nodes reach each other only within their group. A node in no group is alone.
+    /// Partitions the cluster: nodes reach each other only within their group. A node in no group
+    /// is alone.
     ///
     /// # Panics
     /// If there is no such node.
@@ -290,7 +291,7 @@ impl Cluster {
     /// ```
     pub fn partition(&self, groups: &[&[usize]]) {
         let count = self.len();
-        // A group of its own for each that is named nowhere.
+        // A group of its own for each node that is not named.
         let mut of: Vec<usize> = (groups.len()..groups.len() + count).collect();
         for (group, nodes) in groups.iter().enumerate() {
             for node in *nodes {
@@ -301,7 +302,7 @@ impl Cluster {
         self.order(|done| Control::Groups(of, done));
     }
 
-    /// Cuts one node off from all others, which reach each other.
+    /// Isolates one node from all others, which still reach each other.
     ///
     /// # Panics
     /// If there is no such node.
@@ -318,7 +319,7 @@ impl Cluster {
     }
 
     /// Stops a node at once, as if its process had been killed. Its handles fail from now on.
-    /// ([`Coordinator::close`] stops one in good order.)
+    /// ([`Coordinator::close`] stops one in an orderly way.)
     ///
     /// # Panics
     /// If there is no such node.
@@ -327,8 +328,8 @@ impl Cluster {
         self.order(|done| Control::Stop(node, done));
     }
 
-    /// Starts a stopped node again, from what it had "on disk"; one that runs is stopped first.
-    /// [`Cluster::node`] gives the new one.
+    /// Starts a stopped node again, from what it had "on disk"; a running one is stopped first.
+    /// [`Cluster::node`] returns the new one.
     ///
     /// # Panics
     /// If there is no such node.
@@ -337,13 +338,13 @@ impl Cluster {
         self.start_again(node, None).expect("it reads what it has written itself");
     }
 
-    /// The same as [`Cluster::restart`], with an instance that supports this version at most: as if
-    /// it had been upgraded, or taken back to an older build.
+    /// As [`Cluster::restart`], with an instance that supports this version at most: as if it had
+    /// been upgraded or downgraded.
     ///
     /// # Errors
-    /// [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if what it has "on disk" is of a
-    /// cluster that acts by a higher version; the node does not run then. (If it has that in its log
-    /// only, it starts, and stops when it comes to it.)
+    /// [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if its data "on disk" is of a
+    /// cluster that uses a higher version; the node does not run then. (If only its log contains
+    /// the higher version, it starts, and stops when it applies that entry.)
     #[cfg(test)]
     pub(crate) fn restart_as(&self, node: usize, version: u16) -> Result<()> {
         self.check(node);
@@ -356,8 +357,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts one more instance, which joins the cluster: it has a replica once the clock has moved
-    /// on a little, and votes if that is wanted. Gives its place.
+    /// Adds an instance, which joins the cluster, and returns its index. It has a replica once the
+    /// clock has advanced a little, and votes if another voter is wanted.
     ///
     /// ```
     /// use std::time::Duration;
@@ -377,9 +378,9 @@ impl Cluster {
         nodes.len() - 1
     }
 
-    /// Adds a client: an instance without a replica, which a member serves
-    /// (see [`Builder::client`](crate::Builder::client)). Its number, as a node's: it can be
-    /// partitioned off, stopped and restarted like one.
+    /// Adds a client, an instance without a replica that a member serves (see
+    /// [`Builder::client`](crate::Builder::client)), and returns its index. It can be partitioned,
+    /// stopped and restarted like a node.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -398,8 +399,8 @@ impl Cluster {
         nodes.len() - 1
     }
 
-    /// Stops a node and puts an empty disk in the place of the one that it had: what
-    /// [`Cluster::restart`] starts then is another member at the same address.
+    /// Stops a node and replaces its disk by an empty one. [`Cluster::restart`] then starts another
+    /// member at the same address.
     ///
     /// # Panics
     /// If there is no such node.
@@ -408,7 +409,7 @@ impl Cluster {
         self.order(|done| Control::Wipe(node, done));
     }
 
-    /// Expires a session, as if its node had not been heard of for its timeout.
+    /// Expires a session, as if its node had been silent for its timeout.
     ///
     /// ```
     /// use quorate::{SessionState, testing::Cluster};
@@ -422,14 +423,14 @@ impl Cluster {
     /// ```
     ///
     /// # Panics
-    /// If there is no quorum to decide it.
+    /// If there is no quorum.
     pub fn expire(&self, session: &Session) {
         self.elect();
         self.order(|done| Control::Expire(session.id(), done));
     }
 
-    /// Moves the clock on, in steps as small as a heartbeat, and lets everything that follows from
-    /// it happen: when it returns, no message is under way and no timeout overdue.
+    /// Advances the clock, in steps as small as a heartbeat, and processes everything that follows:
+    /// when this returns, no message is in flight and no timeout is due.
     pub fn advance(&self, time: Duration) {
         self.order(|done| Control::Advance(time, done));
     }

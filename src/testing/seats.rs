@@ -1,5 +1,4 @@
-//! The thread of an in-memory cluster: it hosts all nodes and carries their
-//! messages.
+//! The thread of an in-memory cluster: it hosts all nodes and delivers their messages.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -28,26 +27,26 @@ use crate::storage::{LogStore, MemoryDisk, MemoryStore, StorageError};
 use crate::types::acl::Id;
 use crate::types::membership::{Genesis, Member};
 
-/// The id of a cluster in memory: it meets no other.
+/// The id of every in-memory cluster: they never meet others.
 const CLUSTER: u64 = 1;
 
 pub(crate) struct Seats {
     seats: Vec<Seat>,
     settings: Builder,
     clock: Clock,
-    /// By their places.
+    /// By index.
     members: Vec<Member>,
     next_id: u64,
 }
 
-/// A place for a node.
+/// The place of a node.
 struct Seat {
-    /// None: a client's.
+    /// `None` for a client.
     disk: Option<MemoryDisk>,
     running: Option<Running>,
     /// Nodes of one group reach each other.
     group: usize,
-    /// What its node can do, from its next start on.
+    /// The version that its node supports, from its next start on.
     version: u16,
 }
 
@@ -58,16 +57,16 @@ struct Running {
     wake_at: Time,
 }
 
-/// What a node's sessions are known as by scheme `ip`.
+/// The id of a node's sessions in scheme `ip`.
 fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0A00_0001 + u32::try_from(node).unwrap_or(0))
 }
 
-/// A disk of this member's store, which begins with this.
+/// A disk for this member's store, with this initial content.
 fn disk(member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk {
     let (hard_state, meta, state) = start;
     let identity = Identity {
-        // Of the cluster in memory there is no second one, and everybody knows it.
+        // There is no second in-memory cluster, and all know its id.
         cluster: CLUSTER,
         node: member.node,
         incarnation: member.node,
@@ -128,7 +127,7 @@ impl Seats {
         Ok(self.run_at(node, booted, Some(store)))
     }
 
-    /// Each start of a client is another client.
+    /// Each start of a client is a new client.
     fn start_client(&mut self, node: usize) -> Arc<Shared> {
         self.members[node].node = self.next_id;
         self.next_id += 1;
@@ -161,7 +160,7 @@ impl Seats {
         let places = self.members.iter().zip(&self.seats);
         let members = places.filter(|(_, seat)| seat.disk.is_some());
         let members = members.map(|(member, _)| member.clone()).collect();
-        // A client is told of them by the one that serves it.
+        // A client gets them from the member that serves it.
         let members = if self.seats[node].disk.is_some() { members } else { Vec::new() };
         let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
         shared.reached_at(self.members[node].address.clone());
@@ -175,7 +174,7 @@ impl Seats {
         shared
     }
 
-    /// The place has an empty disk from its next start on, and its node another id.
+    /// From its next start on, the node has an empty disk and another id.
     fn wipe(&mut self, node: usize) -> &MemoryDisk {
         self.members[node].node = self.next_id;
         self.members[node].uid = self.next_id;
@@ -196,7 +195,7 @@ impl Seats {
         self.seats[one].group == self.seats[other].group && self.seats[other].running.is_some()
     }
 
-    /// Tells a node whether it reaches another.
+    /// Reports to a node whether it reaches another one.
     fn meet(&mut self, node: usize, other: usize) {
         let is_client = |place: usize| self.seats[place].disk.is_none();
         if node == other || (is_client(node) && is_client(other)) {
@@ -215,7 +214,7 @@ impl Seats {
         });
     }
 
-    /// Until the last user of the cluster is gone.
+    /// Runs until the last user of the cluster is gone.
     pub(crate) fn run(mut self, orders: &Receiver<Control>) {
         own_thread::claim();
         loop {
@@ -334,7 +333,7 @@ impl Seats {
             .map(|(node, _)| node)
     }
 
-    /// Runs everybody until nothing is under way.
+    /// Runs all nodes until nothing is in flight.
     fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -378,7 +377,7 @@ impl Seats {
                 continue;
             };
             if let Some(running) = &mut self.seats[other].running {
-                // As a transport has it.
+                // As in a transport.
                 let is_known = running.host.engine().cluster() == cluster && cluster != 0;
                 if message.is_of_cluster() && !is_known {
                     continue;
@@ -425,8 +424,8 @@ mod tests {
         )
     }
 
-    /// The request to end a watch overtakes the watch itself, which waits for its session to be
-    /// opened: it was set all the same, and stayed for as long as the session.
+    /// The request to end a watch came before the watch itself, which waited for its session to
+    /// open. The watch was set all the same, and stayed as long as the session.
     #[test]
     fn a_watch_dropped_before_it_is_set_is_not_set() {
         let (mut seats, shared) = Seats::new(3, Builder::default(), Clock::manual());
@@ -479,8 +478,8 @@ mod tests {
         (session, opened)
     }
 
-    /// A session that moves to another node is resumed here at every moment of that. What is told of
-    /// the handle that has lost it ended the new one, and its lease was taken for the new one's.
+    /// A session that moves to another node is resumed here at every moment of the move. The end of
+    /// the former handle ended the new one, and its lease was taken for the new one's.
     #[test]
     fn the_end_of_a_former_handle_is_not_that_of_the_new_one() {
         let mut held = [0, 0];
@@ -492,7 +491,7 @@ mod tests {
                 seats.settle();
             }
             opened.wait().unwrap();
-            // A round that renews it is due.
+            // Its renewal is due.
             seats.clock.advance(2 * SECOND);
             let (there, _moving) = open(&shared[1], 2, true);
             for step in 0..moment {

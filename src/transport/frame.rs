@@ -1,16 +1,15 @@
-//! How bytes on a connection become payloads, whole and unharmed or not at all.
+//! Frames: how bytes on a connection become payloads, each whole and undamaged or not at all.
 //!
 //! ```text
 //! length of the payload, u32 LE | xxh3_64 of the payload, u64 LE | payload
 //! ```
 //!
-//! This form never changes, whatever the version of the protocol: a node must
-//! be able to read the greeting of any other to refuse it by name.
+//! The frame format never changes, whatever the protocol's version: a node must be able to read the
+//! hello of any other in order to refuse it with a reason.
 //!
-//! Invariants of [`FrameReader`]: it believes no length above its limit; it
-//! reserves at most [`AHEAD_BYTES`] more than has arrived, whatever length a
-//! frame declares; after an error it gives the same error for ever, since
-//! where the next frame begins is not known.
+//! Invariants of [`FrameReader`]: it accepts no length above its limit. It reserves at most
+//! [`AHEAD_BYTES`] more than has arrived, whatever length a frame declares. After an error it
+//! returns the same error for ever, since the start of the next frame is not known.
 //!
 //! Not here: what payloads mean (`handshake`, `PeerMessage`), and sockets (`tcp`).
 
@@ -22,16 +21,16 @@ pub(crate) const HEADER_BYTES: usize = 4 + 8;
 /// The most a reader reserves beyond what has arrived.
 const AHEAD_BYTES: usize = 256 << 10;
 
-/// A reader that is empty and has grown beyond this gives its memory back.
+/// An empty reader that has grown beyond this frees its memory.
 const KEPT_BYTES: usize = 128 << 10;
 
-/// Why the bytes of a connection are not ours.
+/// Why bytes cannot be frames of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     /// The declared length is above what is accepted at this point.
     #[error("a frame of {bytes} bytes, where at most {limit} are accepted")]
     TooLong { bytes: usize, limit: usize },
-    /// The payload is not what was sent.
+    /// The payload differs from what was sent.
     #[error("a frame with a wrong checksum")]
     Checksum,
 }
@@ -47,18 +46,18 @@ pub(crate) fn append_frame(buffer: &mut Vec<u8>, write: impl FnOnce(Vec<u8>) -> 
     let payload = start + HEADER_BYTES;
     let bytes = buffer.len() - payload;
     let checksum = xxh3_64(&buffer[payload..]);
-    // A length that does not fit is above every limit: the caller checks it against his before
-    // he sends, and a reader refuses it.
+    // A length that does not fit is above every limit: the caller checks it before sending, and a
+    // reader refuses it.
     let length = u32::try_from(bytes).unwrap_or(u32::MAX);
     buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
     buffer[start + 4..payload].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// Turns bytes, fed as they arrive, into payloads.
+/// Splits bytes, added as they arrive, into payloads.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
-    /// What has arrived; the part before `start` is already taken.
+    /// What has arrived; the part before `start` has been taken.
     buffer: Vec<u8>,
     start: usize,
     /// The longest payload accepted.
@@ -76,7 +75,7 @@ impl FrameReader {
         self.limit = limit;
     }
 
-    /// Adds what has arrived. Take all frames before adding more: what is fed is kept until then.
+    /// Adds bytes that have arrived. Take all frames before adding more: they are held until then.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -84,7 +83,7 @@ impl FrameReader {
         }
         let len = self.buffer.len();
         if self.buffer.capacity() - len < bytes.len() {
-            // The frame that is under way will need this much; but it is only a claim.
+            // The incomplete frame needs this much, if its header is right.
             let missing = match self.declared() {
                 Some(declared) if declared <= self.limit => {
                     (HEADER_BYTES + declared).saturating_sub(len)
@@ -119,12 +118,12 @@ impl FrameReader {
         Ok(Some(&self.buffer[payload..end]))
     }
 
-    /// Whether a frame has begun to arrive and is not whole.
+    /// Whether a frame has partly arrived.
     pub(crate) fn is_midway(&self) -> bool {
         self.buffer.len() > self.start
     }
 
-    /// The declared length of the frame under way; `None` before its header is whole.
+    /// The declared length of the incomplete frame; `None` before its header is whole.
     fn declared(&self) -> Option<usize> {
         let header = self.buffer.get(self.start..self.start + HEADER_BYTES)?;
         let mut length = [0; 4];

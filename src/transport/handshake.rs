@@ -1,9 +1,9 @@
-//! How two nodes make sure, before anything else is said, that they mean each other.
+//! The handshake, by which two nodes check that they are the intended ones before sending anything
+//! else.
 //!
-//! The node that connects sends a [`Hello`], the other one [`Answer`]; each is
-//! the payload of one frame of at most [`HANDSHAKE_BYTES_MAX`]. Only after a
-//! welcome do messages flow, from the node that connected to the one that
-//! answered.
+//! The node that connects sends a [`Hello`], and the other one an [`Answer`]. Each is the payload
+//! of one frame of at most [`HANDSHAKE_BYTES_MAX`]. After a welcome, messages flow from the node
+//! that connected to the one that answered.
 //!
 //! ```text
 //! hello:   magic, 8 bytes | version, u16 LE | postcard of
@@ -13,29 +13,25 @@
 //!     (node u64, cluster u64, address string, boot u64)
 //! ```
 //!
-//! The front of the hello and the whole refusal are the same in every version,
-//! so that nodes of different versions can tell each other what is wrong. What
-//! follows in a hello and in its welcome depends on the hello's version. Codes
-//! are only ever appended.
+//! The front of the hello and the whole refusal are the same in every version, so that nodes of
+//! different versions can report what is wrong. What follows in a hello and in its welcome depends
+//! on the hello's version. Codes are only ever appended.
 //!
-//! Both ends say where they are reached (`address`, `host:port`) and which run of their process they
-//! are (`boot`, drawn at each start). A client is reached nowhere, and its address is empty: what is
-//! for it comes over the connection that it has made. The cluster may be 0: a node that has none yet
-//! talks to those of any, and they to it. A client has none until a member serves it, and keeps to
-//! that one's. And a hello may be for whoever is at the address (`to` is 0), who says in the welcome
-//! who that is.
+//! Both ends send their address (`address`, `host:port`) and the run of their process (`boot`, random
+//! at each start). A client has no address and sends an empty one: messages to it go over the
+//! connection that it has made. The cluster may be 0: a node that has none yet talks to those of any
+//! cluster, and they to it. A client has none until a member serves it, and then keeps that member's.
+//! A hello may also be for any node at the address (`to` is 0), whose welcome names the node.
 //!
-//! The version of an answer is the highest that the node that answers can do, and that of a hello
-//! the one that the connection is to have: the highest of the node that connects, at first. A node
-//! that can do less refuses that ([`RefusalCode::Protocol`]), and by its answer is asked again
-//! with the lower of both. One that is older than the oldest that a node can talk to is refused by
-//! name, and so is a node that is too old for its peer; a newer one is as good as any.
+//! An answer carries the highest version that the answering node supports. A hello carries the
+//! version proposed for the connection, at first the highest of the node that connects. A node that
+//! supports only lower ones refuses with [`RefusalCode::Protocol`], and the other end tries again
+//! with the lower of both versions. A version older than the oldest that a node supports is refused
+//! with a reason, on either side; a newer one is not an obstacle.
 //!
-//! A hello is believed, not proven: what keeps strangers out lies below
-//! (`secure`), and of a certificate's subject, where there is one, it is checked
-//! that it stays with the node's id. What a hello keeps out are mistakes: another
-//! cluster on a reused address, a node under another's address, two versions
-//! that do not fit.
+//! A hello is believed without proof. Authentication is below (`secure`); if there are
+//! certificates, the subject must stay the same for a node's id. A hello detects mistakes: another
+//! cluster on a reused address, a node under another's address, two incompatible versions.
 //!
 //! Not here: timeouts and connections (`tcp`).
 
@@ -47,29 +43,28 @@ use super::LocalPeer;
 use crate::transport::peers::check_address;
 use crate::types::membership::NodeId;
 
-/// The most a hello or an answer may take.
+/// The longest hello or answer.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 
-/// The longest address that is taken: the longest name, a port, and room.
+/// The longest address accepted: the longest name, a port, and some room.
 const ADDRESS_BYTES_MAX: usize = 300;
 
-/// The most of an answer's text that is written or shown.
+/// How much of an answer's text is written or shown, at most.
 const TEXT_BYTES_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"quorate\n";
 const FRONT_BYTES: usize = MAGIC.len() + 2;
 
-/// What a node says first on a connection that it has made.
+/// The first thing a node sends on a connection that it has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// In front of the rest.
     #[serde(skip)]
     pub(crate) version: u16,
-    /// 0: none yet.
+    /// 0 if it has none yet.
     pub(crate) cluster: u64,
     pub(crate) from: NodeId,
-    /// Whom the connection was meant for: addresses may have been given to others since. 0: whoever
-    /// it is.
+    /// The intended node: the address may have been given to another one since. 0 for any node.
     pub(crate) to: NodeId,
     pub(crate) incarnation: u64,
     pub(crate) run: Run,
@@ -78,29 +73,29 @@ pub(crate) struct Hello {
 /// A run of a node's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// Where it is reached; empty for a client, who is not.
+    /// Its address; empty for a client.
     pub(crate) address: String,
-    /// Drawn when it started.
+    /// Random, chosen at its start.
     pub(crate) boot: u64,
 }
 
-/// What the other node says to it.
+/// The answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Welcome(Host),
     Refused(Refusal),
 }
 
-/// Who has welcomed a connection.
+/// The node that has welcomed a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) node: NodeId,
-    /// 0: none yet.
+    /// 0 if it has none yet.
     pub(crate) cluster: u64,
     pub(crate) run: Run,
 }
 
-/// Why a connection is refused, for the program and for people.
+/// Why a connection is refused: a code for the program and a text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) code: RefusalCode,
@@ -110,32 +105,32 @@ pub(crate) struct Refusal {
 /// The kind of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusalCode {
-    /// What arrived is not a hello.
+    /// The bytes that arrived are not a hello.
     Malformed,
-    /// The peer cannot talk in this version.
+    /// The peer does not support this version.
     Protocol,
     /// The peer is of another cluster.
     Cluster,
-    /// The peer looks for another node than this one.
+    /// The peer wants another node.
     NotAddressed,
-    /// The peer claims to be this node, or is.
+    /// The peer claims to be this node, or is this node.
     OwnId,
-    /// The peer is not a member that this node knows, or not yet, and cannot be a guest, as there are
-    /// too many.
+    /// The peer is not a member that this node knows, and cannot become an unlisted peer, since there
+    /// are too many.
     UnknownPeer,
-    /// The node that listens has other keys, or none, or demands some.
+    /// The node that listens has other keys, or none, or requires some.
     Security,
-    /// The peer's certificate is that of another node.
+    /// The peer's certificate belongs to another node.
     Identity,
     /// Another process runs as this node, with a copy of its data directory.
     Duplicate,
-    /// A later version's reason.
+    /// A reason that a later version has added.
     Other(u8),
 }
 
 impl RefusalCode {
-    /// Whether trying again helps only after something was configured otherwise. A member that is
-    /// not known may be a new one that this node has not yet heard of.
+    /// Whether trying again helps only after a reconfiguration. An unknown member may be a new one
+    /// that this node has not learned of yet.
     pub(crate) fn is_permanent(self) -> bool {
         match self {
             RefusalCode::Protocol
@@ -197,13 +192,12 @@ impl Refusal {
 }
 
 impl Run {
-    /// What `local` says of itself.
     pub(crate) fn of(local: &LocalPeer) -> Run {
         Run { address: local.address.clone(), boot: local.boot }
     }
 
-    /// Whether nobody can connect to it: what is for it goes over the connections that it makes.
-    pub(crate) fn is_nowhere(&self) -> bool {
+    /// Whether it does not listen, and receives messages over the connections that it makes.
+    pub(crate) fn is_client(&self) -> bool {
         self.address.is_empty()
     }
 
@@ -211,19 +205,18 @@ impl Run {
     fn is_sound(&self) -> bool {
         self.address.len() <= ADDRESS_BYTES_MAX
             && !self.address.contains(|char: char| char.is_control() || char.is_whitespace())
-            && (self.is_nowhere() || check_address(&self.address).is_ok())
+            && (self.is_client() || check_address(&self.address).is_ok())
     }
 }
 
 impl Host {
-    /// What `local` says of itself.
     pub(crate) fn of(local: &LocalPeer) -> Host {
         Host { node: local.node, cluster: local.cluster, run: Run::of(local) }
     }
 }
 
 impl Hello {
-    /// What `local` says in this version to this node, or to whom it may concern.
+    /// The hello of `local` in this version to this node, or to any node if `to` is 0.
     pub(crate) fn new(local: &LocalPeer, version: u16, to: NodeId) -> Hello {
         Hello {
             version,
@@ -241,12 +234,12 @@ impl Hello {
             .expect("encoding integers and a string to a Vec cannot fail")
     }
 
-    /// Decodes a hello; what is not one of these versions is a refusal to answer with.
+    /// Decodes a hello. If it is not of one of these versions, the error is the refusal to send.
     pub(crate) fn decode(bytes: &[u8], versions: RangeInclusive<u16>) -> Result<Hello, Refusal> {
         let malformed = |why: &str| Refusal::new(RefusalCode::Malformed, why.to_owned());
         let (version, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
         if !versions.contains(&version) {
-            // What follows is of a form that is not known here.
+            // The rest has a form that is not known here.
             let (oldest, newest) = versions.into_inner();
             return Err(Refusal::new(
                 RefusalCode::Protocol,
@@ -262,7 +255,7 @@ impl Hello {
 }
 
 impl Answer {
-    /// Appends the encoded answer of a node that can do `version` at most to `buffer`.
+    /// Appends the encoded answer to `buffer`. `version` is the highest that the node supports.
     pub(crate) fn encode(&self, version: u16, buffer: Vec<u8>) -> Vec<u8> {
         let mut buffer = front(buffer, version);
         match self {
@@ -279,16 +272,16 @@ impl Answer {
         buffer
     }
 
-    /// Decodes an answer of any version, and says which one; `None` if it is none.
+    /// Decodes an answer of any version, and returns that version; `None` if it is not an answer.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(u16, Answer)> {
         let (version, rest) = split_front(bytes)?;
         let (&code, text) = rest.split_first()?;
         if code == 0 {
             let (host, rest) = postcard::take_from_bytes::<Host>(text).ok()?;
-            let is_sound = rest.is_empty() && host.run.is_sound() && !host.run.is_nowhere();
+            let is_sound = rest.is_empty() && host.run.is_sound() && !host.run.is_client();
             return is_sound.then_some((version, Answer::Welcome(host)));
         }
-        // The text goes to logs: whoever answers shall not be able to forge lines there.
+        // The text goes to logs: the sender must not be able to forge lines there.
         let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)])
             .chars()
             .map(|char| if char.is_control() { ' ' } else { char })
@@ -297,12 +290,12 @@ impl Answer {
     }
 }
 
-/// Whether nodes of these clusters may talk: they are the same, or one of the two is none yet.
+/// Whether nodes of these clusters may talk: they are the same, or one of them is not set yet.
 pub(crate) fn fit(one: u64, other: u64) -> bool {
     one == other || one == 0 || other == 0
 }
 
-/// What a node of another cluster is told.
+/// The refusal for a node of another cluster.
 fn other_cluster(own: u64, theirs: u64) -> Refusal {
     let text = format!(
         "this node belongs to another cluster ({own:016x}, not {theirs:016x}): one that was founded \
@@ -312,7 +305,7 @@ fn other_cluster(own: u64, theirs: u64) -> Refusal {
     Refusal::new(RefusalCode::Cluster, text)
 }
 
-/// Decides whether `hello` is for this node, from another one, and of a cluster that it may be of.
+/// Checks that `hello` is for this node, from another one, and of a compatible cluster.
 pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
     if !fit(hello.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, hello.cluster));
@@ -332,8 +325,8 @@ pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
     Err(Refusal::new(code, text))
 }
 
-/// Decides whether it is the node of this id that has welcomed us, or any that it may be if that is
-/// 0, and which one it is.
+/// Checks that the node of this id has welcomed us, or any suitable one if the id is 0, and returns
+/// which one it is.
 pub(crate) fn check_host(local: &LocalPeer, to: NodeId, host: &Host) -> Result<NodeId, Refusal> {
     if !fit(host.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, host.cluster));
@@ -363,7 +356,7 @@ fn front(mut buffer: Vec<u8>, version: u16) -> Vec<u8> {
     buffer
 }
 
-/// The version and what follows; `None` if the magic is not ours.
+/// The version and the rest; `None` if the magic is wrong.
 fn split_front(bytes: &[u8]) -> Option<(u16, &[u8])> {
     let (front, rest) = bytes.split_at_checked(FRONT_BYTES)?;
     let version = front.strip_prefix(&MAGIC)?;
@@ -448,7 +441,7 @@ mod tests {
             assert_eq!(refused.code, RefusalCode::Malformed, "{address:?}");
             nobody(run);
         }
-        // A client is nowhere, and whoever listens is somewhere.
+        // A client has no address, and a node that listens has one.
         let nowhere = Run { address: String::new(), boot: 1 };
         let hello_of_client = Hello { run: nowhere.clone(), ..hello() };
         let bytes = hello_of_client.encode(Vec::new());

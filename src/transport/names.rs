@@ -1,13 +1,13 @@
-//! Host names: how they are looked up, and whether one stands for a single host.
+//! Looking up host names, and deciding whether a name stands for a single host.
 //!
-//! The system's resolver blocks, for minutes if its servers do not answer, and cannot be interrupted.
-//! So each name is looked up on a thread `quorate-dns` that nobody joins, and whoever wants the
-//! answer waits for it no longer than it likes. The number of these threads is bounded: here by
-//! [`THREADS_MAX`] for each join, and in `transport` for each instance.
+//! The system's resolver blocks, for minutes if its servers do not answer, and cannot be
+//! interrupted. So each name is looked up on a thread `quorate-dns`, which is never joined, and the
+//! caller waits for the answer only as long as it wants to. The number of these threads is bounded:
+//! here by [`THREADS_MAX`] for each join, and in `transport` for each instance.
 //!
-//! A name by which an instance founds a cluster must stand for that instance alone. If it stands for
-//! several hosts, each of them would be the one that is listed, and would found a cluster of its
-//! own. [`OwnName`] decides that.
+//! The name by which an instance founds a cluster must stand for that instance alone. If it stands
+//! for several hosts, each of them would take itself for the listed one and found a cluster of its
+//! own. [`OwnName`] checks that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,13 +23,13 @@ use crate::node::io::Hindrance;
 /// The most names that one join looks up at a time.
 const THREADS_MAX: usize = 64;
 
-/// What a name stands for, or why that is not known.
+/// The addresses of a name, or why they are not known.
 pub(crate) type Answer = Result<Vec<SocketAddr>, String>;
 
-/// Looks a name (`host:port`) up.
+/// Looks up a name (`host:port`).
 type LookUp = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// Who looks names up: the system, but in tests.
+/// How names are looked up: by the system, except in tests.
 #[derive(Clone)]
 pub(crate) struct Resolver(Arc<LookUp>);
 
@@ -53,7 +53,7 @@ impl Resolver {
         Resolver(Arc::new(look_up))
     }
 
-    /// The addresses of a name, in the order in which they are to be tried. May block for minutes.
+    /// The addresses of a name, in the order in which to try them. May block for minutes.
     pub(crate) fn look_up(&self, name: &str) -> Answer {
         match (self.0)(name) {
             Ok(addresses) if addresses.is_empty() => Err(format!("{name:?} has no address")),
@@ -63,10 +63,10 @@ impl Resolver {
     }
 }
 
-/// Looks a name up on a thread of its own, and gives the answer to `done` there.
+/// Looks up a name on a thread of its own, and calls `done` with the answer there.
 ///
 /// # Errors
-/// If the system has no thread to give.
+/// If the system cannot start a thread.
 pub(crate) fn look_up_apart(
     resolver: &Resolver,
     name: String,
@@ -80,7 +80,7 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("quorate-dns".to_owned()).spawn(run).map(drop)
 }
 
-/// What is known so far of the addresses that a join was given.
+/// The addresses of the names given to a join, as far as they are known.
 #[derive(Debug)]
 pub(crate) struct LookUps {
     known: BTreeMap<String, Answer>,
@@ -89,7 +89,7 @@ pub(crate) struct LookUps {
 }
 
 impl LookUps {
-    /// Begins to look up those of the addresses that are names.
+    /// Starts to look up those addresses that are names.
     pub(crate) fn start<'a>(
         resolver: &Resolver,
         addresses: impl IntoIterator<Item = &'a str>,
@@ -115,7 +115,7 @@ impl LookUps {
             let started = spawn(move || {
                 while let Ok(name) = names_rx.try_recv() {
                     let answer = resolver.look_up(&name);
-                    // Nobody waits any longer once the join has returned.
+                    // The join has returned, and nobody waits any longer.
                     if answers_tx.send((name, answer)).is_err() {
                         return;
                     }
@@ -129,12 +129,13 @@ impl LookUps {
         LookUps { known, missing: names.len(), answers }
     }
 
-    /// What is known of this address by now; `None` if it is still being looked up.
+    /// The answer for this address; `None` while it is being looked up.
     pub(crate) fn get(&self, address: &str) -> Option<&Answer> {
         self.known.get(address)
     }
 
-    /// Waits until this address is known, or all are, at most until `deadline` gives a message.
+    /// Waits until this address is known, or all are, until `deadline` delivers a message at the
+    /// latest.
     pub(crate) fn wait<T>(&mut self, address: Option<&str>, deadline: &Receiver<T>) {
         while self.missing > 0 && address.is_none_or(|address| !self.known.contains_key(address)) {
             select! {
@@ -151,18 +152,18 @@ impl LookUps {
         }
     }
 
-    /// The same for a time.
+    /// As [`LookUps::wait`], for a time.
     pub(crate) fn wait_for(&mut self, address: Option<&str>, time: Duration) {
         let deadline = if self.missing == 0 { never() } else { after(time) };
         self.wait(address, &deadline);
     }
 
-    /// Where the answers come that nobody has waited for yet. It is closed when there are no more.
+    /// The channel of the answers that were not waited for. It closes when there are no more.
     pub(crate) fn answers(&self) -> Receiver<(String, Answer)> {
         self.answers.clone()
     }
 
-    /// What was found until now.
+    /// The addresses found until now.
     pub(crate) fn found(&self) -> impl Iterator<Item = (&str, &[SocketAddr])> {
         self.known.iter().filter_map(|(address, answer)| {
             answer.as_ref().ok().map(|found| (address.as_str(), found.as_slice()))
@@ -170,7 +171,7 @@ impl LookUps {
     }
 }
 
-/// The address of this host from which it reaches that one. Nothing is sent.
+/// The address of this host from which it reaches the given one. Sends nothing.
 pub(crate) fn towards(address: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -187,7 +188,7 @@ fn is_own(address: &SocketAddr) -> bool {
     ip.is_loopback() || towards(*address).is_some_and(|from| from.to_canonical() == ip)
 }
 
-/// Whether these are more addresses than one host of a name has: more than one of a family.
+/// Whether one host would not have all of these: there is more than one of a family.
 pub(crate) fn several<'a>(addresses: impl IntoIterator<Item = &'a SocketAddr>) -> bool {
     let ips = addresses.into_iter().map(|address| address.ip().to_canonical());
     let (mut four, mut six): (Vec<IpAddr>, Vec<IpAddr>) = ips.partition(IpAddr::is_ipv4);
@@ -198,9 +199,9 @@ pub(crate) fn several<'a>(addresses: impl IntoIterator<Item = &'a SocketAddr>) -
     four.len() > 1 || six.len() > 1
 }
 
-/// Whether the addresses of this instance's own name are of more hosts than this one. One host may
-/// have several, if all are its own. (Each loopback address counts as a host, since that is what
-/// they stand for in tests.)
+/// Whether the addresses of this instance's own name belong to further hosts. One host may have
+/// several addresses, if all are its own. (Each loopback address counts as a host, since tests use
+/// them as hosts.)
 fn several_for_own(addresses: &[SocketAddr]) -> bool {
     let own = addresses.iter().filter(|address| is_own(address)).count();
     if own == addresses.len() {
@@ -216,12 +217,12 @@ fn ips(addresses: &[SocketAddr]) -> String {
     ips.join(", ")
 }
 
-/// Whether this instance may found a cluster as who it says it is.
+/// Whether this instance may found a cluster under its own name.
 #[derive(Debug)]
 pub(crate) struct OwnName {
     own: String,
     list: Vec<String>,
-    /// Whether the user has named this instance: [`Builder::advertise`](crate::Builder::advertise).
+    /// Whether the user has set the name: [`Builder::advertise`](crate::Builder::advertise).
     is_said: bool,
     found: BTreeMap<String, Vec<SocketAddr>>,
 }
@@ -235,20 +236,20 @@ impl OwnName {
         name
     }
 
-    /// All that is to be looked up.
+    /// All names to look up.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let listed = self.list.iter().filter(|address| !address.eq_ignore_ascii_case(&self.own));
         let all = listed.chain([&self.own]).map(String::as_str);
         all.filter(|address| address.parse::<SocketAddr>().is_err())
     }
 
-    /// A name was looked up.
+    /// A look-up has finished.
     pub(crate) fn found(&mut self, address: &str, found: Vec<SocketAddr>) {
         let address = address.to_ascii_lowercase();
         self.found.insert(address, found);
     }
 
-    /// What forbids to found a cluster, by what is known of the names now.
+    /// Why no cluster may be founded, by what is known of the names now.
     pub(crate) fn hindrance(&self) -> Option<Hindrance> {
         let own = &self.own;
         let found = |address: &str| self.found.get(&address.to_ascii_lowercase());
@@ -277,7 +278,7 @@ impl OwnName {
                 return hindrance(reason, false);
             }
         }
-        // With others on the list, all of them, or most, have to agree.
+        // If others are on the list, all of them, or most, have to agree.
         let is_alone = self.list.len() == 1 && self.list[0].eq_ignore_ascii_case(own);
         if !is_alone {
             return None;
@@ -327,7 +328,7 @@ mod tests {
         (hindrance.reason, hindrance.forbids_joining)
     }
 
-    /// Addresses for documentation (RFC 5737, RFC 3849): no host has them.
+    /// Documentation addresses (RFC 5737, RFC 3849), which no host has.
     const ELSEWHERE: [&str; 3] = ["198.51.100.1", "198.51.100.2", "2001:db8::1"];
 
     #[test]
@@ -343,10 +344,10 @@ mod tests {
                 );
             }
         }
-        // Where it is not by its own address: translated.
+        // This host has another address of its own: address translation.
         assert_eq!(own("app:7400", true, &[("app:7400", &ELSEWHERE[..1])]).hindrance(), None);
         assert_eq!(own("app:7400", true, &[("app:7400", &ELSEWHERE[1..])]).hindrance(), None);
-        // Names that nobody knows are those of others that cannot be reached.
+        // Names that do not resolve belong to others that cannot be reached.
         let three = [("a:1", &["127.0.0.1"][..]), ("b:1", &[]), ("c:1", &ELSEWHERE[1..])];
         assert_eq!(own("a:1", false, &three).hindrance(), None);
         assert_eq!(own("b:1", false, &three).hindrance(), None);
@@ -391,14 +392,14 @@ mod tests {
         let mut app = own("app:1", false, &[("app:1", &[])]);
         let (unknown, forbids_joining) = reason(&app);
         assert!(unknown.contains("could not be looked up") && !forbids_joining, "{unknown}");
-        // The address of a load balancer, say: others may be behind it.
+        // For example the address of a load balancer, which may have others behind it.
         app.found("app:1", vec![SocketAddr::new(ELSEWHERE[0].parse().unwrap(), 1)]);
         let (balanced, forbids_joining) = reason(&app);
         assert!(balanced.contains("not an address of this host (198.51.100.1)"), "{balanced}");
         assert!(forbids_joining);
         app.found("app:1", vec!["127.0.0.1:1".parse().unwrap()]);
         assert_eq!(app.hindrance(), None);
-        // The same if it is no name.
+        // The same for an address instead of a name.
         let (literal, _) =
             reason(&own("198.51.100.1:1", false, &[("198.51.100.1:1", &["198.51.100.1"])]));
         assert!(literal.contains("not an address of this host"), "{literal}");
@@ -420,7 +421,7 @@ mod tests {
             begins.recv().unwrap();
         }
         assert!(begins.is_empty());
-        // Whoever has no time does not wait for any.
+        // With no time, it does not wait.
         look_ups.wait(None, &after(Duration::ZERO));
         assert!(names.iter().all(|name| look_ups.get(name).is_none()));
         drop(release);

@@ -1,4 +1,4 @@
-//! The list of peers: who they are, and which of them this process is.
+//! The list of peers: their addresses, and which of them is this process.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -7,15 +7,15 @@ use crossbeam_channel::Receiver;
 use crate::transport::names::{LookUps, several};
 use crate::types::error::{Error, Result};
 
-/// The peers, `host:port` each as the user wrote it: what all instances agree on.
+/// The peers' addresses, `host:port`, as the user wrote them. All instances have the same list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peers {
     peers: Vec<String>,
 }
 
 impl Peers {
-    /// Parses the list. Names are not looked up: one that does not resolve is that of a peer that
-    /// cannot be reached.
+    /// Parses the list. Names are not looked up: a name that does not resolve is that of a peer
+    /// that cannot be reached.
     ///
     /// # Errors
     /// [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
@@ -42,13 +42,13 @@ impl Peers {
         Ok(Peers { peers })
     }
 
-    /// Checks the peers by what their names stand for, as far as that is known.
+    /// Checks the peers by the addresses of their names, as far as those are known.
     ///
     /// # Errors
     /// [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
     pub(crate) fn check(&self, names: &LookUps) -> Result<()> {
         let found = |peer: &String| names.get(peer).and_then(|answer| answer.as_ref().ok());
-        // One that stands for several hosts is nobody's address: see `names`.
+        // A name of several hosts is no single peer's address: see `names`.
         let stands_for_one = |peer: &String| found(peer).filter(|found| !several(*found));
         for (place, peer) in self.peers.iter().enumerate() {
             let Some(addresses) = found(peer) else {
@@ -66,8 +66,9 @@ impl Peers {
         Ok(())
     }
 
-    /// The first that is known to be on another host. A name that does not resolve may be anywhere,
-    /// and is not connected to from a node without keys when it does and is not here: see `transport`.
+    /// The first peer known to be on another host. A name that does not resolve may be anywhere. If
+    /// it later resolves to another host, a node without keys does not connect to it: see
+    /// `transport`.
     pub(crate) fn outside_loopback(&self, names: &LookUps) -> Option<String> {
         let is_outside = |peer: &&String| match names.get(peer) {
             Some(Ok(found)) => {
@@ -82,8 +83,8 @@ impl Peers {
         self.peers.iter().map(String::as_str)
     }
 
-    /// Binds the first peer that is an address of this host and free: this process is that peer.
-    /// Waits for names until `deadline` gives a message.
+    /// Binds the first peer that is a free address of this host: this process is that peer. Waits
+    /// for names until `deadline` delivers a message.
     pub(crate) fn bind_own<T>(
         &self,
         names: &mut LookUps,
@@ -163,13 +164,13 @@ mod tests {
         }
         let twice = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7400"]);
         assert!(matches!(twice, Err(Error::DuplicatePeer { .. })), "{twice:?}");
-        // One that cannot be reached, for now.
+        // A peer that cannot be reached, for now.
         assert!(Peers::parse(["127.0.0.1:7400", "no-such-host.invalid:7400"]).is_ok());
     }
 
     #[test]
     fn a_list_without_this_host_is_refused() {
-        // A documentation address (RFC 5737): nobody's.
+        // A documentation address (RFC 5737), which no host has.
         let error = bind_own(&Peers::parse(["192.0.2.1:7400"]).unwrap()).unwrap_err();
         assert!(error.to_string().contains("192.0.2.1:7400"), "{error}");
     }

@@ -1,22 +1,22 @@
 //! Peers over TCP.
 //!
-//! One thread does everything: it listens, dials, encodes, writes, reads and
-//! decodes for all peers, and runs its [`Handler`] in between: the node. So a
-//! message goes from the socket to the node, and from the node to the socket,
-//! without another thread. Between two nodes there are two connections, one made
-//! by each, and messages go only from the node that made it to the other; what
-//! comes back is the answer to the handshake, and signs of life.
+//! One thread does everything: it listens, dials, encodes, writes, reads and decodes for all peers,
+//! and runs its [`Handler`], the node, in between. So a message passes between the socket and the
+//! node without another thread. Two nodes share two connections, one made by each. Messages go only
+//! from the node that made a connection to the other; only the answer to the handshake and the
+//! answers to pings come back.
 //!
-//! A node talks to three kinds of peers. *Members* are listed, with id and
-//! address. A *seed* is an address whose node is not known: it is dialled for
-//! whoever is there, and who answers is a peer as long as the connection stands.
-//! A *client* listens nowhere: what is for it goes over the connection that it
-//! has made (`back`).
-//! A *guest* has introduced itself and is not listed, or not yet; it is dialled
-//! back where it says it is, and forgotten a while after it has left. Whoever
-//! has another cluster is refused; a node that has none yet talks to all, but
-//! what only members of one cluster may say to each other is dropped on receipt
-//! from anybody else.
+//! Peers come in four kinds:
+//! - A *member* is listed, with its id and address.
+//! - A *seed* is an address whose node is not known. The node that answers there is a peer as long
+//!   as the connection lasts.
+//! - An *unlisted* peer has completed a handshake but is not listed, or not yet. It is dialled back
+//!   at the address it gave, and forgotten some time after it has left.
+//! - A *client* is an unlisted peer that does not listen. Messages to it go over the connection
+//!   that it has made (`client_connection`).
+//!
+//! Nodes of another cluster are refused. A node that has no cluster yet talks to all, but messages
+//! that only members of one cluster may send are dropped on receipt from anybody else.
 //!
 //! ```text
 //! dialling node                      listening node
@@ -27,52 +27,48 @@
 //!                     <------------  answered by an empty frame at once
 //! ```
 //!
-//! The empty frames are there for a peer whose machine or cable is gone. No
-//! error would tell of it for many minutes, since the system takes and keeps
-//! what is written; so a connection that neither takes bytes nor answers for
-//! `stall_timeout` is given up and made anew.
+//! The empty frames detect a peer whose machine or cable is gone. Without them no error would show
+//! that for many minutes, since the system accepts and buffers what is written. A connection that
+//! neither takes bytes nor answers for `stall_timeout` is closed and made again.
 //!
-//! What others have for the handler wakes the thread by [`Wake`]. While the
-//! handler takes its turn, nothing is read: the peers' sockets fill, and they
-//! in turn drop. A turn that takes longer than `stall_timeout` looks like a dead
-//! machine to the peers, who connect again.
+//! Other threads wake this one for the handler by [`Wake`]. While the handler takes its turn,
+//! nothing is read: the peers' sockets fill up, and they drop messages in turn. A turn longer than
+//! `stall_timeout` looks like a dead machine to the peers, and they connect again.
 //!
-//! A name is looked up on a thread of its own, `quorate-dns`, since a resolver
-//! may take minutes: one for each peer or seed, and `look_ups_max` in all. It
-//! cannot be interrupted and is not joined: it ends after the transport when
-//! the resolver gives up.
+//! A name is looked up on a thread of its own, `quorate-dns`, since a resolver may take minutes.
+//! There is one for each peer or seed, and `look_ups_max` in all. It cannot be interrupted and is
+//! not joined: it ends when the resolver returns, possibly after the transport.
 //!
 //! Invariants:
-//! - Memory is bounded: what waits for a peer by `queue_bytes_max`; what a connection
-//!   has sent by 32 KiB before it is welcomed (4 KiB and one read, without keys)
-//!   and one message and one read after; the connections that are not welcomed by
-//!   `strangers_max`, and for each address by `strangers_per_address_max`; the
-//!   guests by `guests_max`.
-//! - A peer that connects is read from at most `received_per_second_max`, in bytes,
-//!   with 512 for each message on top. More than that it has to keep to itself.
-//! - Nothing from the network panics, and nothing that one connection does
-//!   ends more than that connection.
-//! - Messages for a peer that is not connected are dropped at once: they would
-//!   be stale when they arrived, and Raft sends again what still matters.
+//! - Memory is bounded. What waits for a peer: `queue_bytes_max`. What a connection has sent: 32
+//!   KiB before it is welcomed (4 KiB and one read, without keys), and one message and one read
+//!   after that. Connections not yet welcomed: `handshakes_max`, and `handshakes_per_address_max`
+//!   for each address. Unlisted peers: `unlisted_max`.
+//! - At most `received_per_second_max` bytes are read from a peer that connects; each message
+//!   counts 512 bytes on top. The peer has to hold back the rest.
+//! - Nothing from the network panics, and nothing that one connection does ends more than that
+//!   connection.
+//! - Messages for a peer that is not connected are dropped at once: they would be stale when they
+//!   arrived, and Raft sends again what still matters.
 //! - Two processes that run as one node are never both connected to this one.
-//! - With nothing to do, the thread sleeps without waking, but for its handler; for what it cannot
-//!   reach: that it tries again, at most every `retry_min` and at least every
-//!   `retry_max`; and for guests, which it looks after every `guest_timeout`.
+//! - With nothing to do, the thread sleeps. It wakes for its handler; to dial what it cannot reach,
+//!   at most every `retry_min` and at least every `retry_max`; and to check unlisted peers every
+//!   `unlisted_timeout`.
 //!
-//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`,
-//! `crate::security`), the loop (`driver`), the connections we make (`outgoing`,
-//! `seeds`, `peer`, `link`, `queue`) and get (`incoming`, `introductions`,
-//! `caller`, `back`), and who may make them (`circle`).
+//! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
+//! the loop (`driver`), outgoing connections (`outgoing`, `seeds`, `peer`, `outgoing_connection`,
+//! `queue`), incoming connections (`incoming`, `handshake_queue`, `incoming_connection`,
+//! `client_connection`), and who may make them (`known_peers`).
 
-mod back;
-mod caller;
-mod circle;
+mod client_connection;
 mod driver;
 mod failure;
+mod handshake_queue;
 mod incoming;
-mod introductions;
-mod link;
+mod incoming_connection;
+mod known_peers;
 mod outgoing;
+mod outgoing_connection;
 mod peer;
 mod queue;
 mod rate;
@@ -103,13 +99,13 @@ use crate::node::message::PeerMessage;
 use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
 
-/// The tokens above are the connections'.
+/// Connections have the tokens above these.
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 
-/// What the helpers of the network thread have found for it.
-enum Command {
-    /// What the files of certificates hold, if that has changed, or why that cannot be used.
+/// What a helper thread has found for the network thread.
+enum HelperResult {
+    /// The content of the certificate files, if it has changed, or why they cannot be used.
     #[cfg(feature = "tls")]
     Certificates(Result<Option<crate::security::Loaded>, String>),
     Resolved {
@@ -119,22 +115,22 @@ enum Command {
     },
 }
 
-/// What the network thread and the others see of each other, beside the channel.
+/// What the network thread shares with other threads, beside the channel.
 #[derive(Debug)]
 struct Shared {
     waker: Waker,
-    /// The thread will look at the channel before it sleeps, so it need not be woken.
+    /// The thread will check the channel before it sleeps, so it need not be woken.
     awake: AtomicBool,
     /// How many names are being looked up.
     look_ups: AtomicUsize,
     counters: Counters,
-    /// How often the network thread has gone round.
+    /// How many times the network thread's loop has run.
     #[cfg(test)]
     turns: AtomicU64,
 }
 
 impl Shared {
-    /// Makes the network thread look at its channels. To be called after the push.
+    /// Makes the network thread check its channels. Call it after the push.
     fn wake(&self) {
         if !self.awake.swap(true, AcqRel)
             && let Err(error) = self.waker.wake()
@@ -144,7 +140,7 @@ impl Shared {
     }
 }
 
-/// What has passed through a transport since it was started.
+/// What a transport has sent and received since its start.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) messages_sent: AtomicU64,
@@ -153,7 +149,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_received: AtomicU64,
     /// Messages not sent: no connection, no room, or too long.
     pub(crate) messages_dropped: AtomicU64,
-    /// Messages received that only members of this cluster may send, and others have.
+    /// Messages that only members of this cluster may send, received from others.
     pub(crate) messages_foreign: AtomicU64,
     /// Incoming connections closed because of what they sent or did not send.
     pub(crate) connections_refused: AtomicU64,
@@ -167,38 +163,38 @@ impl Counters {
 
 /// What runs on the network thread beside the sockets: the node.
 pub(crate) trait Handler: Send {
-    /// Takes what has happened, to do something about it in its next turn.
+    /// Takes an event, to handle it in the next turn.
     fn take(&mut self, event: TransportEvent);
 
-    /// Does what there is to do, and says after what time it wants its next turn. It has one sooner
-    /// if something has happened, or somebody woke the thread. `None` is the end.
+    /// Does its work, and returns the time until its next turn. That comes sooner if an event
+    /// arrives or somebody wakes the thread. `None` ends the transport.
     fn turn(&mut self, network: &mut dyn Network) -> Option<Duration>;
 
-    /// Whether there is something to do at once. To be true from before somebody wakes the thread for
+    /// Whether there is work to do at once. Must be true from before somebody wakes the thread for
     /// it until the turn that does it.
     fn is_busy(&self) -> bool;
 
-    /// Ends, once the sockets are closed. `failure` says why, if the thread could not go on.
+    /// Called once the sockets are closed. `failure` says why, if the thread could not go on.
     fn end(self: Box<Self>, failure: Option<String>) {
         drop(failure);
     }
 }
 
-/// What a [`Handler`] may ask for in its turn.
+/// What a [`Handler`] may do in its turn.
 pub(crate) trait Network {
-    /// Sends messages, or drops them; those to one peer keep their order. Never blocks: what a socket
-    /// does not take now waits for it.
+    /// Sends messages, or drops them; messages to one peer keep their order. Never blocks: bytes
+    /// that a socket does not take now wait for it.
     fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>);
 
-    /// Replaces the list of members. Those whose address has changed are connected again. A member
-    /// that is reached elsewhere, since it has said so itself, is left there as long as the list has
-    /// not changed for it. One that is in the list no longer is disconnected, or a guest if it is
-    /// connected to us.
+    /// Replaces the list of members. A member whose listed address has changed is connected again.
+    /// One that gave another address itself stays connected there until its entry changes. One that
+    /// is no longer listed is disconnected, or becomes an unlisted peer if it is connected to this
+    /// node.
     fn set_peers(&mut self, peers: Vec<RemotePeer>);
 
-    /// Sets the cluster that this node has had none of. It is sent to peers over new connections, and those
-    /// of other clusters are disconnected. A client stays connected to the members of its own, which
-    /// need not know.
+    /// Sets this node's cluster, which it had none of. Peers learn of it over new connections, and
+    /// those of other clusters are disconnected. A client stays connected to the members of its own
+    /// cluster, which need not know.
     fn set_cluster(&mut self, cluster: u64);
 }
 
@@ -207,7 +203,7 @@ pub(crate) trait Network {
 pub(crate) struct Wake(Arc<Shared>);
 
 impl Wake {
-    /// To be called after that for which the handler is woken is in its place.
+    /// Call it after storing whatever the handler is woken for.
     pub(crate) fn wake(&self) {
         self.0.wake();
     }
@@ -220,7 +216,7 @@ pub(crate) struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// One that is still to be started.
+    /// Creates a transport that is not started.
     pub(crate) fn new() -> io::Result<TcpTransport> {
         let poll = Poll::new()?;
         let shared = Arc::new(Shared {
@@ -238,7 +234,7 @@ impl TcpTransport {
         Wake(Arc::clone(&self.shared))
     }
 
-    /// Tells what has passed so far, for as long as anybody asks.
+    /// Returns a function that adds this transport's counters to the metrics.
     pub(crate) fn meter(&self) -> impl Fn(&mut Metrics) + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move |metrics| {
@@ -252,8 +248,8 @@ impl TcpTransport {
         }
     }
 
-    /// Starts a thread of this name, which listens on `listener`, if there is one, connects to
-    /// `peers`, looks for others at the addresses of `seeds`, and runs `handler` to its end.
+    /// Starts a thread of this name. It listens on `listener`, if there is one, connects to
+    /// `peers`, looks for nodes at the addresses of `seeds`, and runs `handler` to its end.
     #[expect(
         clippy::too_many_arguments,
         reason = "called once; a struct would only repeat the fields"
@@ -273,14 +269,13 @@ impl TcpTransport {
         if let Some(listener) = &listener {
             listener.set_nonblocking(true)?;
         }
-        // Helpers -> network thread: an answer for each look-up under way, and what was read of
-        // certificates.
-        let (commands_tx, commands_rx) = unbounded();
+        // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
+        let (results_tx, results_rx) = unbounded();
         let listener = listener.map(mio::net::TcpListener::from_std);
         let to_whom = (peers, seeds);
-        let commands: (Sender<Command>, Receiver<Command>) = (commands_tx, commands_rx);
+        let results: (Sender<HelperResult>, Receiver<HelperResult>) = (results_tx, results_rx);
         let driver =
-            Driver::new(poll, listener, local, to_whom, options, shared, commands, handler)?;
+            Driver::new(poll, listener, local, to_whom, options, shared, results, handler)?;
         std::thread::Builder::new().name(name.to_owned()).spawn(move || driver.run())
     }
 }

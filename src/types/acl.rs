@@ -1,8 +1,8 @@
-//! Who may do what with a znode: permissions, identities and access lists.
+//! Access control: permissions, ids and access lists.
 //!
-//! Values and pure functions: whether a request is allowed is decided where it is applied, on every
-//! replica alike, from the ids of its session and the list of the znode. How a session comes by its
-//! ids is `auth`'s.
+//! Values and pure functions. Whether a request is allowed is decided where it is applied, equally
+//! on every replica, from the ids of its session and the list of the znode. How a session gets its
+//! ids is in `auth`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,11 +21,11 @@ pub(crate) const SESSION_IDS_MAX: usize = 64;
 /// How many bytes the scheme and the id of an [`Id`] may have together.
 pub(crate) const ID_BYTES_MAX: usize = 1024;
 
-/// What may be done with a znode, any of five things.
+/// Permissions for a znode: any of five.
 ///
 /// | permission | of a znode: to | of its children: to |
 /// | --- | --- | --- |
-/// | `READ` | read its data, stat, children and ACL; check it in a multi; hear of its changes | |
+/// | `READ` | read its data, stat, children and ACL; check it in a multi; see events of its changes | |
 /// | `WRITE` | set its data | |
 /// | `CREATE` | | create them |
 /// | `DELETE` | | delete them |
@@ -61,12 +61,12 @@ impl Permissions {
     /// All of them.
     pub const ALL: Permissions = Permissions(31);
 
-    /// ZooKeeper's number of these permissions: READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16.
+    /// ZooKeeper's bits for these permissions: READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16.
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// The permissions of ZooKeeper's number; `None` if it has other bits.
+    /// The permissions with ZooKeeper's bits; `None` if there are other bits.
     pub fn from_bits(bits: u8) -> Option<Permissions> {
         (bits & !Permissions::ALL.0 == 0).then_some(Permissions(bits))
     }
@@ -90,7 +90,7 @@ impl BitOr for Permissions {
     }
 }
 
-/// As ZooKeeper's command line has them: `cdrwa`.
+/// In the format of ZooKeeper's command line: `cdrwa`.
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = [
@@ -115,19 +115,19 @@ impl fmt::Debug for Permissions {
     }
 }
 
-/// Somebody, as a scheme names them: what a session is known as after
-/// [`Session::add_auth`](crate::Session::add_auth), and who an [`Acl`] gives permissions to.
+/// An identity within a scheme. Sessions get ids by
+/// [`Session::add_auth`](crate::Session::add_auth), and an [`Acl`] grants permissions to them.
 ///
-/// | scheme | id | who that is |
+/// | scheme | id | who has it |
 /// | --- | --- | --- |
 /// | `world` | `anyone` | everybody |
-/// | `auth` | not looked at | in an ACL only: each id that the session which sets it has authenticated |
-/// | `digest` | `user:base64(SHA-1(user:password))` | who knows the password: ZooKeeper's scheme, see [`Id::digest`] |
-/// | `argon2` | `user:base64(Argon2id(password))` | the same with a salted hash that is slow to try out: see [`Id::argon2`] |
+/// | `auth` | ignored | in an ACL only: each id that the session setting it has authenticated |
+/// | `digest` | `user:base64(SHA-1(user:password))` | anybody with the password: ZooKeeper's scheme, see [`Id::digest`] |
+/// | `argon2` | `user:base64(Argon2id(password))` | the same with a salted hash that is slow to brute-force: see [`Id::argon2`] |
 /// | `ip` | an address, or `address/bits` | sessions of the instances at such an address, IPv4 or IPv6 |
 /// | `x509` | the subject of a certificate, as `CN=app-0,O=Example` | sessions of the instances that have such a certificate: see [`Tls`](crate::Security) |
-/// | `super` | | who may do everything: see [`Builder::super_user`](crate::Builder::super_user) |
-/// | others | as their [`AuthProvider`](crate::AuthProvider) has it | whom it vouches for |
+/// | `super` | | a session with every permission: see [`Builder::super_user`](crate::Builder::super_user) |
+/// | others | defined by their [`AuthProvider`](crate::AuthProvider) | sessions that it authenticates |
 ///
 /// ```
 /// use quorate::Id;
@@ -139,14 +139,14 @@ impl fmt::Debug for Permissions {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Id {
-    /// The scheme that names them.
+    /// The scheme.
     pub scheme: String,
-    /// Their name in it.
+    /// The name within the scheme.
     pub id: String,
 }
 
 impl Id {
-    /// The id of this name in this scheme.
+    /// The id with this name in this scheme.
     pub fn new(scheme: impl Into<String>, id: impl Into<String>) -> Id {
         Id { scheme: scheme.into(), id: id.into() }
     }
@@ -156,12 +156,12 @@ impl Id {
         Id::new("world", "anyone")
     }
 
-    /// Whoever sets the ACL, by each id that their session has authenticated: `auth:`.
+    /// The session that sets the ACL, by each id that it has authenticated: `auth:`.
     pub fn auth() -> Id {
         Id::new("auth", "")
     }
 
-    /// What the session is that may do everything.
+    /// The id of a session with every permission.
     pub(crate) fn superuser() -> Id {
         Id::new("super", "")
     }
@@ -170,12 +170,12 @@ impl Id {
         self.scheme == scheme
     }
 
-    /// Whether somebody vouched for it, so that `auth` stands for it: an address proves nothing.
+    /// Whether the id was authenticated, so that `auth` includes it: an address is not.
     fn is_authenticated(&self) -> bool {
         !self.is("ip") && !self.is("super")
     }
 
-    /// Whether a session of this id is who an ACL's entry means.
+    /// Whether this session's id matches an ACL's entry.
     fn matches(&self, entry: &Id) -> bool {
         if !self.is(&entry.scheme) {
             return false;
@@ -187,12 +187,13 @@ impl Id {
         }
     }
 
-    /// Whether neither a session nor an ACL may have it.
+    /// Whether it is too long for a session or an ACL.
     pub(crate) fn is_too_long(&self) -> bool {
         self.scheme.len() + self.id.len() > ID_BYTES_MAX
     }
 
-    /// Whether an ACL may have it, as far as can be told without the scheme's provider.
+    /// Checks whether an ACL may contain it, as far as that is possible without the scheme's
+    /// provider.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.is_too_long() {
             return Err(format!("an id of more than {ID_BYTES_MAX} bytes"));
@@ -212,7 +213,7 @@ impl Id {
         if is_valid { Ok(()) } else { Err(format!("{:?} is no id", self.to_string())) }
     }
 
-    /// With what may be tried out to find a password left out.
+    /// The id without what could be used to guess a password.
     pub(crate) fn redacted(&self) -> Id {
         match self.id.split_once(':') {
             Some((user, _)) if self.is("digest") || self.is("argon2") => {
@@ -229,7 +230,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// An address and how many of its bits count.
+/// An address, and the number of its significant bits.
 struct Network {
     address: IpAddr,
     bits: u32,
@@ -254,7 +255,7 @@ impl FromStr for Network {
         };
         match (address.to_canonical(), address) {
             _ if bits > all => Err(()),
-            // As sessions' addresses are told.
+            // Sessions' addresses are stored in this form.
             (IpAddr::V4(mapped), IpAddr::V6(_)) => {
                 Ok(Network { address: mapped.into(), bits: bits.saturating_sub(96) })
             }
@@ -278,7 +279,7 @@ impl Network {
     }
 }
 
-/// One entry of an access list: that somebody may do something.
+/// One entry of an access list: permissions for an id.
 ///
 /// ```
 /// use quorate::{Acl, CreateMode, Error, Id, Permissions};
@@ -301,25 +302,25 @@ impl Network {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Acl {
-    /// What they may do.
+    /// The permissions.
     pub permissions: Permissions,
-    /// Who they are.
+    /// The id that has them.
     pub id: Id,
 }
 
 impl Acl {
-    /// About the bytes that it takes.
+    /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         1 + self.id.scheme.len() + self.id.id.len()
     }
 
-    /// That these may do this.
+    /// Grants these permissions to this id.
     pub fn new(permissions: Permissions, id: Id) -> Acl {
         Acl { permissions, id }
     }
 
-    /// Everybody may do everything: what a znode has that is created without an ACL. (ZooKeeper's
-    /// `OPEN_ACL_UNSAFE`.)
+    /// Everybody has every permission. This is the default for znodes created without an ACL.
+    /// (ZooKeeper's `OPEN_ACL_UNSAFE`.)
     pub fn open() -> Vec<Acl> {
         vec![Acl::new(Permissions::ALL, Id::anyone())]
     }
@@ -329,14 +330,13 @@ impl Acl {
         vec![Acl::new(Permissions::READ, Id::anyone())]
     }
 
-    /// Who creates it may do everything, and nobody else anything. (ZooKeeper's
-    /// `CREATOR_ALL_ACL`.)
+    /// The creator has every permission, and nobody else has any. (ZooKeeper's `CREATOR_ALL_ACL`.)
     pub fn creator_all() -> Vec<Acl> {
         vec![Acl::new(Permissions::ALL, Id::auth())]
     }
 }
 
-/// The access list of a znode, when not everybody may do everything.
+/// The access list of a znode, if not everybody has every permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AccessList {
     entries: Box<[Acl]>,
@@ -344,15 +344,15 @@ pub(crate) struct AccessList {
 }
 
 impl AccessList {
-    /// The list as it is kept.
+    /// The list in its stored form.
     pub(crate) fn stored(entries: Vec<Acl>) -> AccessList {
         let bytes = postcard::to_stdvec(&entries)
             .expect("encoding to a Vec fails only for types that have no length, none is used");
         AccessList { entries: entries.into(), hash: xxh3_64(&bytes) }
     }
 
-    /// The list that a session of these ids asks for: `auth` is what it has authenticated, and
-    /// nothing stands twice. `None`: everybody may do everything.
+    /// The list requested by a session with these ids: `auth` is replaced by what it has
+    /// authenticated, and duplicates are removed. `None` if everybody has every permission.
     ///
     /// Source: ZooKeeper, `PrepRequestProcessor.fixupACL`.
     pub(crate) fn asked(entries: &[Acl], ids: &[Id]) -> Result<Option<AccessList>, String> {
@@ -403,14 +403,14 @@ impl AccessList {
         self.hash
     }
 
-    /// About the bytes that it takes in memory.
+    /// Its approximate size in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let of = |entry: &Acl| size_of_val(entry) + entry.bytes();
         self.entries.iter().map(of).sum()
     }
 }
 
-/// Whether a session of these ids may do any of this with a znode of this list.
+/// Whether a session with these ids has any of these permissions by this list.
 ///
 /// Source: ZooKeeper, `ZooKeeperServer.checkACL`.
 pub(crate) fn permits(list: Option<&AccessList>, ids: &[Id], wanted: Permissions) -> bool {
@@ -424,8 +424,8 @@ pub(crate) fn permits(list: Option<&AccessList>, ids: &[Id], wanted: Permissions
         .any(|entry| entry.id.is("world") || ids.iter().any(|id| id.matches(&entry.id)))
 }
 
-/// The list of a znode as a session of these ids may see it. `closed`: nobody may write the znode,
-/// whatever its list.
+/// The list of a znode as a session with these ids may see it. With `closed`, nobody may write the
+/// znode, whatever its list.
 pub(crate) fn shown(list: Option<&AccessList>, closed: bool, ids: &[Id]) -> Vec<Acl> {
     let Some(all) = list else {
         return if closed { Acl::read_only() } else { Acl::open() };
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(asked(&Acl::open(), &[]).unwrap(), ["open"]);
         let twice = [read("world", "anyone"), read("ip", "::1"), read("world", "anyone")];
         assert_eq!(asked(&twice, &[]).unwrap(), ["r world:anyone", "r ip:::1"]);
-        // Whatever its id says, `auth` is each id that was authenticated; an address is not.
+        // Whatever its own id, `auth` becomes each id that was authenticated; an address is not.
         let auth = [Acl::new(Permissions::ALL, Id::new("auth", "ignored"))];
         assert_eq!(asked(&auth, &ids).unwrap(), ["cdrwa digest:alice:h", "cdrwa sso:bob"]);
         let twice = [read("digest", "alice:h"), read("auth", "")];
@@ -515,7 +515,7 @@ mod tests {
         assert!(may(&[], Permissions::READ) && !may(&[], Permissions::WRITE));
         assert!(may(&alice, Permissions::WRITE) && may(&alice, Permissions::CREATE));
         assert!(!may(&alice, Permissions::DELETE));
-        // Any of what is wanted is enough.
+        // Any of the permissions wanted is enough.
         assert!(may(&[], Permissions::READ | Permissions::ADMIN));
         assert!(!may(&[Id::new("digest", "bob:h")], Permissions::WRITE));
         assert!(!may(&[Id::new("argon2", "alice:h")], Permissions::WRITE));

@@ -1,12 +1,13 @@
-//! Whether a cluster can decide, and what it could still lose.
+//! Whether a cluster can make decisions, and how many more failures it tolerates.
 
 use std::fmt;
 
-/// How much a cluster can still lose, as an instance sees it: [`Coordinator::availability`].
+/// How many more failures a cluster tolerates, as an instance sees it:
+/// [`Coordinator::availability`].
 ///
-/// Three questions have three answers. Whether the *process* should be restarted:
-/// [`Status::stopped`]. Whether *this instance* can serve now: [`Coordinator::is_ready`]. Whether *the
-/// cluster* can decide: this.
+/// There are three questions, with separate answers. Should the *process* be restarted?
+/// [`Status::stopped`]. Can *this instance* serve now? [`Coordinator::is_ready`]. Can *the cluster*
+/// make decisions? This type.
 ///
 /// ```
 /// use quorate::{Availability, testing::Cluster};
@@ -24,19 +25,19 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Availability {
-    /// All voters are there.
+    /// All voters are reachable.
     Healthy {
-        /// How many of them could be lost before nothing can be decided: 0 of one or two, 1 of three
+        /// How many voters may still be lost without losing the quorum: 0 of one or two, 1 of three
         /// or four, 2 of five.
         spare: usize,
     },
-    /// Writes go on, but some voters are not there.
+    /// Writes succeed, but some voters are not reachable.
     AtRisk {
-        /// Which, and what the loss of one more would mean.
+        /// Which voters, and what the loss of another one would mean.
         reason: String,
     },
-    /// Nothing can be written: there is no leader that most of the voters follow, or this instance
-    /// cannot reach it.
+    /// Nothing can be written: there is no leader that a majority of the voters follows, or this
+    /// instance cannot reach it.
     NoQuorum {
         /// What is missing.
         reason: String,

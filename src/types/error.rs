@@ -1,4 +1,4 @@
-//! What can go wrong, said so that a user can act on it.
+//! Errors, described so that a user can act on them.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -10,12 +10,11 @@ use crate::types::znode::{Condition, SessionId, Zxid};
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed: what happened, to which path, session or peer, and what helps.
+/// Why a call failed: what happened, to which path, session or peer, and what to do about it.
 ///
-/// Three questions are answered for every variant: may the operation have
-/// happened all the same ([`Error::is_outcome_unknown`]), is trying again of
-/// use ([`Error::is_retryable`]), and is the session gone
-/// ([`Error::is_session_lost`])?
+/// Every variant answers three questions: may the operation have happened all the same
+/// ([`Error::is_outcome_unknown`]), may trying again help ([`Error::is_retryable`]), and is the
+/// session lost ([`Error::is_session_lost`])?
 ///
 /// ```
 /// use quorate::{CreateMode, Error};
@@ -32,10 +31,10 @@ pub enum Error {
     /// The znode, or for a create its parent, does not exist.
     #[error("no znode {path}")]
     NoNode {
-        /// The znode that is missing.
+        /// The missing znode.
         path: String,
     },
-    /// A create found the znode there already.
+    /// A create found an existing znode.
     #[error("znode {path} exists already")]
     NodeExists {
         /// The znode that exists.
@@ -62,10 +61,10 @@ pub enum Error {
     Unmet {
         /// The znode.
         path: String,
-        /// What was asked.
+        /// The condition.
         condition: Condition,
     },
-    /// The session may not do this; nothing was changed.
+    /// The session lacks the permission; nothing was changed.
     ///
     /// See [`Acl`](crate::Acl).
     #[error(
@@ -81,22 +80,22 @@ pub enum Error {
         }
     )]
     NoAuth {
-        /// The znode whose ACL forbids it: for a create or a delete, the parent.
+        /// The znode whose ACL applies: for a create or a delete, the parent.
         path: String,
-        /// What its ACL would have to give to the session; any one of them.
+        /// The permission that its ACL would have to grant; any one of them.
         permission: Permissions,
     },
-    /// A write would go beyond a hard limit of a [`Quota`](crate::Quota), or a
+    /// A write would exceed a hard limit of a [`Quota`](crate::Quota), or a
     /// [`Queue`](crate::recipes::Queue) is full; nothing was changed.
     #[error("{needed} {resource} at and below {path} would be more than its quota of {limit}")]
     QuotaExceeded {
         /// The path that has the quota.
         path: String,
-        /// What there would be too much of: `znodes`, or `bytes` of data, or `items` of a queue.
+        /// The resource: `znodes`, or `bytes` of data, or `items` of a queue.
         resource: &'static str,
         /// The limit.
         limit: u64,
-        /// How much there would be.
+        /// The amount that would be needed.
         needed: u64,
     },
     /// An ACL that cannot be set; nothing was changed.
@@ -107,8 +106,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// [`Session::add_auth`](crate::Session::add_auth) failed, and the session is closed: nothing is
-    /// done by mistake as somebody else.
+    /// [`Session::add_auth`](crate::Session::add_auth) failed, and the session is closed, so that
+    /// nothing is done with the wrong identity.
     #[error("authentication by scheme {scheme:?} failed: {reason}; open a new session")]
     AuthFailed {
         /// The scheme.
@@ -116,7 +115,7 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The session cannot be known as one more id. It is known as before, and goes on.
+    /// The session cannot get one more id. It keeps its former ids, and continues.
     #[error("the session has no further id of scheme {scheme:?}: {reason}")]
     IdRefused {
         /// The scheme.
@@ -124,17 +123,16 @@ pub enum Error {
         /// Why: a session has 64 ids at most, of 1024 bytes at most.
         reason: String,
     },
-    /// Other writers changed what a transaction had read, each time that it was tried; nothing was
-    /// changed by it.
+    /// In every attempt, other writers changed what the transaction had read; it changed nothing.
     #[error("the transaction was overtaken {attempts} times, last by a change of {path}")]
     Conflict {
-        /// What was changed last.
+        /// The path whose change was found last.
         path: String,
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
     },
     /// A [`Semaphore`](crate::recipes::Semaphore) has another number of permits than this program
-    /// believes.
+    /// expects.
     #[error(
         "semaphore {path} has {actual} permits and not {expected}; give all programs the same \
          number, or change it with Semaphore::set_permits"
@@ -142,22 +140,22 @@ pub enum Error {
     PermitsDiffer {
         /// The semaphore.
         path: String,
-        /// The number that the handle was made with.
+        /// The handle's number.
         expected: u32,
         /// The number in the cluster.
         actual: u32,
     },
-    /// This instance is a client, without a replica, and so cannot do it: see
+    /// This instance is a client, without a replica, and cannot do this: see
     /// [`Builder::client`](crate::Builder::client).
     #[error("{operation} needs a replica, and this instance is a client; ask a member")]
     NeedsReplica {
-        /// What was to be done.
+        /// The operation.
         operation: String,
     },
     /// A time to live that is too short or too long.
     #[error("{path}: a time to live of {ttl:?} is not from 1 ms to 2^40 - 1 ms")]
     InvalidTtl {
-        /// The znode that was to be created.
+        /// The znode to be created.
         path: String,
         /// The time to live.
         ttl: Duration,
@@ -176,9 +174,9 @@ pub enum Error {
         /// The rule.
         reason: Cow<'static, str>,
     },
-    /// The znode is one that the system keeps: `/`, `/zookeeper`, `/zookeeper/quota` and
-    /// `/zookeeper/config`, which are never deleted; the last has no data or children of users'
-    /// either.
+    /// The znode is one of the system's: `/`, `/zookeeper`, `/zookeeper/quota` and
+    /// `/zookeeper/config`, which are never deleted. Users cannot set the data or create children
+    /// of the last one either.
     #[error("znode {path} is kept by the system; it can be read, and not be deleted or written")]
     Reserved {
         /// The znode.
@@ -190,40 +188,40 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// A watch cannot begin so far in the past: this replica does not know all changes since then
-    /// any more, see [`Session::watch_from`](crate::Session::watch_from).
+    /// A watch cannot start so far in the past: this replica no longer has all changes since then,
+    /// see [`Session::watch_from`](crate::Session::watch_from).
     #[error(
         "the changes of {path} since zxid {zxid} are not all known here any more, only those since \
          {oldest}; set a watch from now, and then read again what it watches"
     )]
     TooOld {
-        /// The path that was to be watched.
+        /// The path to be watched.
         path: String,
-        /// The zxid after which the watch was to begin.
+        /// The zxid after which the watch was to start.
         zxid: Zxid,
-        /// The oldest one after which it could, on this instance at this moment.
+        /// The oldest zxid after which it could start, on this instance at this moment.
         oldest: Zxid,
     },
-    /// A watch was to begin after a write that does not exist. This replica has everything that was
-    /// written before the call: the zxid is another cluster's, or no zxid at all.
+    /// A watch was to start after a write that does not exist. This replica has everything that was
+    /// written before the call: the zxid is from another cluster, or invalid.
     #[error(
         "no write has zxid {zxid} yet, the last is {last}, so {path} cannot be watched from there; \
          is the zxid of this cluster?"
     )]
     FutureZxid {
-        /// The path that was to be watched.
+        /// The path to be watched.
         path: String,
-        /// The zxid after which the watch was to begin.
+        /// The zxid after which the watch was to start.
         zxid: Zxid,
-        /// The last one there is.
+        /// The last zxid.
         last: Zxid,
     },
     /// The data of one request is over the limit.
     #[error("{size} bytes for {path} are more than the limit of {limit} bytes for one request")]
     TooLarge {
-        /// The znode whose data went over the limit.
+        /// The znode whose data exceeded the limit.
         path: String,
-        /// The bytes of the request.
+        /// The size of the request in bytes.
         size: u64,
         /// The limit.
         limit: u64,
@@ -231,16 +229,16 @@ pub enum Error {
     /// An operation of a `multi` failed, so none of them was done.
     #[error("operation {index} of the multi failed, so none was done: {error}")]
     Multi {
-        /// Which operation, counted from 0.
+        /// The index of the operation, from 0.
         index: usize,
         /// Why it failed.
         error: Box<Error>,
     },
-    /// The cluster acts by a version that has no such operation, since not all of its members are
-    /// known to be able to do it. Nothing was changed.
+    /// The cluster uses a version without this operation, since not all its members are known to
+    /// support it. Nothing was changed.
     ///
-    /// See [`Status::version`](crate::Status::version), and for what each member can do
-    /// [`MemberStatus::version`](crate::MemberStatus::version).
+    /// See [`Status::version`](crate::Status::version), and
+    /// [`MemberStatus::version`](crate::MemberStatus::version) for what each member supports.
     #[error(
         "{what} needs version {needs} and the cluster acts by version {cluster}; upgrade the members \
          that status() lists with a lower version, or with none"
@@ -250,7 +248,7 @@ pub enum Error {
         what: String,
         /// The lowest version that has it.
         needs: u16,
-        /// The version that the cluster acts by.
+        /// The version that the cluster uses.
         cluster: u16,
     },
     /// The session is over: its ephemeral znodes and locks are gone, or about to be.
@@ -259,7 +257,7 @@ pub enum Error {
         /// The session.
         session: SessionId,
     },
-    /// The session was resumed elsewhere; this handle holds it no longer.
+    /// The session was resumed elsewhere, and no longer belongs to this handle.
     #[error("session {session} was resumed by another holder")]
     SessionMoved {
         /// The session.
@@ -271,8 +269,8 @@ pub enum Error {
         /// The session.
         session: SessionId,
     },
-    /// The session was detached by this holder: it is open in the cluster until its timeout, and
-    /// whoever resumes it holds it. See [`Session::detach`](crate::Session::detach).
+    /// The session was detached by this handle. It is open in the cluster until its timeout, and
+    /// can be resumed. See [`Session::detach`](crate::Session::detach).
     #[error("session {session} was detached and is not held here any more; resume it")]
     SessionDetached {
         /// The session.
@@ -284,40 +282,39 @@ pub enum Error {
         /// The session.
         session: SessionId,
     },
-    /// No answer came in time. A write may have happened or may happen yet.
+    /// No answer came in time. A write may have happened, or may still happen.
     #[error("{operation} got no answer in {waited:?}: {reason}")]
     Timeout {
         /// The call and its path.
         operation: String,
-        /// How long it was waited for.
+        /// How long the call waited.
         waited: Duration,
         /// What the node was waiting for.
         reason: String,
     },
-    /// The session is over, and whether this write of it came before its end cannot be told any
-    /// more.
+    /// The session is over, and it is no longer known whether this write came before its end.
     #[error("session {session} is over and the outcome of the write is unknown: {reason}")]
     OutcomeUnknown {
         /// The session.
         session: SessionId,
-        /// Why nothing is known.
+        /// Why it is not known.
         reason: String,
     },
-    /// Too many requests are waiting at this node already. Nothing was done.
+    /// Too many requests are already waiting at this node. Nothing was done.
     #[error("{limit} requests are waiting at this node already; wait for some of them first")]
     Busy {
         /// The limit, see [`Builder::pending_requests_max`](crate::Builder::pending_requests_max).
         limit: usize,
     },
-    /// The node has stopped: it was closed, or a fault stopped it, or it runs in the process of which
-    /// this one is a fork. A write that was under way may have happened.
+    /// The node has stopped: it was closed, a fault stopped it, or this process is a fork of its
+    /// process. A write in flight may have happened.
     #[error("the node has stopped: {reason}")]
     Stopped {
         /// Why.
         reason: String,
     },
-    /// A blocking call was made in a waker, and so on the thread of a node, which must not wait: for
-    /// itself it would wait in vain. A request that the call had made goes on.
+    /// A blocking call was made in a waker, on the thread of a node, which must not block: it would
+    /// wait for itself. A request that the call had sent continues.
     #[error(
         "{operation} would have to wait, and was called in a waker, on a node's own thread; let the \
          waker wake a thread or a task, and make the call there"
@@ -330,10 +327,10 @@ pub enum Error {
     #[error("the list of peers is empty; name every instance as host:port")]
     NoPeers,
     /// A peer is not of the form `host:port`, or no instance can be reached there as that peer, for
-    /// one because its name stands for several hosts.
+    /// example because its name stands for several hosts.
     #[error("peer {peer:?} cannot be used: {reason}")]
     InvalidPeer {
-        /// The peer as it was given.
+        /// The peer as given.
         peer: String,
         /// What is wrong with it.
         reason: String,
@@ -346,7 +343,7 @@ pub enum Error {
         /// The other.
         second: String,
     },
-    /// A peer was reached and refuses this node: waiting does not help.
+    /// A peer was reached and refuses this node. Waiting does not help.
     #[error("peer {peer}: {reason}")]
     PeerRefused {
         /// The peer.
@@ -355,25 +352,25 @@ pub enum Error {
         /// too old for the other.
         reason: String,
     },
-    /// None of the peers is this process.
+    /// This process is none of the peers.
     #[error(
         "none of the peers {peers:?} is an address of this host that can be bound{detail}; list this \
          instance too, or say where the others reach it with Builder::advertise"
     )]
     NotAPeer {
-        /// The peers as they were given.
+        /// The peers as given.
         peers: Vec<String>,
-        /// What was tried, when something was.
+        /// What was tried, if anything.
         detail: String,
     },
-    /// Others could reach the members, and nothing would keep them out.
+    /// The members could be reached from outside, without any protection.
     #[error(
         "{address} is not on the loopback, and what is said there would be neither secret nor proven: \
          name a Secret or certificates with Builder::security, or Security::Insecure if the network \
          is private by other means"
     )]
     NotSecured {
-        /// The peer, or the address that is listened on.
+        /// The peer, or the address to listen on.
         address: String,
     },
     /// The address to listen on cannot be bound.
@@ -381,10 +378,10 @@ pub enum Error {
     CannotListen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// The data directory is in use by another process, or another coordinator of this one.
+    /// The data directory is in use by another process, or by another coordinator of this one.
     #[error("data directory {} is in use by another process", dir.display())]
     DataDirInUse {
         /// The directory.
@@ -395,7 +392,7 @@ pub enum Error {
     DataDirUnusable {
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// The data directory belongs to another cluster, another member or another version.
@@ -406,7 +403,7 @@ pub enum Error {
         /// What it belongs to.
         reason: String,
     },
-    /// What is on disk is damaged, or acknowledged data is missing from it. Nothing was changed there.
+    /// Data on disk is damaged, or acknowledged data is missing. Nothing was changed there.
     #[error(
         "data directory {} is damaged ({reason}); the node does not start from it, since it would \
          forget what it has promised: repair it, or see docs/recovery.md for what can be taken from it",
@@ -418,8 +415,7 @@ pub enum Error {
         /// What is damaged.
         reason: String,
     },
-    /// A backup is not what was written, or of a version that this build cannot read. Nothing was
-    /// changed.
+    /// A backup is damaged, or of a version that this build cannot read. Nothing was changed.
     #[error("backup {} cannot be used: {reason}; take another one", file.display())]
     BackupDamaged {
         /// The file.
@@ -432,10 +428,11 @@ pub enum Error {
     FileUnusable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// The data directories that are left of a cluster cannot be recovered from. Nothing was changed.
+    /// The remaining data directories of a cluster do not suffice to recover it. Nothing was
+    /// changed.
     #[error("no cluster can be founded from these directories: {reason}")]
     Unrecoverable {
         /// Why.
@@ -449,8 +446,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A znode's data is not what a recipe keeps there, or cannot become what it was to be: nothing
-    /// was changed.
+    /// A znode's data is not valid for a recipe, or cannot be changed as requested: nothing was
+    /// changed.
     #[error(
         "the data of znode {path} cannot be used: {reason}; is the path somebody else's, or its \
          format that of another version?"
@@ -461,18 +458,18 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The system has no random numbers, threads or the like to give.
+    /// The system cannot provide random numbers, threads or the like.
     #[error("the system refused {what}: {reason}")]
     System {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
 }
 
 impl Error {
-    /// Whether a write that failed with this may have happened all the same, or may happen yet.
+    /// Whether a write that failed with this error may have happened, or may still happen.
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(
             self,
@@ -485,12 +482,12 @@ impl Error {
 
     /// Whether the same call may succeed later, with nothing else changed.
     ///
-    /// A write whose outcome is unknown is not called retryable.
+    /// A write whose outcome is unknown does not count as retryable.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Busy { .. })
     }
 
-    /// Whether the session is gone for this handle, and with it its ephemerals and locks.
+    /// Whether the session is lost for this handle, and with it its ephemerals and locks.
     pub fn is_session_lost(&self) -> bool {
         match self {
             Error::SessionExpired { .. }

@@ -1,4 +1,4 @@
-//! Who the members of a cluster are, and what it is founded from.
+//! The members of a cluster, and the values from which it is founded.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -9,77 +9,77 @@ use crate::types::znode::Zxid;
 /// The number of a member, never 0.
 pub(crate) type NodeId = u64;
 
-/// A member of the cluster. Its id never changes and is never given to another; all else may.
+/// A member of the cluster. Its id never changes and is never reused; everything else may change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
-    /// Drawn from `uid` and the incarnation of its data directory: the member's id in Raft.
+    /// Its id in Raft, computed from `uid` and the incarnation of its data directory.
     pub(crate) node: NodeId,
-    /// Stays with an instance whose directory was damaged and begun anew.
+    /// Identifies the instance, even if its directory was damaged and started again.
     pub(crate) uid: u64,
     /// `host:port`, where peers reach it.
     pub(crate) address: String,
-    /// Voters are spread over different ones of these; empty: not told.
+    /// Voters are spread over different zones; empty if not set.
     pub(crate) zone: String,
 }
 
 impl Member {
-    /// One of no zone, whose directory was never begun anew.
+    /// A member without a zone, whose directory was never started again.
     pub(crate) fn new(node: NodeId, address: impl Into<String>) -> Member {
         Member { node, uid: node, address: address.into(), zone: String::new() }
     }
 }
 
-/// The id of the member whose instance and data directory drew these: never 0, and another one for
-/// each directory that is begun anew.
+/// The id of the member with this instance and incarnation of its directory. Never 0, and different
+/// for each incarnation.
 pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
     let incarnation = if planted(Bug::NodeIdTwice) { 0 } else { incarnation };
     let bytes = [uid.to_le_bytes(), incarnation.to_le_bytes()].concat();
     xxh3_64(&bytes).max(1)
 }
 
-/// A cluster as it is founded: all of its members start from this, and nothing else.
+/// The initial state of a cluster, from which all its members start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Genesis {
-    /// Drawn at random; never 0.
+    /// Random; never 0.
     pub(crate) cluster: u64,
     /// In the order of their ids.
     pub(crate) members: Vec<Member>,
 }
 
-/// The place of a proposal among all that there ever are, in the order of time.
+/// The position of a proposal in the total order of all proposals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Ballot {
     pub(crate) round: u64,
     pub(crate) proposer: NodeId,
 }
 
-/// That a node will start from this genesis, if all of its members pledge the same.
+/// A node's promise to start from this genesis, if all its members pledge the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pledge {
     pub(crate) ballot: Ballot,
     pub(crate) genesis: Genesis,
 }
 
-/// What a node without a cluster keeps to, whatever happens: it is on its disk before it is told.
+/// What a node without a cluster has promised. It is on its disk before it is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
-    /// It takes no part in any earlier proposal.
+    /// It ignores all earlier proposals.
     pub(crate) ballot: Ballot,
-    /// Of that ballot or an earlier one.
+    /// From that ballot or an earlier one.
     pub(crate) pledge: Option<Pledge>,
 }
 
-/// A member and its part in the cluster.
+/// A member and its role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seat {
     pub(crate) member: Member,
-    /// Whether it votes; else it is a learner.
+    /// Whether it is a voter; otherwise it is a learner.
     pub(crate) votes: bool,
 }
 
-/// The members as the replicated state has them: the data of `/zookeeper/config`.
+/// The members in the replicated state: the data of `/zookeeper/config`.
 ///
-/// Its form is that of ZooKeeper's dynamic configuration: a line for each server, and the version
+/// The format is that of ZooKeeper's dynamic configuration: a line for each server, and the version
 /// (the zxid of the change, in hexadecimal) in the last one.
 ///
 /// ```text
@@ -92,9 +92,9 @@ pub(crate) struct Roster {
     pub(crate) seats: Vec<Seat>,
 }
 
-/// No cluster has more replicas: whoever comes on top of them is a client.
+/// The most replicas of a cluster; further instances have to be clients.
 pub(crate) const MEMBERS_MAX: usize = 64;
-/// The most that an address and the name of a zone may take.
+/// The longest address together with the longest zone.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 260;
 pub(crate) const ZONE_BYTES_MAX: usize = 64;
 
@@ -127,7 +127,8 @@ impl Roster {
         text
     }
 
-    /// What [`Roster::text`] made; `None` for anything else. No text at all is no members.
+    /// Parses what [`Roster::text`] has written; `None` for anything else. Empty text means no
+    /// members.
     pub(crate) fn parse(text: &[u8]) -> Option<Roster> {
         let text = std::str::from_utf8(text).ok()?;
         let mut seats = Vec::new();
@@ -158,18 +159,18 @@ impl Roster {
 }
 
 impl Member {
-    /// Whether it is reached there, as far as that is known.
+    /// Whether it is at this address, as far as is known.
     pub(crate) fn is_at(&self, address: &str) -> bool {
         !address.is_empty() && self.address == address
     }
 
-    /// Whether it can be written down, and is within the limits.
+    /// Whether it can be written, and is within the limits.
     pub(crate) fn is_valid(&self) -> bool {
         self.may_be_listed() && !self.address.is_empty()
     }
 
-    /// Whether this can be a member as the roster has it: without an address, if another one has moved
-    /// to where it was.
+    /// Whether the roster may contain this member. Its address may be empty, if another member has
+    /// moved to it.
     pub(crate) fn may_be_listed(&self) -> bool {
         let plain = |text: &str| !text.contains([';', '\n', '\r', '\0']);
         self.node != 0

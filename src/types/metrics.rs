@@ -1,16 +1,16 @@
-//! What an instance counts.
+//! The metrics of an instance.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What an instance has counted since it was started, and how much it has of some things now:
+/// An instance's counters since its start, and some current numbers:
 /// [`Coordinator::metrics`](crate::Coordinator::metrics).
 ///
-/// Its text (by `to_string`) is Prometheus's exposition format, to be served by the application
-/// beside its own.
+/// Its text form (`to_string`) is Prometheus's exposition format, for the application to serve
+/// beside its own metrics.
 ///
-/// What concerns writes is counted by every replica, of all writes of the cluster: do not add up
-/// the instances. Everything else is the instance's own.
+/// Metrics of writes are counted by every replica, for all writes of the cluster: do not add them
+/// up over instances. All others are the instance's own.
 ///
 /// ```
 /// use quorate::{CreateMode, testing::Cluster};
@@ -28,56 +28,56 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Znodes that were created.
+    /// Znodes created.
     pub znodes_created: u64,
     /// Writes of the data of a znode.
     pub znodes_changed: u64,
-    /// Znodes that were deleted, those of ended sessions included.
+    /// Znodes deleted, including those of ended sessions.
     pub znodes_deleted: u64,
-    /// Requests that failed when they were applied, by a version say.
+    /// Requests that failed when they were applied, for example by a version.
     pub requests_refused: u64,
-    /// Sessions that were opened or resumed.
+    /// Sessions opened or resumed.
     pub sessions_opened: u64,
-    /// Sessions that were closed or have expired.
+    /// Sessions closed or expired.
     pub sessions_ended: u64,
-    /// The same of the changes of znodes, by the first part of their paths. After 256 different ones
-    /// all others are counted as `/*`.
+    /// Changes of znodes, by the first component of their paths. After 256 different ones, all
+    /// others count as `/*`.
     pub changes_below: BTreeMap<String, u64>,
     /// How often this instance has come to know a leader.
     pub leaders_known: u64,
     /// How often it became the leader itself.
     pub elections_won: u64,
-    /// Snapshots that it began to send to others.
+    /// Snapshots started to be sent to others.
     pub snapshots_sent: u64,
-    /// Snapshots that it has taken from others.
+    /// Snapshots installed from others.
     pub snapshots_installed: u64,
-    /// Checkpoints that it began to write to its disk.
+    /// Checkpoints started to be written to disk.
     pub checkpoints: u64,
-    /// Events that its watches were told.
+    /// Events delivered by its watches.
     pub watch_events: u64,
-    /// Watches that its sessions have now.
+    /// Current watches of its sessions.
     pub watches: u64,
-    /// Znodes that there are now.
+    /// Current znodes.
     pub znodes: u64,
-    /// Sessions that the cluster has now.
+    /// Current sessions of the cluster.
     pub sessions: u64,
     /// Writes that its replica has applied: the number of the last one.
     pub zxid: u64,
-    /// Messages that were sent to peers; 0 in memory, and so for the following.
+    /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,
-    /// Bytes that were sent to peers.
+    /// Bytes sent to peers.
     pub bytes_sent: u64,
-    /// Messages that came from peers.
+    /// Messages received from peers.
     pub messages_received: u64,
-    /// Bytes that came from peers.
+    /// Bytes received from peers.
     pub bytes_received: u64,
-    /// Messages that were not sent: no connection, no room, or too long.
+    /// Messages not sent: no connection, no room, or too long.
     pub messages_dropped: u64,
-    /// Incoming connections that were closed for what they sent, or did not send.
+    /// Incoming connections closed because of what they sent or did not send.
     pub connections_refused: u64,
 }
 
-/// How many different first parts of paths are counted.
+/// How many different first components of paths are counted.
 const SUBTREES_MAX: usize = 256;
 
 impl Metrics {

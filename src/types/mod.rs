@@ -1,5 +1,5 @@
-//! Values that every layer speaks of: paths, znodes, access lists, members, errors. They have no
-//! behaviour beyond their own consistency, and know nothing of the layers above.
+//! Values that all layers use: paths, znodes, access lists, members, errors. They have no behaviour
+//! beyond their own consistency, and do not depend on the layers above.
 
 pub(crate) mod acl;
 pub(crate) mod availability;

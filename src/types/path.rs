@@ -1,4 +1,4 @@
-//! Znode paths: what is a valid one, and how to take it apart.
+//! Znode paths: validation and parts.
 //!
 //! The rules are ZooKeeper's (`PathUtils.validatePath`), plus a length limit:
 //! absolute, no trailing slash, no empty, `.` or `..` component, and no
@@ -18,9 +18,9 @@ pub(crate) fn validate(path: &str) -> Result<()> {
     }
 }
 
-/// Checks the path given to a sequential create: valid once digits follow it.
+/// Checks the path given to a sequential create, which must be valid once digits follow it.
 ///
-/// So `/queue/` is legal here and makes children named by their number alone.
+/// So `/queue/` is valid here: its children's names are only numbers.
 pub(crate) fn validate_sequential(path: &str) -> Result<()> {
     match problem(&format!("{path}0000000000")) {
         None => Ok(()),
@@ -51,8 +51,8 @@ fn problem(path: &str) -> Option<&'static str> {
     path.chars().any(is_forbidden).then_some("it holds a character that is not allowed in a path")
 }
 
-/// ZooKeeper tests UTF-16 units, so a character that needs two of them (both
-/// surrogates lie in D800..F8FF) is refused too.
+/// ZooKeeper checks UTF-16 units, so that a character that needs two of them (both surrogates lie
+/// in D800..F8FF) is refused too.
 fn is_forbidden(c: char) -> bool {
     matches!(
         u32::from(c),
@@ -60,7 +60,7 @@ fn is_forbidden(c: char) -> bool {
     )
 }
 
-/// An invalid path may be a megabyte of noise; an error shows its beginning.
+/// The beginning of a path, for errors: an invalid one may be a megabyte long.
 fn abridged(path: &str) -> String {
     const SHOWN: usize = 200;
     if path.chars().count() <= SHOWN {
@@ -69,7 +69,7 @@ fn abridged(path: &str) -> String {
     path.chars().take(SHOWN).chain("...".chars()).collect()
 }
 
-/// Whether a path is below another one, or the same.
+/// Whether a path is the root path or below it.
 pub(crate) fn is_below(path: &str, root: &str) -> bool {
     let root = if root == "/" { "" } else { root };
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,8 +1,9 @@
-//! Quotas: how much may be at and below a path, and how much is.
+//! Quotas: limits for a path and everything below it, and the usage.
 //!
-//! As with ZooKeeper they are znodes themselves: `/zookeeper/quota<path>/zookeeper_limits` holds
-//! what is allowed, `zookeeper_stats` beside it what is there, both as text. The state machine looks
-//! at the former and keeps the latter. Here is that text, and what the two mean together.
+//! As in ZooKeeper, they are znodes themselves: `/zookeeper/quota<path>/zookeeper_limits` holds the
+//! limits, and `zookeeper_stats` beside it the usage, both as text. The state machine reads the
+//! former and maintains the latter. This module has the text format, and decides what exceeds a
+//! quota.
 
 use std::fmt;
 
@@ -10,20 +11,20 @@ const ROOT: &str = "/zookeeper/quota";
 const LIMITS: &str = "/zookeeper_limits";
 const STATS: &str = "/zookeeper_stats";
 
-/// How much may be at a path and below it, the znode there included.
+/// Limits for the znode at a path and everything below it.
 ///
-/// Of each, a **hard** limit is kept: what would go beyond it fails with
-/// [`Error::QuotaExceeded`](crate::Error::QuotaExceeded). A **soft** one is told of only, by a
-/// warning in the log of each instance and by an event to the watches of [`Quota::stats_path`], each
-/// time that it is overstepped and when it is kept again. Where there is a hard limit, the soft one
-/// is not looked at.
+/// A **hard** limit is enforced: a write that would exceed it fails with
+/// [`Error::QuotaExceeded`](crate::Error::QuotaExceeded). A **soft** limit is only reported, by a
+/// warning in the log of each instance and by an event to the watches of [`Quota::stats_path`],
+/// each time that it is exceeded and when usage is within it again. If there is a hard limit, the
+/// soft one is ignored.
 ///
-/// The numbers are exact, also within a multi and for writes under way at the same time. Ephemerals
-/// count, bytes are those of data, and what is below `/zookeeper` is not counted. Where a path above
-/// has a quota too, both hold.
+/// The numbers are exact, also within a multi and for concurrent writes. Ephemerals count. Bytes
+/// are those of data. Znodes below `/zookeeper` are not counted. If a path above has a quota too,
+/// both apply.
 ///
-/// Source: ZooKeeper Quota's Guide. There, hard limits need a setting and miss what is under way, and
-/// of the quotas on the way to the root only one may be.
+/// Source: ZooKeeper Quota's Guide. There, hard limits have to be enabled and miss concurrent
+/// writes, and only one path on the way to the root may have a quota.
 ///
 /// ```
 /// use quorate::{CreateMode, Error, Quota};
@@ -49,52 +50,52 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// No limit of any kind.
+    /// No limits.
     pub fn new() -> Quota {
         Quota::default()
     }
 
-    /// So many znodes, or there is a warning.
+    /// Sets a soft limit of znodes.
     #[must_use]
     pub fn znodes(self, limit: u64) -> Quota {
         Quota { znodes: Some(limit), ..self }
     }
 
-    /// So many bytes of data, or there is a warning.
+    /// Sets a soft limit of bytes of data.
     #[must_use]
     pub fn bytes(self, limit: u64) -> Quota {
         Quota { bytes: Some(limit), ..self }
     }
 
-    /// So many znodes and no more.
+    /// Sets a hard limit of znodes.
     #[must_use]
     pub fn znodes_hard(self, limit: u64) -> Quota {
         Quota { znodes_hard: Some(limit), ..self }
     }
 
-    /// So many bytes of data and no more.
+    /// Sets a hard limit of bytes of data.
     #[must_use]
     pub fn bytes_hard(self, limit: u64) -> Quota {
         Quota { bytes_hard: Some(limit), ..self }
     }
 
-    /// The znode that says what is at and below a path that has a quota. Its data follows each
-    /// change, its stat and its watches only those that overstep a soft limit or keep it again.
+    /// The znode with the usage of a path that has a quota. Its data follows each change; its stat
+    /// and its watches only those that exceed a soft limit or return within it.
     pub fn stats_path(path: &str) -> String {
         format!("{ROOT}{}{STATS}", path.trim_end_matches('/'))
     }
 
-    /// The znode that says what is allowed.
+    /// The znode with the limits of a path.
     pub(crate) fn limits_path(path: &str) -> String {
         format!("{ROOT}{}{LIMITS}", path.trim_end_matches('/'))
     }
 
-    /// The znode below which both are.
+    /// The parent of both.
     pub(crate) fn base_path(path: &str) -> String {
         format!("{ROOT}{}", path.trim_end_matches('/'))
     }
 
-    /// The quota that a znode's data stands for. What is not understood is no limit.
+    /// Parses a znode's data. Parts that cannot be parsed set no limit.
     pub(crate) fn parse(data: &[u8]) -> Quota {
         let mut quota = Quota::default();
         for (key, number) in numbers(data) {
@@ -109,8 +110,8 @@ impl Quota {
         quota
     }
 
-    /// The first hard limit that a write would go beyond that needs so much more of it, with its
-    /// name, and how much would be needed.
+    /// The first hard limit that a write would exceed, with its name and the amount needed. `more`
+    /// is the write's addition.
     pub(crate) fn exceeded(
         &self,
         used: Usage,
@@ -127,7 +128,7 @@ impl Quota {
             .or_else(|| bytes().map(|(limit, needed)| ("bytes", limit, needed)))
     }
 
-    /// Which soft limits are overstepped: of znodes, of bytes.
+    /// Which soft limits are exceeded: of znodes, of bytes.
     pub(crate) fn overstepped(&self, used: Usage) -> (bool, bool) {
         let over = |hard: Option<u64>, soft: Option<u64>, used| {
             hard.is_none() && soft.is_some_and(|limit| used > limit)
@@ -139,7 +140,7 @@ impl Quota {
     }
 }
 
-/// As ZooKeeper's `StatsTrack` writes it.
+/// In the format of ZooKeeper's `StatsTrack`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |limit: Option<u64>| limit.map_or("-1".to_owned(), |limit| limit.to_string());
@@ -152,7 +153,7 @@ impl fmt::Display for Quota {
     }
 }
 
-/// How much is at a path and below it: see [`Quota`].
+/// The usage of a path and everything below it: see [`Quota`].
 ///
 /// ```
 /// use quorate::{CreateMode, Quota};
@@ -167,9 +168,9 @@ impl fmt::Display for Quota {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Usage {
-    /// How many znodes, the one at the path included.
+    /// The number of znodes, including the one at the path.
     pub znodes: u64,
-    /// How many bytes of data they have.
+    /// The bytes of their data.
     pub bytes: u64,
 }
 
@@ -179,7 +180,7 @@ impl Usage {
         Usage { znodes: znodes.unwrap_or(0), bytes: bytes.unwrap_or(0) }
     }
 
-    /// With so many more, or fewer.
+    /// The sum with a change.
     pub(crate) fn and(self, (znodes, bytes): (i64, i64)) -> Usage {
         Usage {
             znodes: self.znodes.saturating_add_signed(znodes),
@@ -194,7 +195,7 @@ impl fmt::Display for Usage {
     }
 }
 
-/// The path whose use a znode tells, if it is one that does.
+/// The path whose usage this znode holds, if it is a usage znode.
 pub(crate) fn of_stats(path: &str) -> Option<&str> {
     let of = path.strip_prefix(ROOT)?.strip_suffix(STATS)?;
     match of {
@@ -204,12 +205,12 @@ pub(crate) fn of_stats(path: &str) -> Option<&str> {
     }
 }
 
-/// Whether it counts for anybody's quota.
+/// Whether this znode counts for quotas.
 pub(crate) fn is_counted(path: &str) -> bool {
     !crate::types::path::is_below(path, "/zookeeper")
 }
 
-/// `key=number` each, between commas and semicolons; a number below zero is none.
+/// Pairs `key=number` between commas and semicolons; a negative number gives `None`.
 fn numbers(data: &[u8]) -> impl Iterator<Item = (&str, Option<u64>)> {
     let text = std::str::from_utf8(data).unwrap_or_default();
     text.split([',', ';']).filter_map(|part| {
@@ -222,7 +223,7 @@ fn numbers(data: &[u8]) -> impl Iterator<Item = (&str, Option<u64>)> {
 mod tests {
     use super::*;
 
-    /// S31: the text is ZooKeeper's.
+    /// S31: the text format is ZooKeeper's.
     #[test]
     fn limits_are_written_as_zookeeper_does() {
         let soft = Quota::new().znodes(5);
@@ -267,7 +268,7 @@ mod tests {
         let used = |znodes, bytes| Usage { znodes, bytes };
         assert_eq!(quota.exceeded(used(1, 0), (1, 5)), None);
         assert_eq!(quota.exceeded(used(2, 0), (1, 0)), Some(("znodes", 2, 3)));
-        // What is over it already may change as long as it does not grow.
+        // Usage above the limit may change as long as it does not grow.
         assert_eq!(quota.exceeded(used(9, 0), (0, 5)), None);
         assert_eq!(Quota::new().bytes_hard(4).exceeded(used(1, 3), (0, 2)), Some(("bytes", 4, 5)));
         assert_eq!(quota.overstepped(used(2, 10)), (false, false));

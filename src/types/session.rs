@@ -1,6 +1,6 @@
-//! Where a session stands.
+//! The state of a session.
 
-/// Where a session stands.
+/// The state of a session.
 ///
 /// `Expired`, `Moved`, `Closed`, `Detached` and `AuthFailed` are final.
 ///
@@ -19,20 +19,19 @@
 pub enum SessionState {
     /// It is being opened, or resumed.
     Connecting,
-    /// The cluster knows it and was heard of recently.
+    /// The cluster knows it and has answered recently.
     Connected,
-    /// The quorum is out of reach: the session lives on for now, and its locks hold until its
+    /// The quorum cannot be reached. The session still exists, and its locks hold until its
     /// deadline.
     Suspended,
-    /// It is over, by the cluster's word, because its local deadline has passed, or because its
-    /// node has stopped.
+    /// It is over: the cluster says so, its local deadline has passed, or its node has stopped.
     Expired,
     /// Another holder resumed it.
     Moved,
     /// It was closed through a handle.
     Closed,
-    /// [`Session::detach`](crate::Session::detach) let go of it here. It is open in the cluster until its timeout has passed,
-    /// and can be resumed.
+    /// It was detached here by [`Session::detach`](crate::Session::detach). In the cluster it is
+    /// open until its timeout has passed, and can be resumed.
     Detached,
     /// [`Session::add_auth`](crate::Session::add_auth) failed, and it was closed.
     AuthFailed,

@@ -1,4 +1,4 @@
-//! What a watch tells, and of what.
+//! The values of watches: modes, kinds and events.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::types::znode::{SessionId, Stat, Zxid};
 /// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
 pub const WATCH_CAPACITY: usize = 1024;
 
-/// How many of the latest changes each replica keeps for
+/// How many of the latest changes each replica stores for
 /// [`Session::watch_from`](crate::Session::watch_from), at most.
 pub const HISTORY_CHANGES: usize = 1 << 17;
 
@@ -17,11 +17,11 @@ pub const HISTORY_CHANGES: usize = 1 << 17;
 /// more.
 pub const HISTORY_BYTES: usize = 16 << 20;
 
-/// How many bytes of data an event brings, at most: what is longer is to be read. So the events that
-/// wait in one channel take 16 MiB of data at most.
+/// How many bytes of data an event carries, at most; longer data has to be read. So the events in
+/// one channel carry at most 16 MiB of data.
 pub const EVENT_DATA_MAX: usize = 16 << 10;
 
-/// Which changes a persistent watch tells of.
+/// Which changes a persistent watch reports.
 ///
 /// Source: ZooKeeper 3.6, `AddWatchMode`.
 ///
@@ -87,16 +87,16 @@ pub enum WatcherType {
     PersistentRecursive,
 }
 
-/// A watch of a session of this instance, as [`Coordinator::watches`](crate::Coordinator::watches)
-/// tells it.
+/// A watch of a session of this instance, from
+/// [`Coordinator::watches`](crate::Coordinator::watches).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchInfo {
-    /// What it watches, in the whole tree.
+    /// The path watched, in the whole tree.
     pub path: String,
-    /// How: never [`WatcherType::Any`].
+    /// Its type; never [`WatcherType::Any`].
     pub kind: WatcherType,
-    /// Whose it is.
+    /// Its session.
     pub session: SessionId,
 }
 
@@ -117,30 +117,30 @@ pub struct WatchInfo {
 pub struct WatchEvent {
     /// What happened.
     pub kind: EventKind,
-    /// To which znode. For a [`EventKind::Gap`] and the end of a watch that was removed, the path
-    /// that is watched.
+    /// The path of the znode. For a [`EventKind::Gap`] and the removal of a watch, the path
+    /// watched.
     pub path: String,
-    /// By which write. For a [`EventKind::Gap`], the first write of which an event was left out: the
-    /// events of all earlier writes have been delivered. For a watch that was removed, the last write
-    /// whose events it has delivered.
+    /// The write that caused it. For a [`EventKind::Gap`], the first write of which an event was
+    /// dropped: the events of all earlier writes have been delivered. For the removal of a watch,
+    /// the last write whose events it has delivered.
     pub zxid: Zxid,
-    /// Its place among the events of its write. The events of all watches of an instance, put into
-    /// the order of `(zxid, position)`, are in the order in which the changes happened; those of one
-    /// channel are already. Events of different watches that agree in both tell of the same change.
+    /// Its place among the events of its write. Sorted by `(zxid, position)`, the events of all
+    /// watches of an instance are in the order in which the changes happened; those of one channel
+    /// already are. Events of different watches with equal values report the same change.
     ///
-    /// It counts what the write has changed, and so has holes. A [`EventKind::Gap`] has the place of the
-    /// first event left out, the last event of a watch that was removed is behind all others, and
-    /// among the net changes of one write deletions come first and changes of children last: more is
-    /// not known of these.
+    /// It counts the changes of the write, so it may skip numbers. A [`EventKind::Gap`] has the
+    /// place of the first event dropped. The removal of a watch comes after all others. Among the
+    /// net changes of one write, deletions come first and changes of children last: no more is
+    /// known of their order.
     pub position: u32,
-    /// Whether this is a net change, found by comparing the trees after this replica was brought
-    /// up to date by a snapshot: several changes of the znode may have become one.
+    /// Whether this is a net change, found by comparing the trees after a snapshot has brought this
+    /// replica up to date: several changes of the znode may have become one.
     pub net: bool,
-    /// The znode as the write has left it, if the watch brings that.
+    /// The znode as the write has left it, if the watch asks for it.
     pub(crate) znode: Option<Box<EventZnode>>,
 }
 
-/// What an event brings of its znode.
+/// The znode in an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventZnode {
     pub(crate) data: Option<Arc<[u8]>>,
@@ -155,7 +155,7 @@ impl WatchEvent {
         self.znode.as_ref()?.data.as_deref()
     }
 
-    /// The stat that goes with [`WatchEvent::data`], whatever the size of that.
+    /// The stat that belongs to [`WatchEvent::data`], however long the data is.
     pub fn stat(&self) -> Option<Stat> {
         Some(self.znode.as_ref()?.stat)
     }
@@ -184,16 +184,16 @@ pub enum EventKind {
     DataChanged,
     /// One of its children was created or deleted.
     ChildrenChanged,
-    /// The reader was too slow and events were left out: read again what you watch. What is read
-    /// after a gap was taken from the channel is not older than any event left out. Like every event,
-    /// a gap is in the channel before any change that it stands for can be read.
+    /// The reader was too slow and events were dropped: read again what you watch. A read after
+    /// taking the gap from the channel is not older than any dropped event. Like every event, a gap
+    /// is in the channel before any change that it stands for can be read.
     Gap,
-    /// The last event of a watch of a get or an exists that
-    /// [`Session::remove_watches`](crate::Session::remove_watches) removed.
+    /// The last event of a get or exists watch that
+    /// [`Session::remove_watches`](crate::Session::remove_watches) has removed.
     DataWatchRemoved,
-    /// The same of a watch of children.
+    /// As [`EventKind::DataWatchRemoved`], for a watch of children.
     ChildWatchRemoved,
-    /// The same of a persistent or a recursive watch.
+    /// As [`EventKind::DataWatchRemoved`], for a persistent or recursive watch.
     PersistentWatchRemoved,
 }
 

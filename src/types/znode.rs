@@ -1,4 +1,4 @@
-//! The values that users see: what a znode is made of and how one is made.
+//! The values of znodes: modes, stats, conditions and results.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// The number of a successful write, one sequence for the whole cluster.
 ///
-/// Dense: each write that changes something takes the next number, a `multi`
-/// takes one for all of its operations, and a write that fails takes none.
-/// (ZooKeeper's zxid carries an epoch and can roll over; this one is a plain
-/// 64-bit counter.)
+/// The numbers are dense: each write that changes something takes the next one, a `multi` takes one
+/// for all its operations, and a write that fails takes none. (ZooKeeper's zxid contains an epoch
+/// and can overflow; this is a plain 64-bit counter.)
 pub type Zxid = u64;
 
 /// The identity of a session: a random 64-bit number, shown in hexadecimal.
@@ -24,12 +23,12 @@ pub type Zxid = u64;
 pub struct SessionId(pub(crate) u64);
 
 impl SessionId {
-    /// The session of this number, as [`SessionId::number`] gave it.
+    /// The session with this number, from [`SessionId::number`].
     pub fn from_number(number: u64) -> SessionId {
         SessionId(number)
     }
 
-    /// The session's number, to be kept for resuming it in another process.
+    /// The session's number, to be stored for resuming it in another process.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -41,15 +40,15 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// What becomes of a new znode, and of its name.
+/// The lifetime of a new znode, and whether its name gets a number.
 ///
-/// **Sequential** modes append a number to the name: how many children, of any mode, were ever
-/// created under the parent, so that it is never given twice, whatever was deleted. A parent that is
-/// deleted and created again starts anew at 0. The number is written in decimal, with zeros in front
-/// up to ten digits, as ZooKeeper's. Unlike that, it has 64 bits and does not end at 2147483647: after
-/// `9999999999` comes `10000000000`, so whoever sorts names that may be so many sorts by the number.
-/// If a znode of that name was created before by its plain name, the create fails with
-/// [`Error::NodeExists`](crate::Error::NodeExists), until another child has moved the number on.
+/// **Sequential** modes append a number to the name: the count of children, of any mode, that were
+/// ever created under the parent. So it is never used twice, whatever was deleted. A parent that is
+/// deleted and created again starts at 0. The number is decimal, padded with zeros to ten digits,
+/// as in ZooKeeper. Here it has 64 bits and does not end at 2147483647: after `9999999999` comes
+/// `10000000000`, so code that may see so many names must sort by the number. If a znode with that
+/// name was already created by its plain name, the create fails with
+/// [`Error::NodeExists`](crate::Error::NodeExists), until another child has advanced the number.
 ///
 /// Source: ZooKeeper Programmer's Guide, "Ephemeral Nodes" and "Sequence Nodes".
 ///
@@ -68,18 +67,18 @@ impl fmt::Display for SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CreateMode {
-    /// Stays until it is deleted.
+    /// Exists until it is deleted.
     Persistent,
-    /// Stays until it is deleted; its name ends in the parent's next number.
+    /// Exists until it is deleted; its name ends in the parent's next number.
     PersistentSequential,
-    /// Goes with the session that created it; it can have no children.
+    /// Deleted with the session that created it; it cannot have children.
     Ephemeral,
-    /// Goes with its session; its name ends in the parent's next number.
+    /// Deleted with its session; its name ends in the parent's next number.
     EphemeralSequential,
-    /// Stays until it has had children and has none any more: the leader then deletes it, within
-    /// about a minute. One that never had a child stays. Whoever creates a child in a container must
-    /// expect [`Error::NoNode`](crate::Error) and create the container again; one that got a child
-    /// in time is not deleted.
+    /// Exists until it has had children and has none any more: then the leader deletes it, within
+    /// about a minute. One that never had a child stays. A create of a child in a container may
+    /// fail with [`Error::NoNode`](crate::Error); then create the container again. A container that
+    /// gets a child in time is not deleted.
     ///
     /// ```
     /// use std::time::Duration;
@@ -95,10 +94,10 @@ pub enum CreateMode {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     Container,
-    /// Stays until it has no children and its data was not set for so long: the leader then deletes
-    /// it, within seconds. The time counts within a tenth of real time, whatever wall clocks do while
-    /// one node leads (`docs/time.md`). From 1 ms to [`TTL_MAX`]; parts of a millisecond do not
-    /// count. A set counts though it changes nothing; reads do not, nor do children that come and go.
+    /// Exists until it has no children and its data was not set for this long: then the leader
+    /// deletes it, within seconds. The time runs within a tenth of real time, whatever wall clocks
+    /// do while one node leads (`docs/time.md`). From 1 ms to [`TTL_MAX`], in whole milliseconds. A
+    /// set counts even if it changes nothing; reads do not count, nor do children that come and go.
     ///
     /// ```
     /// use std::time::Duration;
@@ -114,15 +113,15 @@ pub enum CreateMode {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     PersistentWithTtl(Duration),
-    /// The same; its name ends in the parent's next number.
+    /// As [`CreateMode::PersistentWithTtl`]; its name ends in the parent's next number.
     PersistentSequentialWithTtl(Duration),
 }
 
-/// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as ZooKeeper has it.
+/// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as in ZooKeeper.
 pub const TTL_MAX: Duration = Duration::from_millis((1 << 40) - 1);
 
 impl CreateMode {
-    /// Whether the znode goes with its session.
+    /// Whether the znode is deleted with its session.
     pub fn is_ephemeral(self) -> bool {
         matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
     }
@@ -165,27 +164,28 @@ impl CreateMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stat {
-    /// The write that created the znode.
+    /// The zxid of the write that created the znode.
     pub czxid: Zxid,
-    /// The write that last changed its data.
+    /// The zxid of the write that last changed its data.
     pub mzxid: Zxid,
-    /// The write that last created or deleted one of its children; its own creation at first.
+    /// The zxid of the write that last created or deleted one of its children; at first, of its
+    /// creation.
     pub pzxid: Zxid,
     /// When it was created: milliseconds since the Unix epoch, in the log's time, which follows the
     /// leader's clock and never goes back.
     pub ctime: u64,
     /// When its data last changed, as `ctime`.
     pub mtime: u64,
-    /// How often its data was changed, even to the same bytes. (ZooKeeper's has 32 bits and
-    /// wraps; once it is -1, whoever compares with it compares with any version.)
+    /// How many times its data was set, even to the same bytes. (ZooKeeper's has 32 bits and wraps
+    /// around; once it is -1, a comparison with it matches any version.)
     pub version: u64,
     /// How many children were created plus how many were deleted.
     pub cversion: u64,
-    /// How often its ACL was changed.
+    /// How many times its ACL was changed.
     pub aversion: u64,
-    /// The session that it goes with, if it is ephemeral.
+    /// The session that it belongs to, if it is ephemeral.
     pub ephemeral_owner: Option<SessionId>,
-    /// Whether it is a container. (ZooKeeper keeps this to itself, and the time to live.)
+    /// Whether it is a container. (ZooKeeper does not show this, nor the time to live.)
     pub is_container: bool,
     /// Its time to live, if it has one.
     pub ttl: Option<Duration>,
@@ -196,16 +196,16 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// When a znode with a time to live may be deleted if it is left alone: milliseconds since the
-    /// Unix epoch, in the log's time. `None` if it has none, or has children now. What remains of
-    /// the time is this less the present time; a moment after it, the znode may still be there.
+    /// When a znode with a time to live may be deleted if nothing is done with it: milliseconds
+    /// since the Unix epoch, in the log's time. `None` if it has no time to live, or has children
+    /// now. Subtract the current time for the time that is left; it may still exist shortly after.
     pub fn expires_at(&self) -> Option<u64> {
         let ttl = u64::try_from(self.ttl?.as_millis()).unwrap_or(u64::MAX);
         (self.num_children == 0).then(|| self.mtime.saturating_add(ttl))
     }
 }
 
-/// A znode just created: its path, which for sequential modes was not known before, and its stat.
+/// A created znode: its path, which for sequential modes was not known before, and its stat.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -225,7 +225,7 @@ pub struct Created {
     pub stat: Stat,
 }
 
-/// The result of one operation of a [`Multi`](crate::Multi), in its place.
+/// The result of one operation of a [`Multi`](crate::Multi), at the same index.
 ///
 /// ```
 /// use quorate::{CreateMode, OpResult};
@@ -245,17 +245,17 @@ pub enum OpResult {
     Set(Stat),
     /// A delete.
     Deleted,
-    /// A version check that held.
+    /// A check that held.
     Checked,
     /// A set of an ACL, with the stat as of that operation.
     AclSet(Stat),
 }
 
-/// What a [`Multi`](crate::Multi) may require of a znode.
+/// A condition of a znode, for a [`Multi`](crate::Multi).
 ///
-/// Beyond ZooKeeper, which checks data versions only. A zxid is never given twice, so that
-/// [`Condition::Mzxid`] and [`Condition::Pzxid`] tell a znode from one that was deleted and created
-/// again, which a version does not.
+/// This goes beyond ZooKeeper, which checks only data versions. A zxid is never used twice, so that
+/// [`Condition::Mzxid`] and [`Condition::Pzxid`] distinguish a znode from one that was deleted and
+/// created again, which a version does not.
 ///
 /// ```
 /// use quorate::{Condition, CreateMode, Error};
@@ -283,19 +283,19 @@ pub enum Condition {
     Czxid(Zxid),
     /// Its data was last changed by this write.
     Mzxid(Zxid),
-    /// The last of its children to come or go did so by this write.
+    /// The last creation or deletion of a child was by this write.
     Pzxid(Zxid),
-    /// So many children were created and deleted.
+    /// This many children were created and deleted.
     Cversion(u64),
     /// Its ACL has this version.
     Aversion(u64),
     /// It is the znode of [`Quota::stats_path`](crate::Quota::stats_path), and shows this
-    /// [`Usage`](crate::Usage). (That znode's mzxid and version stay while its data follows each
-    /// write.)
+    /// [`Usage`](crate::Usage). (That znode's mzxid and version stay the same while its data
+    /// follows each write.)
     Usage {
-        /// How many znodes.
+        /// The number of znodes.
         znodes: u64,
-        /// How many bytes of data.
+        /// The bytes of data.
         bytes: u64,
     },
 }

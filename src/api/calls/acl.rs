@@ -1,4 +1,4 @@
-//! A session's calls that have to do with access lists: who it is, and who may do what.
+//! A session's calls about access lists: its ids, and permissions.
 
 use bytes::Bytes;
 
@@ -16,8 +16,8 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, Stat};
 
 impl Session {
-    /// Creates a znode with an access list of its own, see [`Acl`], where [`Session::create`] lets
-    /// everybody do everything. Blocks and fails as that, and with [`Error::InvalidAcl`].
+    /// Creates a znode with an access list, see [`Acl`]; [`Session::create`] grants everybody
+    /// everything. Blocks and fails as that, and with [`Error::InvalidAcl`].
     pub fn create_with_acl(
         &self,
         path: &str,
@@ -28,9 +28,9 @@ impl Session {
         self.settle("create", path, self.nonblocking().create_with_acl(path, data, mode, acl))
     }
 
-    /// Replaces the access list of a znode, whatever its aversion. It takes the permission `ADMIN`;
-    /// no watch tells of it, and the stat has one more in `aversion` and nothing else. Blocks and
-    /// fails as [`Session::create_with_acl`].
+    /// Replaces the access list of a znode, whatever its aversion. It needs the permission `ADMIN`.
+    /// No watch reports it, and in the stat only `aversion` increases, by one. Blocks and fails as
+    /// [`Session::create_with_acl`].
     ///
     /// Source: ZooKeeper, `setACL`.
     pub fn set_acl(&self, path: &str, acl: &[Acl]) -> Result<Stat> {
@@ -43,8 +43,8 @@ impl Session {
         self.settle("set_acl", path, self.nonblocking().set_acl_if(path, acl, aversion))
     }
 
-    /// The access list and the stat of a znode, as this replica has them. It takes `READ` or
-    /// `ADMIN`; without `ADMIN`, hashes of passwords are shown as `x`. Does not block.
+    /// The access list and the stat of a znode, as this replica has them. It needs `READ` or
+    /// `ADMIN`; without `ADMIN`, password hashes are shown as `x`. Does not block.
     ///
     /// Source: ZooKeeper, `getACL`.
     pub fn acl(&self, path: &str) -> Result<(Vec<Acl>, Stat)> {
@@ -61,28 +61,29 @@ impl Session {
         })
     }
 
-    /// Makes the session known as somebody more, by these credentials: `user:password` for the
-    /// schemes `digest` and `argon2`, and what an [`AuthProvider`](crate::AuthProvider) takes for
-    /// its own. Credentials do not leave this process. Blocks as [`Session::create`], and before
-    /// that for as long as the scheme takes.
+    /// Authenticates the session with these credentials, and adds the resulting ids to it. They are
+    /// `user:password` for the schemes `digest` and `argon2`; an
+    /// [`AuthProvider`](crate::AuthProvider) defines those of its own scheme. Credentials do not
+    /// leave this process. Blocks as [`Session::create`], and before that for as long as the scheme
+    /// takes.
     ///
-    /// It holds for this handle and its clones; who resumes the session authenticates again.
+    /// It holds for this handle and its clones; after resuming the session, authenticate again.
     ///
     /// # Errors
     /// [`Error::IdRefused`] for a 65th id of the session, and for one of more than 1024 bytes: the
-    /// session is then known as before. [`Error::AuthFailed`] for an unknown scheme and for
-    /// credentials that it does not take. The session is then closed, and its state is
+    /// session keeps its former ids. [`Error::AuthFailed`] for an unknown scheme and for
+    /// credentials that the scheme rejects. The session is then closed, and its state is
     /// [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done with
-    /// fewer rights than was meant. (A wrong password for `digest` or `argon2` is no
-    /// failure but somebody else.) Otherwise as [`Session::create`].
+    /// fewer rights than intended. (A wrong password for `digest` or `argon2` is not a failure; it
+    /// gives another id.) Otherwise as [`Session::create`].
     ///
     /// Source: ZooKeeper, `addAuthInfo`.
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Result<()> {
         self.settle("add_auth", "/", self.nonblocking().add_auth(scheme, credentials))
     }
 
-    /// As whom the session is known: what [`Session::add_auth`] was called for, and the address of
-    /// its instance. Blocks until the session's earlier calls have their answers.
+    /// The session's ids: those from [`Session::add_auth`], and the address of its instance. Blocks
+    /// until the session's earlier calls have their answers.
     ///
     /// Source: ZooKeeper, `whoAmI`.
     pub fn who_am_i(&self) -> Result<Vec<Id>> {
@@ -124,8 +125,8 @@ impl NonBlocking<'_> {
         self.write(checked, op, expect::set)
     }
 
-    /// The list's size, beside so much data; and what the state machine cannot tell: whether the
-    /// schemes know whom it names.
+    /// Checks the list's size, together with so much data, and what the state machine cannot check:
+    /// whether the schemes accept its ids.
     pub(crate) fn check_acl(&self, path: &str, size: usize, acl: &[Acl]) -> Result<()> {
         if acl.len() > ACL_ENTRIES_MAX {
             let reason = format!("{} entries are more than {ACL_ENTRIES_MAX}", acl.len());
@@ -135,8 +136,8 @@ impl NonBlocking<'_> {
         self.session.shared().schemes.check(path, acl)
     }
 
-    /// See [`Session::add_auth`]. Whom the credentials stand for is found out before it returns; the
-    /// calls after it are made as them.
+    /// See [`Session::add_auth`]. The credentials are checked before it returns; later calls use
+    /// the new ids.
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
         let session = self.session.id();
         let ids = self.session.authenticate(scheme, credentials.as_ref());

@@ -1,4 +1,4 @@
-//! A session's calls, by what they are about.
+//! A session's calls, by topic.
 
 mod acl;
 mod quota;

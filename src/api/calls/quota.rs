@@ -1,4 +1,4 @@
-//! A session's calls that have to do with quotas.
+//! A session's calls about quotas.
 
 use crate::CreateMode;
 use crate::api::session::Session;
@@ -8,16 +8,14 @@ use crate::types::path;
 use crate::types::quota::{Quota, Usage, is_counted};
 
 impl Session {
-    /// Limits how much may be at a path and below it, in place of the limits that it has: see
-    /// [`Quota`]. What is there is counted when it gets its first; more than a limit may be there
-    /// already, and then may not grow.
+    /// Sets the quota of a path, replacing its former one: see [`Quota`]. The first quota counts
+    /// what is already there. That may exceed a limit, and then may not grow.
     ///
     /// Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and what is below
-    /// it, and for paths that end as a quota's own znodes do; otherwise as
-    /// [`Session::create`].
+    /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and everything below it, and for
+    /// paths that end like a quota's own znodes; otherwise as [`Session::create`].
     pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
         let of = self.quota_root(path)?;
         let set = self.everything().transact(|transaction| {
@@ -39,8 +37,8 @@ impl Session {
         set.map(drop).map_err(|error| self.root.error(error))
     }
 
-    /// The limits of a path, and how much is there, as this replica has them; `None` if it has no
-    /// quota of its own. Does not block.
+    /// The quota and the usage of a path, as this replica has them; `None` if it has no quota of
+    /// its own. Does not block.
     pub fn quota(&self, path: &str) -> Result<Option<(Quota, Usage)>> {
         let of = self.quota_root(path)?;
         let limits = Quota::limits_path(&of);
@@ -56,7 +54,7 @@ impl Session {
         Ok(limits.zip(stats).map(|(limits, stats)| (Quota::parse(&limits), Usage::parse(&stats))))
     }
 
-    /// Takes the limits of a path away. Blocks as [`Session::create`]; that it has none is no error.
+    /// Deletes the quota of a path. Blocks as [`Session::create`]. Not an error if it has none.
     pub fn delete_quota(&self, path: &str) -> Result<()> {
         let of = self.quota_root(path)?;
         let deleted = self.everything().transact(|transaction| {
@@ -71,7 +69,7 @@ impl Session {
             if gone.is_empty() {
                 return Ok(());
             }
-            // And what is then empty above them.
+            // And parents that are then empty.
             let mut at = Quota::base_path(&of);
             let mut children = gone.len();
             while at != Quota::base_path("/") && transaction.children(&at)?.len() == children {
@@ -99,7 +97,7 @@ impl Session {
     }
 }
 
-/// Makes the znodes above a quota's own two that are missing.
+/// Creates the missing znodes above a quota's own two.
 fn make_parents(transaction: &mut Transaction<'_>, of: &str) -> Result<()> {
     let base = Quota::base_path(of);
     let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! A session's calls that do in one write what takes several with ZooKeeper.
+//! A session's calls that do in one write what takes several writes in ZooKeeper.
 
 use bytes::Bytes;
 
@@ -12,9 +12,8 @@ use crate::types::error::Result;
 use crate::types::znode::{CreateMode, Created, SessionId};
 
 impl Session {
-    /// Sets the data of a znode, or creates it if it is missing: whatever others do meanwhile, the
-    /// data is there afterwards. The mode counts for a create only; a sequential one always creates.
-    /// Gives the path and the stat as they are then.
+    /// Sets the data of a znode, or creates it if it is missing, in one write. The mode is used for
+    /// a create only; a sequential one always creates. Returns the resulting path and stat.
     ///
     /// Blocks and fails as [`Session::create`], but for
     /// [`Error::NodeExists`](crate::Error::NodeExists).
@@ -38,11 +37,11 @@ impl Session {
         self.settle("create_or_set", path, self.nonblocking().create_or_set(path, data, mode))
     }
 
-    /// Makes a znode an ephemeral of this session: creates it if it is missing, sets its data if it
-    /// is this session's already, and takes the place of the one that session `from` has left. That
-    /// one is deleted and created anew, with its access list, in one write: nobody ever sees it
-    /// missing, its watches hear of both, and its `czxid` is new. For an instance that starts again
-    /// before its former session has expired, and knows that session's id.
+    /// Makes a znode an ephemeral of this session. Creates it if it is missing, and sets its data
+    /// if it is already this session's. If it belongs to session `from`, deletes it and creates it
+    /// again with its access list, in one write: nobody ever sees it missing, its watches report
+    /// both, and its `czxid` is new. For an instance that restarts before its former session has
+    /// expired, and knows that session's id.
     ///
     /// Blocks and fails as [`Session::create`], with
     /// [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's.

@@ -1,4 +1,4 @@
-//! Sessions that outlive their holder on purpose.
+//! Detaching sessions, so that they outlive their holder.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use crate::api::session::Session;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
-/// How long [`Coordinator::close_keeping_sessions`] waits for what its sessions have asked for.
+/// How long [`Coordinator::close_keeping_sessions`] waits for the requests of its sessions.
 const KEEPING_TIME: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Lets go of the session and leaves it open in the cluster, for whoever resumes it: another
-    /// process, or this one after its restart. Gives the id and the password for
+    /// Detaches the session: leaves it open in the cluster, to be resumed by another process, or by
+    /// this one after a restart. Returns the id and the password for
     /// [`Coordinator::resume`](crate::Coordinator::resume).
     ///
-    /// Its ephemeral znodes stay until it has not been resumed for its timeout; then it expires. For
-    /// all handles of it here it is over: calls fail with [`Error::SessionDetached`], its watches
-    /// end, and guards of its locks and leaderships hold nothing any more. Their znodes stay too, so
-    /// nobody else has what they held before the session is closed or expires.
+    /// Its ephemeral znodes stay. If nobody resumes the session within its timeout, it expires. For
+    /// all its handles here it is over: calls fail with [`Error::SessionDetached`], its watches
+    /// end, and guards of its locks and leaderships hold nothing any more. Their znodes stay too,
+    /// so that nobody else gets these locks before the session is closed or expires.
     ///
-    /// Blocks until the session's earlier calls have their answers, at most for the request timeout.
-    /// [`Coordinator::close_keeping_sessions`](crate::Coordinator::close_keeping_sessions) does this
-    /// for all sessions of an instance.
+    /// Blocks until the session's earlier calls have their answers, at most for the request
+    /// timeout. [`Coordinator::close_keeping_sessions`](crate::Coordinator::close_keeping_sessions)
+    /// does this for all sessions of an instance.
     ///
     /// # Errors
-    /// [`Error::Timeout`], and then the session is not detached; the errors of a session that is
+    /// [`Error::Timeout`], after which the session is not detached; the errors of a session that is
     /// over.
     ///
     /// ```
@@ -55,23 +55,24 @@ impl Session {
         }
     }
 
-    /// Detaches it without waiting for anything; whether it was open, and is detached.
+    /// Detaches it without waiting; returns whether it was open, and is now detached.
     pub(crate) fn let_go(&self) -> bool {
         self.inner.shared.detach(&self.inner.session)
     }
 }
 
-/// An end that leaves the sessions open.
+/// Closing without closing the sessions.
 impl Coordinator {
     /// As [`Coordinator::close`], without closing the sessions: each is detached (see
-    /// [`Session::detach`]) and can be resumed, by another instance or by this one once it has
-    /// started again. Gives their ids and passwords.
+    /// [`Session::detach`]) and can be resumed, by another instance or by this one after its
+    /// restart. Returns their ids and passwords.
     ///
-    /// So an instance keeps its ephemeral znodes through a restart that takes less than the sessions'
-    /// timeouts. Whoever has a password has the session: keep them where only the next process can
-    /// read them. Sessions that are not open yet, or are over, are not among them.
+    /// So an instance keeps its ephemeral znodes through a restart that takes less than the
+    /// sessions' timeouts. Anybody who has a password can take over the session: store them where
+    /// only the next process can read them. Sessions that are not open yet, or are over, are not
+    /// included.
     ///
-    /// Waits for what the sessions have asked for, a second at most; what has no answer by then fails
+    /// Waits for the sessions' requests, at most a second; those without an answer by then fail
     /// with [`Error::OutcomeUnknown`]. Then takes as long as [`Coordinator::close`].
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! What a session reads: at once where there is a replica, and else asked of a member.
+//! A session's reads: from the replica at once, or from a member if there is none.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use crate::types::znode::Stat;
 use crate::types::{acl, path};
 
 impl Session {
-    /// Two answers that fit each other; of a znode whose children change all the time, one of a
-    /// snapshot.
+    /// Two answers that fit each other; if the children change all the time, from a snapshot.
     fn ask_children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
         const ATTEMPTS_MAX: usize = 8;
         for _ in 0..ATTEMPTS_MAX {
@@ -39,7 +38,7 @@ impl Session {
         self.settle("snapshot", path, self.nonblocking().snapshot_of(path))
     }
 
-    /// The same without blocking: at once where there is a replica.
+    /// As [`Session::snapshot_of`], without blocking: immediate on an instance with a replica.
     pub(crate) async fn snapshot_soon(&self, path: &str) -> Result<Snapshot> {
         match self.has_replica() {
             true => self.snapshot(),
@@ -64,8 +63,8 @@ impl Session {
         read(znode)
     }
 
-    /// The data and the stat of a znode, as this replica has them. Does not block; see
-    /// [`Session::sync`] for reading what others have just written.
+    /// The data and the stat of a znode, as this replica has them. Does not block; to read what
+    /// others have just written, call [`Session::sync`] first.
     ///
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
@@ -112,7 +111,7 @@ impl Session {
 
     /// A page of the names of a znode's children, as this replica has them: see
     /// [`Snapshot::children_page`]. Does not block. Children that come or go between two calls may
-    /// be missed or shown as of either; the pages of one [`Session::snapshot`] agree.
+    /// be missed or shown; the pages of one [`Session::snapshot`] are consistent.
     pub fn children_page(
         &self,
         path: &str,
@@ -122,7 +121,7 @@ impl Session {
         self.snapshot_of(path)?.children_page(path, after, limit)
     }
 
-    /// How many znodes are below a path, as this replica has them, the znode itself not counted. Does
+    /// The number of znodes below a path, as this replica has them, without the znode itself. Does
     /// not block, and counts them one by one.
     ///
     /// ```
@@ -142,9 +141,9 @@ impl Session {
         self.snapshot_of(path)?.all_children_number(path)
     }
 
-    /// The paths of the ephemeral znodes of this session, sorted, as this replica has them: those that
-    /// another holder of the session created too. Blocks until the session's earlier calls have their
-    /// answers.
+    /// The paths of the session's ephemeral znodes, sorted, as this replica has them, including
+    /// those created by another holder of the session. Blocks until the session's earlier calls
+    /// have their answers.
     ///
     /// ```
     /// use quorate::CreateMode;

@@ -1,4 +1,4 @@
-//! An item that a consumer has, and is to be done with.
+//! An item taken by a consumer, and its end.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use super::take::Found;
 use crate::api::multi::Fence;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::recipes::ephemeral::discard_when_made;
-use crate::recipes::own::Own;
+use crate::recipes::creating::discard_when_created;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{Condition, OpResult};
 
-/// A claim that is being made. Dropped before it is known, it is given up.
+/// A claim in flight. Dropped before its answer, it is given up.
 pub(super) struct Claiming {
     session: Session,
     claiming: Option<Pending<Vec<OpResult>>>,
@@ -43,14 +43,14 @@ impl Claiming {
 impl Drop for Claiming {
     fn drop(&mut self) {
         if let Some(claiming) = self.claiming.take() {
-            discard_when_made(&self.session, claiming);
+            discard_when_created(&self.session, claiming);
         }
     }
 }
 
 /// An item of a [`Queue`](super::Queue) that this consumer has, until it is [`Item::done`],
-/// dropped, or the session is over. In the latter cases the item is in its old place again, for
-/// anybody.
+/// dropped, or the session is over. In the last two cases the item is in its old place again, for
+/// any consumer.
 ///
 /// ```
 /// use quorate::recipes::Queue;
@@ -71,8 +71,8 @@ impl Drop for Claiming {
 #[must_use = "dropped, the item is given back"]
 pub struct Item {
     item: String,
-    claim: Own,
-    /// Of the claim.
+    claim: OwnedEphemeral,
+    /// A watch of the claim.
     watch: Watch,
     data: Arc<[u8]>,
     priority: i32,
@@ -80,20 +80,20 @@ pub struct Item {
 }
 
 impl Item {
-    /// What is claimed is this consumer's: from here on, its loss is told.
+    /// Makes an item of a claim. From here on, a loss is reported.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it is lost already.
-    pub(super) async fn new(item: String, claim: Own, found: Found) -> Result<Item> {
+    /// [`Error::NoNode`] if it is already lost.
+    pub(super) async fn new(item: String, claim: OwnedEphemeral, found: Found) -> Result<Item> {
         let calls = claim.session().nonblocking();
-        // It has no children: this tells of its deletion alone.
+        // The claim has no children, so the watch fires only when it is deleted.
         let (_, watch) = calls.children_and_watch(claim.path()).await?;
         claim.watch_by(&watch).await?;
         let (priority, id) = (found.name.priority, found.name.id());
         Ok(Item { item, claim, watch, data: found.data, priority, id })
     }
 
-    /// What was put.
+    /// The item's data.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
@@ -108,37 +108,37 @@ impl Item {
         self.id.as_deref()
     }
 
-    /// The path of the item's znode. No other item of the queue has it, while the queue's znodes are
-    /// left to it.
+    /// The path of the item's znode. No other item of the queue ever has it, unless others write
+    /// below the queue's znodes.
     pub fn path(&self) -> &str {
         &self.item
     }
 
-    /// A number that is larger for each later consumer of the item: the zxid that made the claim. A
-    /// resource that refuses numbers smaller than the largest it has seen for an item is safe from
-    /// consumers that do not know yet that they have lost it.
+    /// A number that increases with each later consumer of the item: the zxid that created the
+    /// claim. A resource that refuses numbers smaller than the largest it has seen for an item is
+    /// safe from consumers that have not yet noticed the loss of the item.
     pub fn fencing_token(&self) -> u64 {
         self.claim.czxid()
     }
 
-    /// That this consumer has the item, as a condition of what it writes.
+    /// The condition that this consumer has the item, for its writes.
     pub fn fence(&self) -> Fence {
         Fence::of(self.claim.session(), self.claim.path(), self.claim.czxid())
     }
 
-    /// Whether this consumer surely has the item at this moment: the session is alive, and this
-    /// replica knows of no deletion of the claim. Does not block. Once false, it stays so.
+    /// Whether this consumer certainly has the item at this moment: the session is alive, and this
+    /// replica knows of no deletion of the claim. Does not block. Once false, it stays false.
     pub fn is_held(&self) -> bool {
-        self.claim.is_there()
+        self.claim.exists()
     }
 
-    /// A channel on which the loss shows: it gets a message, or closes. For `select!`;
-    /// [`Item::is_held`] then tells the truth.
+    /// A channel that shows the loss: it gets a message, or closes. For `select!`; call
+    /// [`Item::is_held`] then.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
-    /// Blocks until it is lost: until [`Item::is_held`] is false.
+    /// Blocks until it is lost, that is, until [`Item::is_held`] is false.
     pub fn wait_lost(&self) -> LockLost {
         blocking::until_lost(self.claim.session(), self.lost_async())
     }
@@ -148,20 +148,20 @@ impl Item {
         self.claim.lost_async(&self.watch).await
     }
 
-    /// The item is done with, and leaves the queue; waits until that is so.
+    /// Finishes the item: removes it from the queue, and waits for that.
     ///
     /// # Errors
-    /// [`Error::NoNode`] or [`Error::Unmet`] if the item or its claim was deleted by somebody;
-    /// the errors of a session that is over, and then the item is for others again; those of
-    /// [`Session::create`], and then it is given back. After [`Error::Timeout`] this goes on, and it
-    /// is not known whether the item will come again.
+    /// [`Error::NoNode`] or [`Error::Unmet`] if somebody deleted the item or its claim; the errors
+    /// of a session that is over, after which others can take the item again; those of
+    /// [`Session::create`], after which the item is given back. After [`Error::Timeout`] this
+    /// continues, and it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
         let done = self.claim.session().settle("done", &self.item, self.finish());
         self.finished(done)
     }
 
-    /// As [`Item::done`], without blocking the thread. What is asked for is done though the future
-    /// is dropped after its first poll.
+    /// As [`Item::done`], without blocking the thread. After its first poll the removal continues,
+    /// even if the future is dropped.
     ///
     /// # Errors
     /// As [`Item::done`], but for [`Error::Timeout`].
@@ -176,8 +176,8 @@ impl Item {
         multi.delete(self.claim.path()).delete(&self.item).submit()
     }
 
-    /// Gives it back if it could not be finished. Behind a `done` that is under way, that finds
-    /// nothing to do.
+    /// Gives the item back if it could not be finished. If a `done` in flight comes first, there is
+    /// nothing left to give back.
     fn finished(self, done: Result<Vec<OpResult>>) -> Result<()> {
         match done {
             Ok(_) => {

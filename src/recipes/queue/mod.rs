@@ -1,12 +1,12 @@
-//! Queues: items that producers put and consumers take, each by one.
+//! Queues: items that producers put, each taken by one consumer.
 //!
 //! ```text
 //! /queue          container
-//!   items         container; whoever puts with a maximum sets it
+//!   items         container; set by each put with a maximum
 //!     80000000-0--0000000000     an item: priority, delay, id, number
 //!   claims        container
-//!     80000000-0--0000000000     ephemeral: a consumer has the item of this name
-//!   takers, putters              lines of those who wait for an item, or for room
+//!     80000000-0--0000000000     ephemeral: a consumer has the item with this name
+//!   takers, putters              those that wait for an item, or for room
 //! ```
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Queues and Priority Queues; Curator's queues; kazoo's
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::blocking;
-use crate::recipes::line::Line;
+use crate::recipes::contenders::Contenders;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::Condition;
@@ -31,8 +31,8 @@ use crate::types::znode::Condition;
 pub use item::Item;
 use take::{Head, Lease, Removal};
 
-/// An item to be put into a [`Queue`]: bytes, and what is special about it. Bytes and strings alone
-/// become one too.
+/// An item for a [`Queue`]: its data and options. Bytes and strings convert into one without
+/// options.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,30 +56,30 @@ pub struct NewItem {
 }
 
 impl NewItem {
-    /// An item of priority 0, due at once, without an id.
+    /// An item of priority 0, without delay and id.
     pub fn new(data: impl AsRef<[u8]>) -> NewItem {
         let data = data.as_ref().to_vec();
         NewItem { data, priority: 0, delay: Duration::ZERO, id: None }
     }
 
-    /// Items of lower numbers are taken first; those of one number in the order in which they were
-    /// put.
+    /// Items with lower numbers are taken first; those with equal numbers in the order in which
+    /// they were put.
     #[must_use]
     pub fn priority(self, priority: i32) -> NewItem {
         NewItem { priority, ..self }
     }
 
-    /// Nobody takes it before so much time has passed since it was put, by the cluster's clock: the
-    /// log's time (`docs/time.md`), which gives znodes their times and never goes back. In milliseconds, rounded
-    /// up. Once due it stands where it would have without a delay.
+    /// Nobody takes it before this time has passed since it was put, measured by the cluster's
+    /// clock: the log's time (`docs/time.md`), which sets znodes' times and never goes back. In
+    /// milliseconds, rounded up. Once due, it has the place that it would have without a delay.
     #[must_use]
     pub fn delay(self, delay: Duration) -> NewItem {
         NewItem { delay, ..self }
     }
 
     /// A name for [`Queue::remove`]. Any string; several items may have the same. It is part of the
-    /// znode's name, where each byte that is neither a letter nor a digit takes three: what makes the
-    /// path longer than 4,096 bytes is [`Error::InvalidPath`].
+    /// znode's name, where each byte that is neither a letter nor a digit takes three. If that
+    /// makes the path longer than 4,096 bytes, putting it fails with [`Error::InvalidPath`].
     #[must_use]
     pub fn id(self, id: impl Into<String>) -> NewItem {
         NewItem { id: Some(id.into()), ..self }
@@ -92,30 +92,30 @@ impl<T: AsRef<[u8]>> From<T> for NewItem {
     }
 }
 
-/// A queue that all instances put into and take from.
+/// A queue that all instances put items into and take items from.
 ///
-/// **Order.** Items are taken by priority, and within one in the order in which they were put, as the
-/// consumer's replica has them: an item that another instance is putting at the moment may come too
-/// late to be first. An item that is given back has its old place.
+/// **Order.** Items are taken by priority, and within one priority in the order in which they were
+/// put, as the consumer's replica has them: an item that another instance is just putting may come
+/// too late to be first. An item that is given back has its old place.
 ///
-/// **Two ways of taking.** [`Queue::take`] gives an [`Item`] under a lease of the consumer's session:
-/// it is gone when the consumer is [`Item::done`], and comes again if it is dropped or its consumer
-/// dies: *at least once*. [`Queue::pop`] deletes an item and gives its bytes: *at most once*, for who
-/// dies then has lost it. Both may be used on one queue. At no moment do two consumers have an item,
-/// as far as [`Item::is_held`] says so.
+/// **Two ways of taking.** [`Queue::take`] returns an [`Item`] under a lease of the consumer's
+/// session: it leaves the queue when the consumer calls [`Item::done`], and can be taken again if
+/// it is dropped or its consumer dies: *at least once*. [`Queue::pop`] deletes an item and returns
+/// its data: *at most once*, since an item is lost if its consumer dies then. Both may be used on
+/// one queue. At no moment do two consumers have an item, as far as [`Item::is_held`] says so.
 ///
-/// **Waiting.** Whoever finds nothing stands in a line, whose first alone watches the items: an item
-/// put wakes one consumer. If the first in the line dies, the others go on when its session has
-/// ended. Who comes when there is an item takes it without standing in the line.
+/// **Waiting.** Consumers that find nothing wait in order, and only the first of them watches the
+/// items: an item that is put wakes one consumer. If the first one dies, the others continue when
+/// its session has ended. A consumer that finds an item at once takes it without waiting in order.
 ///
-/// **A maximum** ([`Queue::max`]) is kept exactly, by all handles that have one.
+/// **A maximum** ([`Queue::max`]) is enforced exactly, by all handles that have one.
 ///
-/// The queue's znodes are made as needed, as containers, and go when it was not used for a while. A
-/// consumer looks at the names of all items each time: that is meant for queues of thousands, not
-/// of millions.
+/// The queue's znodes are created as needed, as containers, and deleted when they were unused for a
+/// while. A consumer lists the names of all items each time: this is meant for queues of thousands,
+/// not of millions.
 ///
-/// An item costs a write to put, one to take and one to be done; one to pop. Waiting costs a write
-/// more, with a maximum too.
+/// An item costs one write to put, one to take and one to finish, or one to pop. Waiting costs one
+/// more write, also when it is for room below a maximum.
 ///
 /// ```
 /// use quorate::recipes::Queue;
@@ -136,15 +136,15 @@ pub struct Queue {
     path: String,
     items: String,
     claims: String,
-    takers: Line,
-    putters: Line,
+    takers: Contenders,
+    putters: Contenders,
     max: Option<usize>,
-    /// A time that the cluster's clock has shown already: milliseconds since the Unix epoch.
+    /// A time that the cluster's clock has already passed: milliseconds since the Unix epoch.
     time: Arc<AtomicU64>,
 }
 
 impl Queue {
-    /// The queue at this path. Nothing is created before it is needed.
+    /// The queue at this path. Does not create anything before it is needed.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -156,18 +156,18 @@ impl Queue {
             path: path.to_owned(),
             items: below("items"),
             claims: below("claims"),
-            takers: Line::new(session, &below("takers"), &[take::TAKER])?,
-            putters: Line::new(session, &below("putters"), &[put::PUTTER])?,
+            takers: Contenders::new(session, &below("takers"), &[take::TAKER])?,
+            putters: Contenders::new(session, &below("putters"), &[put::PUTTER])?,
             max: None,
             time: Arc::default(),
         })
     }
 
-    /// The same queue, into which this handle puts nothing when it would have more than so many
-    /// items after that. Those count that a consumer has, and those that are not due.
+    /// The same queue with a maximum: this handle puts nothing if the queue would then have more
+    /// than `items` items. Items that a consumer has and items that are not due count, too.
     ///
-    /// It is kept exactly, whoever else puts through a handle with a maximum. One without does not
-    /// look, and may fill the queue meanwhile.
+    /// This is exact among all handles that have a maximum. A handle without one does not check,
+    /// and may exceed it.
     #[must_use]
     pub fn max(self, items: usize) -> Queue {
         Queue { max: Some(items), ..self }
@@ -178,8 +178,8 @@ impl Queue {
         &self.path
     }
 
-    /// How many items there are, as this replica has them: those that a consumer has and those that
-    /// are not due too. Does not block.
+    /// The number of items, as this replica has them, including those that a consumer has and those
+    /// that are not due. Does not block.
     ///
     /// # Errors
     /// Those of a session that is over.
@@ -196,9 +196,9 @@ impl Queue {
         Ok(self.len()? == 0)
     }
 
-    /// What would be taken now, as this replica has it. Does not block. (A delayed item is left out
-    /// until this handle, or a clone of it, knows that it is due: writes are told the time, reads are
-    /// not.)
+    /// The data of the item that would be taken now, as this replica has it. Does not block. (A
+    /// delayed item is ignored until this handle, or a clone of it, knows that it is due: answers
+    /// to writes carry the time, answers to reads do not.)
     ///
     /// # Errors
     /// Those of a session that is over.
@@ -209,12 +209,12 @@ impl Queue {
         })
     }
 
-    /// Puts an item. Blocks until that is done, for as long as the session lives, with a maximum
+    /// Puts an item. Blocks until that is done, for as long as the session lives; with a maximum,
     /// until there is room.
     ///
     /// # Errors
-    /// Those of [`Session::create`], but for [`Error::Timeout`]; [`Error::QuotaExceeded`] if it never
-    /// fits.
+    /// Those of [`Session::create`], but for [`Error::Timeout`]; [`Error::QuotaExceeded`] if it can
+    /// never fit.
     pub fn put(&self, item: impl Into<NewItem>) -> Result<()> {
         blocking::forever(&self.session, self.put_async(item))
     }
@@ -222,7 +222,8 @@ impl Queue {
     /// As [`Queue::put`], at most for `timeout`: `false` if there was no room by then.
     ///
     /// # Errors
-    /// As [`Queue::put`]; [`Error::Timeout`] if the write was under way by then: the item may be put.
+    /// As [`Queue::put`]; [`Error::Timeout`] if the write was in flight by then: the item may be
+    /// put.
     pub fn put_timeout(&self, item: impl Into<NewItem>, timeout: Duration) -> Result<bool> {
         let (items, busy) = ([item.into()], AtomicBool::new(false));
         let put = self.put_when_room(&items, &busy);
@@ -233,14 +234,14 @@ impl Queue {
     /// Puts an item if there is room. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Queue::put`]; [`Error::QuotaExceeded`] if the queue is full; [`Error::Timeout`], and then
-    /// the item may be put.
+    /// As [`Queue::put`]; [`Error::QuotaExceeded`] if the queue is full; [`Error::Timeout`], after
+    /// which the item may be put.
     pub fn try_put(&self, item: impl Into<NewItem>) -> Result<()> {
         self.try_put_all([item])
     }
 
     /// As [`Queue::put`], without blocking the thread. If the future is dropped while its write is
-    /// under way, the item may be put.
+    /// in flight, the item may be put.
     ///
     /// # Errors
     /// As [`Queue::put`].
@@ -248,8 +249,8 @@ impl Queue {
         self.put_when_room(&[item.into()], &AtomicBool::new(false)).await
     }
 
-    /// Puts several items at once, all or none, one after the other: see [`Queue::put`]. Together they
-    /// may have 1 MiB.
+    /// Puts several items in one write, all or none, in this order: see [`Queue::put`]. Together
+    /// they may have 1 MiB.
     ///
     /// # Errors
     /// As [`Queue::put`].
@@ -284,7 +285,7 @@ impl Queue {
     ///
     /// # Errors
     /// Those of a session that is over; [`Error::NoNode`] if somebody has deleted this consumer's
-    /// place in the line; [`Error::Busy`]; [`Error::System`].
+    /// place in the order of waiters; [`Error::Busy`]; [`Error::System`].
     pub fn take(&self) -> Result<Item> {
         blocking::forever(&self.session, self.take_async())
     }
@@ -305,8 +306,8 @@ impl Queue {
         blocking::request(&self.session, "take", &self.path, self.take_now(&Lease))
     }
 
-    /// As [`Queue::take`], without blocking the thread. Dropping the future gives up the place in the
-    /// line, and the item if there is one already.
+    /// As [`Queue::take`], without blocking the thread. Dropping the future gives up the place in
+    /// the order of waiters, and the item if there already is one.
     ///
     /// # Errors
     /// As [`Queue::take`].
@@ -314,12 +315,12 @@ impl Queue {
         self.take_when_there(&Lease).await
     }
 
-    /// Deletes the first item and gives its bytes. Blocks until there is one, for as long as the
+    /// Deletes the first item and returns its data. Blocks until there is one, for as long as the
     /// session lives.
     ///
     /// # Errors
-    /// As [`Queue::take`]. If the session's end leaves it open whether an item was deleted,
-    /// [`Error::is_outcome_unknown`] says so.
+    /// As [`Queue::take`]. If the session ends and it is not known whether an item was deleted,
+    /// [`Error::is_outcome_unknown`] is true.
     pub fn pop(&self) -> Result<Vec<u8>> {
         blocking::forever(&self.session, self.pop_async())
     }
@@ -327,8 +328,8 @@ impl Queue {
     /// As [`Queue::pop`], at most for `timeout`: `None` if there was no item by then.
     ///
     /// # Errors
-    /// As [`Queue::pop`]; [`Error::Timeout`] if a deletion was under way by then: it goes on, and its
-    /// item is lost.
+    /// As [`Queue::pop`]; [`Error::Timeout`] if a deletion was in flight by then: it continues, and
+    /// its item is lost.
     pub fn pop_timeout(&self, timeout: Duration) -> Result<Option<Vec<u8>>> {
         let busy = AtomicBool::new(false);
         let removal = Removal(&busy);
@@ -336,8 +337,8 @@ impl Queue {
         self.in_time("pop", timeout, popped, &busy)
     }
 
-    /// Deletes the first item, if there is one, and gives its bytes. Blocks for the request timeout
-    /// at most.
+    /// Deletes the first item, if there is one, and returns its data. Blocks for the request
+    /// timeout at most.
     ///
     /// # Errors
     /// As [`Queue::pop`]; [`Error::Timeout`] as [`Queue::pop_timeout`].
@@ -348,7 +349,7 @@ impl Queue {
     }
 
     /// As [`Queue::pop`], without blocking the thread. If the future is dropped while its deletion
-    /// is under way, that goes on, and its item is lost.
+    /// is in flight, that continues, and its item is lost.
     ///
     /// # Errors
     /// As [`Queue::pop`].
@@ -356,8 +357,8 @@ impl Queue {
         self.take_when_there(&Removal(&AtomicBool::new(false))).await
     }
 
-    /// Removes all items of exactly this id that no consumer has, and says how many those were. One
-    /// that is put meanwhile may stay. Blocks for the request timeout at most.
+    /// Removes all items with exactly this id that no consumer has, and returns their number. An
+    /// item that is put meanwhile may stay. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// Those of [`Session::create`]; some of the items may have been removed by then.
@@ -365,8 +366,8 @@ impl Queue {
         blocking::request(&self.session, "remove", &self.path, self.remove_async(id))
     }
 
-    /// As [`Queue::remove`], without blocking the thread. What was asked for goes on when the future
-    /// is dropped.
+    /// As [`Queue::remove`], without blocking the thread. Removals that were sent continue when the
+    /// future is dropped.
     ///
     /// # Errors
     /// As [`Queue::remove`], but for [`Error::Timeout`].
@@ -380,7 +381,7 @@ impl Queue {
             match multi.delete(&path::join(&self.items, &name.name)).submit().await {
                 Ok(_) => removed += 1,
                 Err(Error::Multi { error, .. }) => match *error {
-                    // A consumer has it, or had.
+                    // A consumer has it, or had it.
                     Error::NodeExists { .. } | Error::NoNode { .. } => {}
                     error => return Err(error),
                 },
@@ -390,7 +391,7 @@ impl Queue {
         Ok(removed)
     }
 
-    /// The cluster's clock has shown this time.
+    /// The cluster's clock has passed this time.
     fn learn_time(&self, time: u64) {
         self.time.fetch_max(time, Ordering::Relaxed);
     }

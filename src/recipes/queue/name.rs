@@ -1,39 +1,40 @@
-//! What the name of an item's znode says: `<priority>-<delay>-<id>-<number>`.
+//! The name of an item's znode: `<priority>-<delay>-<id>-<number>`.
 //!
 //! The priority is eight hexadecimal digits that sort as the numbers do, the delay milliseconds in
 //! hexadecimal, the id `i` and its bytes, or nothing if there is none. The number is the parent's
-//! next. So all that decides about an item is in the list of names.
+//! next sequence number. So the list of names says everything about the items.
 
 use std::cmp::Ordering;
 use std::fmt::Write;
 
 use crate::planted::{Bug, planted};
 
-/// An item as its name tells of it.
+/// An item's name, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     /// The whole name.
     pub(super) name: String,
     pub(super) priority: i32,
     pub(super) delay_ms: u64,
-    /// As it is written in names.
+    /// As it is encoded in names.
     id: String,
-    /// It outgrows its ten digits, so that the longer one is the larger.
+    /// Its length and digits: a number may outgrow ten digits, and then the longer one is the
+    /// larger.
     number: (usize, String),
 }
 
-/// A name before it has its number.
+/// A name without its number.
 pub(super) fn prefix(priority: i32, delay_ms: u64, id: Option<&str>) -> String {
     format!("{:08x}-{delay_ms:x}-{}-", ordered(priority), written(id))
 }
 
-/// Negative numbers come first.
+/// Encodes a priority so that negative numbers come first.
 fn ordered(priority: i32) -> u32 {
     priority.cast_unsigned() ^ (1 << 31)
 }
 
-/// An id as names have it: what is neither a letter nor a digit of ASCII is `%` and two digits, so
-/// that no two ids are written alike.
+/// Encodes an id: all bytes but ASCII letters and digits become `%` and two digits, so that
+/// different ids have different encodings.
 fn written(id: Option<&str>) -> String {
     let Some(id) = id else { return String::new() };
     let mut written = String::from("i");
@@ -49,7 +50,7 @@ fn written(id: Option<&str>) -> String {
 }
 
 impl Name {
-    /// `None` for a znode that is no item.
+    /// `None` for a znode that is not an item.
     pub(super) fn parse(name: String) -> Option<Name> {
         let mut parts = name.split('-');
         let (priority, delay, id, number) =

@@ -1,4 +1,4 @@
-//! How items get into a queue.
+//! Putting items into a queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,26 +11,26 @@ use crate::types::path;
 use crate::types::watch::{EventKind, WatchMode};
 use crate::types::znode::{Condition, CreateMode, OpResult};
 
-/// The kind of those who wait for room.
+/// The kind of contenders that wait for room.
 pub(super) const PUTTER: &str = "put";
 
-/// What a full queue has too many of, as the error says: not to be taken for a quota's.
+/// The resource in a full queue's error, to tell it from a quota's.
 const ITEMS: &str = "items";
 
-/// Whether a write is under way whose outcome is not known yet.
+/// Whether a write is in flight whose outcome is not known yet.
 pub(super) type UnderWay = AtomicBool;
 
 impl Queue {
-    /// Puts all of them at once, as soon as there is room.
+    /// Puts all of them in one write, as soon as there is room.
     pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
         match self.put_now(items, busy).await {
             Err(Error::QuotaExceeded { resource: ITEMS, limit, .. })
                 if items.len() as u64 <= limit => {}
             other => return other,
         }
-        // Those who wait stand in a line, and the first alone looks at the items.
-        let place = self.putters.join(PUTTER, b"").await?;
-        self.putters.wait(&place, |_, at| at.checked_sub(1)).await?;
+        // Waiters queue up, and only the first looks at the items.
+        let contender = self.putters.join(PUTTER, b"").await?;
+        self.putters.wait(&contender, |_, at| at.checked_sub(1)).await?;
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.items, WatchMode::PersistentRecursive).await?;
@@ -39,13 +39,13 @@ impl Queue {
                     Err(Error::QuotaExceeded { resource: ITEMS, .. }) => {}
                     other => return other,
                 }
-                // An item that was put makes no room.
+                // An event about a new item makes no room.
                 let makes_room = |kind| matches!(kind, EventKind::Deleted | EventKind::Gap);
                 let made = loop {
                     match watch.next().await {
                         Some(event) if makes_room(event.kind) => break true,
                         Some(_) => {}
-                        // Somebody has removed the watch, or the session is over.
+                        // The watch was removed, or the session is over.
                         None => break false,
                     }
                 };
@@ -56,7 +56,7 @@ impl Queue {
         }
     }
 
-    /// Puts all of them at once, or fails if there is no room now.
+    /// Puts all of them in one write, or fails if there is no room now.
     pub(super) async fn put_now(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
         if items.is_empty() {
             return Ok(());
@@ -74,8 +74,8 @@ impl Queue {
                     let (path, resource) = (self.path.clone(), ITEMS);
                     return Err(Error::QuotaExceeded { path, resource, limit, needed });
                 }
-                // Whoever puts sets it, so that only takers have come between, and there is as much
-                // room as was seen or more.
+                // Every put with a maximum sets this znode. So among these, only consumers have come in
+                // between, and there is at least as much room as was seen.
                 let seen = match planted(Bug::QueueOverfills) {
                     true => Condition::Exists,
                     false => Condition::Mzxid(stat.mzxid),
@@ -104,7 +104,7 @@ impl Queue {
                     return Ok(());
                 }
                 Err(Error::Multi { index, error }) => match *error {
-                    // Others have put meanwhile.
+                    // Another put has come first.
                     Error::Unmet { .. } if index < checks => {}
                     Error::NoNode { .. } => {}
                     error => return Err(error),
@@ -114,7 +114,7 @@ impl Queue {
         }
     }
 
-    /// What a blocking call with a deadline comes to.
+    /// The result of a blocking call with a deadline.
     pub(super) fn in_time<T>(
         &self,
         operation: &str,

@@ -1,4 +1,4 @@
-//! How items get out of a queue.
+//! Taking items out of a queue.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,55 +14,55 @@ use super::put::UnderWay;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::line::Contender;
-use crate::recipes::own::Own;
+use crate::recipes::contenders::Contender;
+use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::{Condition, CreateMode, OpResult, Zxid};
 
-/// The kind of those who wait for an item.
+/// The kind of contenders that wait for an item.
 pub(super) const TAKER: &str = "take";
 
-/// The longest time between two looks at the cluster's clock when it seems to stand, as without a
-/// leader.
+/// The longest time between two looks at the cluster's clock while it seems to stand still, as it
+/// does without a leader.
 const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// What there is to take.
+/// The head of the queue.
 pub(super) enum Head {
     /// This item is the first that may be taken.
     Item(Found),
-    /// All that nobody holds are delayed; the first is due at this time of the cluster.
+    /// All items without a consumer are delayed; the first is due at this time of the cluster.
     DueAt(u64),
     Nothing,
 }
 
-/// An item as it was seen.
+/// An item as it was read.
 pub(super) struct Found {
     pub(super) name: Name,
     pub(super) data: Arc<[u8]>,
     mzxid: Zxid,
 }
 
-/// What is done with an item that is taken.
+/// How an item is taken.
 pub(super) trait Way {
     type Taken;
 
-    /// Takes an item that was seen to be free, and leaves the line with it; `None` if another was
-    /// faster.
+    /// Takes an item that was seen to be free, and deletes the contender with it; `None` if another
+    /// consumer was faster.
     async fn take(
         &self,
         queue: &Queue,
         found: Found,
-        place: Option<&Contender>,
+        contender: Option<&Contender>,
     ) -> Result<Option<Self::Taken>>;
 }
 
-/// Under a claim, an ephemeral znode of the item's name.
+/// Under a claim, an ephemeral znode with the item's name.
 pub(super) struct Lease;
 
-/// Deleted at once.
+/// By deleting it at once.
 pub(super) struct Removal<'a>(pub(super) &'a UnderWay);
 
 impl Way for Lease {
@@ -72,7 +72,7 @@ impl Way for Lease {
         &self,
         queue: &Queue,
         found: Found,
-        place: Option<&Contender>,
+        contender: Option<&Contender>,
     ) -> Result<Option<Item>> {
         let item = path::join(&queue.items, &found.name.name);
         let mut claim = path::join(&queue.claims, &found.name.name);
@@ -85,8 +85,8 @@ impl Way for Lease {
             let seen = Condition::Mzxid(found.mzxid);
             let multi = queue.session.multi().require(&item, seen);
             let mut multi = multi.create(&claim, b"", CreateMode::Ephemeral);
-            if let Some(place) = place {
-                multi = place.leave_in(multi);
+            if let Some(contender) = contender {
+                multi = contender.leave_in(multi);
             }
             if planted(Bug::QueueItemLost) {
                 multi = multi.delete(&item);
@@ -95,15 +95,15 @@ impl Way for Lease {
             if matches!(&claimed, Err(Error::Multi { index: 1, error })
                 if matches!(**error, Error::NoNode { .. }))
             {
-                // There is nowhere to put the claim.
+                // The parent of the claim is missing.
                 continue;
             }
-            let Some(results) = overtaken(claimed, place)? else { return Ok(None) };
+            let Some(results) = overtaken(claimed, contender)? else { return Ok(None) };
             let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
                 return Err(Error::NoNode { path: claim });
             };
             queue.learn_time(created.stat.ctime);
-            let claim = Own::new(&queue.session, &created.path, created.stat.czxid);
+            let claim = OwnedEphemeral::new(&queue.session, &created.path, created.stat.czxid);
             return Item::new(item, claim, found).await.map(Some);
         }
     }
@@ -116,7 +116,7 @@ impl Way for Removal<'_> {
         &self,
         queue: &Queue,
         found: Found,
-        place: Option<&Contender>,
+        contender: Option<&Contender>,
     ) -> Result<Option<Vec<u8>>> {
         let item = path::join(&queue.items, &found.name.name);
         let mut multi = queue
@@ -125,28 +125,28 @@ impl Way for Removal<'_> {
             .require(&item, Condition::Mzxid(found.mzxid))
             .require(&path::join(&queue.claims, &found.name.name), Condition::Absent)
             .delete(&item);
-        if let Some(place) = place {
-            multi = place.leave_in(multi);
+        if let Some(contender) = contender {
+            multi = contender.leave_in(multi);
         }
         let removing = multi.submit();
         self.0.store(true, Ordering::Relaxed);
         let removed = removing.await;
         self.0.store(false, Ordering::Relaxed);
-        let removed = overtaken(removed, place)?.is_some();
+        let removed = overtaken(removed, contender)?.is_some();
         Ok((removed || planted(Bug::QueueItemTwice)).then(|| found.data.to_vec()))
     }
 }
 
-/// `None` if the multi failed since the item has been taken. An error if the place in the line is gone.
+/// `None` if the multi failed because the item was taken. An error if the contender is gone.
 fn overtaken(
     done: Result<Vec<OpResult>>,
-    place: Option<&Contender>,
+    contender: Option<&Contender>,
 ) -> Result<Option<Vec<OpResult>>> {
     match done {
         Ok(results) => Ok(Some(results)),
         Err(Error::Multi { error, .. }) => match *error {
             Error::NoNode { path } | Error::Unmet { path, .. }
-                if place.is_some_and(|place| place.path() == path) =>
+                if contender.is_some_and(|contender| contender.path() == path) =>
             {
                 Err(Error::NoNode { path })
             }
@@ -176,7 +176,7 @@ impl Queue {
         Ok(due.map_or(Head::Nothing, Head::DueAt))
     }
 
-    /// All items in their order.
+    /// All items in order.
     pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
         let children = match snapshot.children(&self.items) {
             Ok(children) => children,
@@ -200,7 +200,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(_) if !time_known => {
-                    // Writes are told the time, and any would do.
+                    // Answers to writes carry the time; any write would do.
                     self.learn_time(self.takers.join(TAKER, b"").await?.joined_at());
                     time_known = true;
                 }
@@ -218,17 +218,17 @@ impl Queue {
             return Ok(taken);
         }
         drop(snapshot);
-        // Those who wait stand in a line, and the first alone looks at the items: a new one wakes
-        // it and nobody else. With the item it leaves the line, which wakes the next. If it dies,
-        // its session's end does, and the next finds what the first was woken for.
-        let place = self.takers.join(TAKER, b"").await?;
-        self.learn_time(place.joined_at());
-        self.takers.wait(&place, |_, at| at.checked_sub(1)).await?;
+        // Waiters queue up, and only the first looks at the items: a new item wakes only that one.
+        // It takes the item and leaves the queue of waiters in one write, which wakes the next. If
+        // it dies, the end of its session does, and the next one finds the item.
+        let contender = self.takers.join(TAKER, b"").await?;
+        self.learn_time(contender.joined_at());
+        self.takers.wait(&contender, |_, at| at.checked_sub(1)).await?;
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
-            if let Some(taken) = self.take_watching(way, &place, &watch).await? {
-                place.forget();
+            if let Some(taken) = self.take_watching(way, &contender, &watch).await? {
+                contender.forget();
                 return Ok(taken);
             }
         }
@@ -238,7 +238,7 @@ impl Queue {
     async fn take_watching<W: Way>(
         &self,
         way: &W,
-        place: &Contender,
+        contender: &Contender,
         watch: &Watch,
     ) -> Result<Option<W::Taken>> {
         let mut clock_look = Duration::from_millis(1);
@@ -248,7 +248,7 @@ impl Queue {
             drop(snapshot);
             match head {
                 Head::Item(found) => {
-                    if let Some(taken) = way.take(self, found, Some(place)).await? {
+                    if let Some(taken) = way.take(self, found, Some(contender)).await? {
                         return Ok(Some(taken));
                     }
                 }
@@ -258,7 +258,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(due) => {
-                    let set = place.set(b"").await?;
+                    let set = contender.set(b"").await?;
                     self.learn_time(set.mtime);
                     let Some(left) = due.checked_sub(set.mtime).filter(|left| *left > 0) else {
                         continue;
@@ -268,8 +268,8 @@ impl Queue {
                     match either(self.changed(watch), slept).await {
                         Either::One(true) => {}
                         Either::One(false) => return Ok(None),
-                        // The cluster's clock may go more slowly than this one, and stands while there
-                        // is no leader.
+                        // The cluster's clock may run more slowly than this one, and stands still
+                        // without a leader.
                         Either::Other(slept) => {
                             slept?;
                             clock_look = (clock_look * 2).min(CLOCK_LOOK_MAX);
@@ -291,7 +291,7 @@ impl Queue {
         }
     }
 
-    /// Whether there may be more to take after this.
+    /// Whether there may be more to take after this event.
     fn gives(&self, event: &WatchEvent) -> bool {
         match event.kind {
             EventKind::Created => path::is_below(&event.path, &self.items),
@@ -308,7 +308,7 @@ enum Either<A, B> {
     Other(B),
 }
 
-/// What comes first.
+/// Whichever future is ready first.
 async fn either<A, B>(
     one: impl Future<Output = A>,
     other: impl Future<Output = B>,

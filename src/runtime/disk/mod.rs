@@ -1,14 +1,13 @@
-//! The threads of the disk: they alone touch the store.
+//! The disk's threads, which alone use the store.
 //!
-//! `quorate-disk` takes all the writes that have gathered and makes them durable
-//! as one (group commit). `quorate-state` writes the chunks of checkpoints
-//! meanwhile, which no write waits for; when they are durable, `quorate-disk`
-//! makes the checkpoint count by one more write.
+//! `quorate-disk` takes all writes that have gathered and makes them durable together (group
+//! commit). `quorate-state` writes the chunks of checkpoints meanwhile, so that no write waits for
+//! them; when they are durable, `quorate-disk` commits the checkpoint by one more write.
 //!
-//! What fails without having changed anything ([`StorageError::Again`]) is tried
-//! again, for example when the process has no file to open for a moment: a
-//! checkpoint for as long as it takes, what the node waits for during half a
-//! minute. Any other error ends the threads, and stops the node.
+//! An operation that fails without having changed anything ([`StorageError::Again`]) is tried
+//! again, for example when the process has no file descriptor for a moment: a checkpoint without a
+//! limit, operations that the node waits for during half a minute. Any other error ends the
+//! threads, and stops the node.
 
 mod state_thread;
 #[cfg(test)]
@@ -28,31 +27,31 @@ use crate::storage::{LogAfter, LogStore, StorageError};
 
 use state_thread::{Order, StateThread, write_checkpoint};
 
-/// A write is not joined with more beyond this, and is cut into parts when it is larger itself.
+/// Writes are joined up to this size, and a larger one is split.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// How long nothing is to be written before the store does what need not be done with each write.
+/// How long there must be nothing to write before the store does its deferred work.
 const REST_AFTER: Duration = Duration::from_millis(5);
 
-/// The pause before an operation is tried again, and how often it is.
+/// The pause before an operation is tried again, and the number of attempts.
 const AGAIN_PAUSE: Duration = Duration::from_millis(500);
 const AGAIN_MAX: usize = 60;
 
-/// The node's end of the disk's threads. Dropping it ends them once all is written; a checkpoint
-/// that is not finished by then is given up.
+/// The node's end of the disk's threads. Dropping it ends them once everything is written; an
+/// unfinished checkpoint is abandoned.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// Node -> disk. Not bounded here: what is in it is bounded by what Raft lets be uncommitted.
+    /// Node -> disk. Unbounded; what it holds is bounded by Raft's limit for uncommitted entries.
     jobs: Sender<Job>,
-    /// Never a message: dropped when the threads are to end.
+    /// Never carries a message: dropped when the threads are to end.
     open: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// The calls of the store by either thread, each of which writes a few megabytes at most.
+    /// The calls of the store by each thread, each of which writes a few megabytes at most.
     log_steps: Steps,
     checkpoint_steps: Steps,
 }
 
-/// What `quorate-disk` is asked for.
+/// A job for `quorate-disk`.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
 enum Job {
@@ -63,7 +62,7 @@ enum Job {
 }
 
 impl Disk {
-    /// Starts the threads; what they have done arrives in `done` as inputs for the node, which `wake`
+    /// Starts the threads. Their results arrive in `done` as inputs for the node, which `wake`
     /// wakes.
     pub(crate) fn start(
         store: Box<dyn LogStore>,
@@ -75,7 +74,7 @@ impl Disk {
         let (log_steps, checkpoint_steps) = (Steps::default(), Steps::default());
         let finished = jobs.clone();
         let state = StateThread::start(checkpoint_steps.stepper(), move |number, result| {
-            // A writer that is gone takes nothing more.
+            // A writer that is gone takes nothing.
             let _ = finished.send(Job::Finished(number, result));
         })?;
         let (open, closing) = bounded(0);
@@ -100,11 +99,11 @@ impl Disk {
     }
 
     pub(crate) fn submit(&self, op: DiskOp) {
-        // A failed writer has reported that already and takes nothing more.
+        // A failed writer has already reported that and takes nothing.
         let _ = self.jobs.send(Job::Op(op));
     }
 
-    /// The calls of the store that are under way, if any are: one of a write, one of a checkpoint.
+    /// The calls of the store in progress: of a write, and of a checkpoint.
     pub(crate) fn under_way(&self) -> [Option<u64>; 2] {
         [self.log_steps.under_way(), self.checkpoint_steps.under_way()]
     }
@@ -128,13 +127,13 @@ struct Writer {
     done: Sender<Input>,
     wake: Box<dyn Fn() + Send>,
     stepper: Stepper,
-    /// Ended before the store is closed, of which an order holds a part.
+    /// Ended before the store is closed, since an order holds part of the store.
     state: StateThread,
     /// The checkpoint that is being written.
     checkpoint: Option<Checkpoint>,
-    /// How many were begun.
+    /// How many were started.
     checkpoints: u64,
-    /// Whether something was written since the store last rested.
+    /// Whether something was written since the store last did its deferred work.
     busy: bool,
 }
 
@@ -154,7 +153,7 @@ impl Writer {
         self.stepper.rest();
     }
 
-    /// Ends well when the node is gone and all is written.
+    /// Returns `Ok` when the node is gone and everything is written.
     fn work(&mut self) -> Result<(), StorageError> {
         let mut next = None;
         loop {
@@ -170,7 +169,7 @@ impl Writer {
         }
     }
 
-    /// Waits for something to do; lets the store rest if that takes a while.
+    /// Waits for a job; lets the store do its deferred work if that takes a while.
     fn wait(&mut self) -> Result<Job, StorageError> {
         self.stepper.rest();
         if self.busy {
@@ -187,7 +186,7 @@ impl Writer {
         Ok(self.queue.recv().unwrap_or(Job::End))
     }
 
-    /// Does an operation; gives back what came next, if it has taken that from the queue.
+    /// Performs an operation. Returns the next job, if it has taken that from the queue.
     fn perform(&mut self, op: DiskOp) -> Result<Option<Job>, StorageError> {
         let number = match op {
             DiskOp::Write { number, write } => return self.write(number, write),
@@ -200,7 +199,7 @@ impl Writer {
                 return Ok(None);
             }
             DiskOp::Install { number, hard_state, meta, state } => {
-                // It replaces everything, a checkpoint under way included.
+                // It replaces everything, including a checkpoint in progress.
                 self.checkpoint = None;
                 self.state.cancel();
                 self.insist(|store, stepper| {
@@ -225,7 +224,7 @@ impl Writer {
         Ok(None)
     }
 
-    /// Makes a call, and again after a while if that may help.
+    /// Makes a call, and repeats it after a while if that may help.
     fn insist(
         &mut self,
         mut call: impl FnMut(&mut dyn LogStore, &mut Stepper) -> Result<(), StorageError>,
@@ -249,7 +248,7 @@ impl Writer {
         }
     }
 
-    /// Writes this and all the writes that have gathered behind it; gives back what came next.
+    /// Writes this and all writes that have gathered behind it. Returns the next job.
     fn write(&mut self, mut number: u64, mut write: LogWrite) -> Result<Option<Job>, StorageError> {
         let mut next = None;
         while size(&write) < WRITE_BYTES_MAX
@@ -272,7 +271,7 @@ impl Writer {
         Ok(next)
     }
 
-    /// Makes the checkpoint count that is durable now, if it is still wanted.
+    /// Commits the checkpoint that is durable now, if it is still wanted.
     fn commit(
         &mut self,
         number: u64,
@@ -289,7 +288,7 @@ impl Writer {
     }
 
     fn notify(&self, input: Input) {
-        // The node may be gone already; then nobody waits for this.
+        // If the node is gone, nobody waits for this.
         if self.done.send(input).is_ok() {
             (self.wake)();
         }
@@ -329,7 +328,7 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
     }
 }
 
-/// Replaces everything; says so before each call of the store.
+/// Replaces everything. Reports each call of the store before making it.
 fn install(
     store: &mut dyn LogStore,
     hard_state: HardState,
@@ -350,15 +349,15 @@ fn install(
     store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
 }
 
-/// About the bytes of a write.
+/// The approximate size of a write in bytes.
 fn size(write: &LogWrite) -> usize {
     const OVERHEAD: usize = 32;
     write.entries.iter().map(|entry| entry.data.len() + OVERHEAD).sum()
 }
 
 /// Makes a write durable, in parts if it is large: the store wants no more than a few megabytes
-/// between two syncs. A crash in between leaves the first parts, which is as if fewer entries had
-/// arrived. Says so before each call of the store.
+/// between two syncs. After a crash in between, only the first parts are there, as if fewer entries
+/// had arrived. Reports each call of the store before making it.
 fn append(
     store: &mut dyn LogStore,
     mut write: LogWrite,
@@ -372,8 +371,8 @@ fn append(
         });
         let rest = write.entries.split_off(fits.count().max(1));
         let part = LogWrite {
-            // What is committed may lie in a later part. It is never before the first entry,
-            // since what is committed is not replaced.
+            // The commit index may be in a later part. It is never before the first entry, since
+            // committed entries are not replaced.
             hard_state: write.hard_state.map(|hard_state| HardState {
                 commit: hard_state.commit.min(write.entries[write.entries.len() - 1].index),
                 ..hard_state
@@ -387,7 +386,7 @@ fn append(
     store.append(&write)
 }
 
-/// Adds a later write to an earlier one: its entries replace those from its first index on.
+/// Appends a later write to an earlier one: its entries replace those from its first index on.
 fn merge(write: &mut LogWrite, more: LogWrite) {
     if more.hard_state.is_some() {
         write.hard_state = more.hard_state;

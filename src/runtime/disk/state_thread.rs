@@ -1,4 +1,4 @@
-//! The thread that writes checkpoints, while writes go on.
+//! The thread that writes checkpoints beside the log's writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,42 +12,42 @@ use crate::machine::{Dirty, State};
 use crate::runtime::watchdog::Stepper;
 use crate::storage::{CheckpointKind, Checkpointer, StorageError};
 
-/// The pause before a checkpoint is tried again that has failed without harm.
+/// The pause before a checkpoint is tried again that has failed without changing anything.
 const AGAIN_PAUSE: Duration = Duration::from_secs(2);
 
-/// A checkpoint to be written.
+/// A checkpoint to write.
 pub(super) struct Order {
-    /// Larger than those before, and not 0.
+    /// Larger than all before, and not 0.
     pub(super) number: u64,
     pub(super) state: State,
-    /// What has changed since the checkpoint before.
+    /// What has changed since the former checkpoint.
     pub(super) dirty: Dirty,
-    /// What it is written with.
+    /// Writes it.
     pub(super) checkpointer: Box<dyn Checkpointer>,
 }
 
-/// The owner's end of the thread `quorate-state`. Dropping it ends the thread; a checkpoint that is
-/// under way is given up.
+/// The owner's end of the thread `quorate-state`. Dropping it ends the thread; a checkpoint in
+/// progress is abandoned.
 pub(super) struct StateThread {
     orders: Option<Sender<Order>>,
     control: Arc<Control>,
-    /// Never a message: dropped when the thread is to end.
+    /// Never carries a message: dropped when the thread is to end.
     open: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What both ends see.
+/// The state that both ends share.
 #[derive(Default)]
 struct Control {
-    /// The number of the checkpoint that is wanted; 0 for none.
+    /// The number of the checkpoint wanted; 0 for none.
     wanted: AtomicU64,
     /// Held by the thread while it uses the store.
     working: Mutex<()>,
 }
 
 impl StateThread {
-    /// Starts the thread. It calls `done` with the checkpoint that is durable, or why it cannot be; not
-    /// for one that was cancelled.
+    /// Starts the thread. It calls `done` with each checkpoint that is durable, or the reason why
+    /// it cannot be; not for a cancelled one.
     pub(super) fn start(
         mut stepper: Stepper,
         done: impl Fn(u64, Result<(), StorageError>) + Send + 'static,
@@ -81,7 +81,7 @@ impl StateThread {
         Ok(StateThread { orders: Some(orders), control, open: Some(open), thread: Some(thread) })
     }
 
-    /// Has a checkpoint written. One that was ordered before must be done or cancelled.
+    /// Orders a checkpoint. An earlier one must be done or cancelled.
     pub(super) fn order(&self, order: Order) {
         self.control.wanted.store(order.number, Ordering::Relaxed);
         if let Some(orders) = &self.orders {
@@ -90,8 +90,8 @@ impl StateThread {
         }
     }
 
-    /// Gives up what was ordered. When this returns, the thread does not use the store, and will not
-    /// before the next order. Waits for the writing of one chunk at most.
+    /// Cancels the order. When this returns, the thread does not use the store, and will not before
+    /// the next order. Waits for at most one chunk to be written.
     pub(super) fn cancel(&self) {
         self.control.wanted.store(0, Ordering::Relaxed);
         drop(self.control.working.lock().unwrap_or_else(PoisonError::into_inner));
@@ -109,7 +109,7 @@ impl Drop for StateThread {
 }
 
 impl Control {
-    /// Writes a checkpoint for as long as it is wanted; whether that was to the end.
+    /// Writes a checkpoint for as long as it is wanted. Returns whether it is complete.
     fn write(&self, order: &mut Order, stepper: &mut Stepper) -> Result<bool, StorageError> {
         let _working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         let number = order.number;
@@ -120,8 +120,8 @@ impl Control {
     }
 }
 
-/// Writes the chunks of a checkpoint; asks before each call of the store whether to go on. Whether it
-/// was written to the end.
+/// Writes the chunks of a checkpoint. Before each call of the store, asks whether to continue.
+/// Returns whether it is complete.
 pub(super) fn write_checkpoint(
     order: &mut Order,
     mut goes_on: impl FnMut() -> bool,

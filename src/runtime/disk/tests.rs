@@ -94,8 +94,8 @@ fn identity_and_promise_are_written_in_their_turn() {
     assert!(matches!(error, StorageError::Removed { .. }), "{error}");
 }
 
-/// A large state from a leader was one write for the watchdog, which stopped the node when its
-/// disk took more than a minute for all of it.
+/// For the watchdog, installing a large state from a leader was one write. It stopped the node when
+/// that took more than a minute.
 #[test]
 fn each_call_of_the_store_is_a_step_of_its_own() {
     let (_, mut store) = founded();
@@ -130,13 +130,13 @@ fn each_call_of_the_store_is_a_step_of_its_own() {
     assert_eq!(steps, 1 + chunks + 2);
 }
 
-/// How often calls fail without harm before they succeed, and what the chunks of checkpoints wait for.
+/// How often calls fail harmlessly before they succeed, and what a checkpoint's chunks wait for.
 #[derive(Clone)]
 struct Trouble {
     begins: usize,
     chunks: usize,
     promises: usize,
-    /// One message for each chunk; closed, nothing waits.
+    /// One message for each chunk; when closed, nothing waits.
     go_on: Receiver<()>,
 }
 
@@ -151,7 +151,7 @@ impl Trouble {
     }
 }
 
-/// A store, or what writes its checkpoints, with trouble.
+/// A store, or its checkpointer, with such failures.
 struct Troubled<T> {
     inner: T,
     trouble: Trouble,
@@ -228,7 +228,7 @@ impl LogStore for Troubled<MemoryStore> {
     }
 }
 
-/// A store whose calls fail so often, and whose checkpoints wait for nothing.
+/// A store whose calls fail this often, and whose checkpoints wait for nothing.
 fn reluctant(
     store: MemoryStore,
     begins: usize,
@@ -280,7 +280,7 @@ fn a_state_from_the_leader_takes_the_place_of_a_checkpoint_under_way() {
     let hard_state = HardState { term: 2, vote: 0, commit: 100 };
     let (meta, state) = (meta(&machine, 100), machine.state());
     thread.submit(DiskOp::Install { number: 2, hard_state, meta, state });
-    // Both are held at their chunks.
+    // Both are waiting at their chunks.
     drop(go_on);
     assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 2 }));
     drop(thread);
@@ -293,7 +293,7 @@ fn a_state_from_the_leader_takes_the_place_of_a_checkpoint_under_way() {
 fn a_checkpoint_under_way_does_not_hold_up_the_end() {
     let (disk, thread, go_on, inputs, _) = held_thread();
     thread.submit(DiskOp::Write { number: 2, write: write(1, 4..=4) });
-    // One chunk, whichever it waits for; there are more.
+    // One chunk, of whichever checkpoint; there are more.
     let ending = std::thread::Builder::new().spawn(move || drop(thread)).unwrap();
     while !ending.is_finished() {
         let _ = go_on.send(());
@@ -305,8 +305,8 @@ fn a_checkpoint_under_way_does_not_hold_up_the_end() {
     assert_eq!(boot.entries.last().unwrap().index, 4);
 }
 
-/// A moment in which the process had no file to open ended the disk's thread, and stopped the node
-/// for good.
+/// A moment in which the process had no file descriptor ended the disk's thread, and stopped the
+/// node for good.
 #[test]
 fn what_has_changed_nothing_is_tried_again() {
     let (disk, store) = founded();
@@ -345,7 +345,7 @@ fn what_has_changed_nothing_is_tried_again() {
     assert_eq!((boot.checkpoint.index, boot.entries.last().unwrap().index), (3, 5));
 }
 
-/// Whoever closes a node does not wait until it has files to open again.
+/// Closing a node does not wait until there are file descriptors again.
 #[test]
 fn a_call_that_is_tried_again_does_not_keep_the_thread() {
     let (_, store) = founded();

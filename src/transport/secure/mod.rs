@@ -1,18 +1,18 @@
-//! What lies between the frames of a connection and its socket, when the members have keys: bytes
-//! in, bytes out, and no socket.
+//! Encryption between the frames of a connection and its socket, when members have keys: bytes in,
+//! bytes out, and no socket.
 //!
 //! ```text
 //! frames  <->  Session  <->  TLS 1.3 records (`tls`), or Noise messages (`secret`)  <->  socket
 //! ```
 //!
-//! What each kind says first is told apart by its first three bytes, so that two nodes with
-//! different kinds can say so. Before it has keys, a node that listens says no to what it does not
-//! understand by a plain refusal, as the handshake above (`handshake`) has it; whoever connects
-//! shows that as what it is, the word of anybody.
+//! The first three bytes tell the protocols apart, so that two nodes with different ones can report
+//! it. A node that listens answers bytes that it does not understand with a refusal in plain text,
+//! as the handshake above (`handshake`) defines it. The node that connects reports such a refusal
+//! as unauthenticated.
 //!
-//! Invariants: a session takes no more than [`STRANGER_BYTES_MAX`] bytes before it is trusted, and
-//! keeps no more than that many, and a few KiB of its own; after an error it is of no further use,
-//! but what it has then to send is still worth sending.
+//! Invariants: a channel takes at most [`UNTRUSTED_BYTES_MAX`] bytes before it is trusted, and
+//! holds at most that many, and a few KiB of its own. After an error it is of no further use,
+//! except that its remaining output is still worth sending.
 
 mod secret;
 mod subjects;
@@ -28,16 +28,16 @@ use super::frame::FrameReader;
 use super::handshake::{Answer, HANDSHAKE_BYTES_MAX};
 use crate::security::Security;
 
-/// The most bytes that are taken of a peer that has not shown who it is: enough for any chain of
-/// certificates that is used between machines.
-pub(crate) const STRANGER_BYTES_MAX: usize = 32 << 10;
+/// The most bytes taken from a peer that has not authenticated itself: enough for any certificate
+/// chain in use between machines.
+pub(crate) const UNTRUSTED_BYTES_MAX: usize = 32 << 10;
 
-/// How many of the first bytes tell what is spoken.
+/// How many of the first bytes identify the protocol.
 const HEAD_BYTES: usize = 3;
 
 /// What an end of a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Speech {
+pub(crate) enum Protocol {
     Plain,
     Secret,
     Tls,
@@ -45,33 +45,33 @@ pub(crate) enum Speech {
     Foreign,
 }
 
-impl Speech {
-    /// By the first bytes; `None` if they are too few.
-    pub(crate) fn of(head: &[u8]) -> Option<Speech> {
+impl Protocol {
+    /// Recognises a protocol by its first bytes; `None` if they are too few.
+    pub(crate) fn of(head: &[u8]) -> Option<Protocol> {
         let head = head.get(..HEAD_BYTES)?;
         Some(match head {
             // A handshake or an alert, and the version, which is frozen.
-            [0x15 | 0x16, 3, _] => Speech::Tls,
-            _ if secret::PREFACE.starts_with(head) => Speech::Secret,
+            [0x15 | 0x16, 3, _] => Protocol::Tls,
+            _ if secret::PREFACE.starts_with(head) => Protocol::Secret,
             // The length of a first frame is well below 64 KiB.
-            [_, _, 0] => Speech::Plain,
-            _ => Speech::Foreign,
+            [_, _, 0] => Protocol::Plain,
+            _ => Protocol::Foreign,
         })
     }
 }
 
-impl std::fmt::Display for Speech {
+impl std::fmt::Display for Protocol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Speech::Plain => "without TLS or secret",
-            Speech::Secret => "with a shared secret",
-            Speech::Tls => "with TLS",
-            Speech::Foreign => "no protocol of quorate",
+            Protocol::Plain => "without TLS or secret",
+            Protocol::Secret => "with a shared secret",
+            Protocol::Tls => "with TLS",
+            Protocol::Foreign => "no protocol of quorate",
         })
     }
 }
 
-/// Why a connection is not, or no longer, a secure one.
+/// Why a connection is not, or no longer, secure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     /// The two have different settings.
@@ -79,23 +79,23 @@ pub(crate) enum Fault {
         "the node that listens speaks {ours}, and the one that connects {theirs}: give all members \
          the same security"
     )]
-    Mismatch { ours: Speech, theirs: Speech },
-    /// Another secret, or somebody who only says that he has one.
+    Mismatch { ours: Protocol, theirs: Protocol },
+    /// The other end has another secret, or none.
     #[error("the shared secret of the two nodes is not the same")]
     WrongSecret,
-    /// The form of the handshake is not known.
+    /// The version of the handshake is not known.
     #[error("form {0} of the handshake with a shared secret is not known here: upgrade this node")]
     UnknownForm(u8),
     #[cfg(feature = "tls")]
     #[error("{0}")]
     Tls(String),
-    /// The plain answer of a node that could not speak with us, or of anybody between.
+    /// A plain-text answer from a node that could not talk to us, or from anybody in between.
     #[error("the peer refused, as it says without proof: {0}")]
     Refused(String),
-    /// What answers speaks another language.
+    /// The answer is in another protocol.
     #[error("this node speaks {ours}, and what answers there {theirs}")]
-    Foreign { ours: Speech, theirs: Speech },
-    #[error("more than {STRANGER_BYTES_MAX} bytes before it has shown who it is")]
+    Foreign { ours: Protocol, theirs: Protocol },
+    #[error("more than {UNTRUSTED_BYTES_MAX} bytes before it has shown who it is")]
     TooMuch,
     #[error("bytes that were changed on the way")]
     Damaged,
@@ -104,18 +104,18 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether trying again helps only after something was configured otherwise.
+    /// Whether trying again helps only after a reconfiguration.
     pub(crate) fn is_permanent(&self) -> bool {
         !matches!(self, Fault::TooMuch | Fault::Damaged | Fault::Internal(_))
     }
 
-    /// Whether the other end, which connected, has to be told in the plain: it knows nothing yet,
-    /// or could not read it otherwise.
+    /// Whether the other end, which connected, needs the reason in plain text: it knows nothing
+    /// yet, or could not read it otherwise.
     pub(crate) fn needs_plain_answer(&self) -> bool {
         matches!(self, Fault::Mismatch { .. } | Fault::WrongSecret | Fault::UnknownForm(_))
     }
 
-    /// The fault that an error of a stream stands for.
+    /// The fault inside an error of a stream, if any.
     pub(crate) fn of(error: &io::Error) -> Option<&Fault> {
         error.get_ref()?.downcast_ref()
     }
@@ -127,13 +127,13 @@ impl From<Fault> for io::Error {
     }
 }
 
-/// The keys of one connection, from its first byte on.
+/// The encryption of one connection, from its first byte on.
 #[derive(Debug)]
-pub(crate) struct Session {
-    kind: Kind,
+pub(crate) struct SecureChannel {
+    kind: ChannelKind,
     side: Side,
     head: Head,
-    /// What was taken so far; not counted once the peer is trusted.
+    /// How many bytes were taken so far; not counted once the peer is trusted.
     taken: usize,
     trusted: bool,
 }
@@ -145,10 +145,10 @@ pub(crate) enum Side {
 }
 
 #[derive(Debug)]
-enum Kind {
-    Secret(Box<secret::SecretSession>),
+enum ChannelKind {
+    Secret(Box<secret::SecretChannel>),
     #[cfg(feature = "tls")]
-    Tls(Box<tls::TlsSession>),
+    Tls(Box<tls::TlsChannel>),
 }
 
 /// What the first bytes of the other end were.
@@ -160,38 +160,38 @@ enum Head {
     Refusal(FrameReader),
 }
 
-impl Session {
-    /// A session by these settings; `None` if they ask for none. What it has to say first goes to
+impl SecureChannel {
+    /// Creates a channel by these settings; `None` if they ask for none. Appends its first bytes to
     /// `out`.
     pub(crate) fn start(
         security: &Security,
         side: Side,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Session>, Fault> {
+    ) -> Result<Option<SecureChannel>, Fault> {
         let kind = match security {
             Security::Loopback | Security::Insecure => return Ok(None),
-            Security::Secret(secret) => {
-                Kind::Secret(Box::new(secret::SecretSession::start(secret.clone(), side, out)?))
-            }
+            Security::Secret(secret) => ChannelKind::Secret(Box::new(
+                secret::SecretChannel::start(secret.clone(), side, out)?,
+            )),
             #[cfg(feature = "tls")]
             Security::Tls(tls) => {
-                Kind::Tls(Box::new(tls::TlsSession::start(tls.keys(), side, out)?))
+                ChannelKind::Tls(Box::new(tls::TlsChannel::start(tls.keys(), side, out)?))
             }
         };
         let head = Head::Unknown(Vec::new());
-        Ok(Some(Session { kind, side, head, taken: 0, trusted: false }))
+        Ok(Some(SecureChannel { kind, side, head, taken: 0, trusted: false }))
     }
 
-    fn speech(&self) -> Speech {
+    fn protocol(&self) -> Protocol {
         match self.kind {
-            Kind::Secret(_) => Speech::Secret,
+            ChannelKind::Secret(_) => Protocol::Secret,
             #[cfg(feature = "tls")]
-            Kind::Tls(_) => Speech::Tls,
+            ChannelKind::Tls(_) => Protocol::Tls,
         }
     }
 
-    /// Takes what has arrived. Appends what it says to `plain`, and what is to be sent because of it
-    /// to `out`, also after an error.
+    /// Takes bytes that have arrived. Appends the decrypted bytes to `plain`, and bytes to be sent
+    /// in response to `out`, also after an error.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -200,31 +200,31 @@ impl Session {
     ) -> Result<(), Fault> {
         if !self.trusted {
             self.taken += bytes.len();
-            if self.taken > STRANGER_BYTES_MAX {
+            if self.taken > UNTRUSTED_BYTES_MAX {
                 return Err(Fault::TooMuch);
             }
         }
         match &mut self.head {
             Head::Ours => self.decrypt(bytes, plain, out),
-            Head::Refusal(reader) => heed(reader, bytes),
+            Head::Refusal(reader) => read_refusal(reader, bytes),
             Head::Unknown(head) => {
                 head.extend_from_slice(bytes);
-                let Some(theirs) = Speech::of(head) else {
+                let Some(theirs) = Protocol::of(head) else {
                     return Ok(());
                 };
                 let head = std::mem::take(head);
-                let ours = self.speech();
+                let ours = self.protocol();
                 match self.side {
                     _ if theirs == ours => {
                         self.head = Head::Ours;
                         self.decrypt(&head, plain, out)
                     }
                     Side::Listens => Err(Fault::Mismatch { ours, theirs }),
-                    Side::Connects if theirs == Speech::Plain => {
+                    Side::Connects if theirs == Protocol::Plain => {
                         let mut reader = FrameReader::new(HANDSHAKE_BYTES_MAX);
-                        let told = heed(&mut reader, &head);
+                        let result = read_refusal(&mut reader, &head);
                         self.head = Head::Refusal(reader);
-                        told
+                        result
                     }
                     Side::Connects => Err(Fault::Foreign { ours, theirs }),
                 }
@@ -239,24 +239,24 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         match &mut self.kind {
-            Kind::Secret(session) => session.receive(bytes, self.trusted, plain, out),
+            ChannelKind::Secret(channel) => channel.receive(bytes, self.trusted, plain, out),
             #[cfg(feature = "tls")]
-            Kind::Tls(session) => session.receive(bytes, plain, out),
+            ChannelKind::Tls(channel) => channel.receive(bytes, plain, out),
         }
     }
 
-    /// Takes some of `plain`, at least one byte unless it is empty, and appends what is to be sent
-    /// for it to `out`; returns how much it has taken. Before the handshake is over, it is kept:
-    /// nothing but a greeting is said then.
+    /// Encrypts some of `plain`, at least one byte unless it is empty, and appends the result to
+    /// `out`. Returns how much it took. Before the handshake is over it buffers `plain`: only a
+    /// hello is sent then.
     pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
         match &mut self.kind {
-            Kind::Secret(session) => session.send(plain, out),
+            ChannelKind::Secret(channel) => channel.send(plain, out),
             #[cfg(feature = "tls")]
-            Kind::Tls(session) => session.send(plain, out),
+            ChannelKind::Tls(channel) => channel.send(plain, out),
         }
     }
 
-    /// The other end has introduced itself: it may send as much as it likes from now on.
+    /// The other end is authenticated: it may send any amount from now on.
     pub(crate) fn trust(&mut self) {
         self.trusted = true;
     }
@@ -264,15 +264,15 @@ impl Session {
     /// The subject of the other end's certificate, if it has one.
     pub(crate) fn subject(&self) -> Option<String> {
         match &self.kind {
-            Kind::Secret(_) => None,
+            ChannelKind::Secret(_) => None,
             #[cfg(feature = "tls")]
-            Kind::Tls(session) => session.subject(),
+            ChannelKind::Tls(channel) => channel.subject(),
         }
     }
 }
 
-/// A node that has no keys for us says so in a plain frame.
-fn heed(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
+/// A node that has no keys for us refuses in a plain frame.
+fn read_refusal(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
     reader.push(bytes);
     match reader.next_frame() {
         Ok(None) => Ok(()),

@@ -1,4 +1,4 @@
-//! A connection between two that know the same secret: Noise, pattern NNpsk0.
+//! A connection between two nodes that share a secret: Noise, pattern NNpsk0.
 //!
 //! ```text
 //! connects                                 listens
@@ -9,10 +9,10 @@
 //! message: length, u16 LE | that many bytes, the last 16 of them a tag
 //! ```
 //!
-//! The first message could be a recording of an earlier one. Whoever replays it cannot read the
-//! answer, and so cannot send what comes next: nothing is done for it before that, and the greeting
-//! of a node is never in the first message. Both ends' keys are made anew for each connection: who
-//! learns the secret later cannot read what was recorded before.
+//! The first message could be a replay. An attacker who replays it cannot read the answer, and so
+//! cannot send the next message. Nothing is done for it before that, and a node's hello is never in
+//! the first message. Both ends' keys are new for each connection: an attacker who learns the
+//! secret later cannot read earlier recordings.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ use snow::{HandshakeState, TransportState};
 use super::{Fault, Side};
 use crate::security::Secret;
 
-/// What comes first. The last byte is the form of all the rest.
+/// The first bytes. The last one is the version of the rest.
 pub(crate) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', FORM];
 const FORM: u8 = 1;
 
@@ -33,35 +33,35 @@ const TAG_BYTES: usize = 16;
 /// A key and a tag.
 const HANDSHAKE_MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 
-/// The most of the plain in one message.
+/// The most plain text in one message.
 const PLAIN_BYTES_MAX: usize = 32 << 10;
 
-/// The longest message of one who has not introduced itself: its hello.
-const STRANGER_MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// The longest message before authentication: a hello.
+const UNTRUSTED_MESSAGE_BYTES_MAX: usize = 8 << 10;
 
-pub(super) struct SecretSession {
+pub(super) struct SecretChannel {
     secret: Secret,
     side: Side,
-    state: State,
-    /// What has arrived and is not whole.
+    state: SecretState,
+    /// Bytes that have arrived and are not a whole message.
     input: Vec<u8>,
-    /// What is to be said once there are keys.
+    /// Plain text to be sent once there are keys.
     early: Vec<u8>,
 }
 
-enum State {
-    /// Nothing was heard of the other end. Whoever connects has sent its message.
+enum SecretState {
+    /// Nothing has arrived. The end that connects has sent its message.
     Preface(Option<Box<HandshakeState>>),
-    /// The preface was.
+    /// The preface has arrived.
     Handshake(Option<Box<HandshakeState>>),
     Ready(Box<TransportState>),
     Failed,
 }
 
-/// Without keys.
-impl fmt::Debug for SecretSession {
+/// Shows no keys.
+impl fmt::Debug for SecretChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SecretSession").field("side", &self.side).finish_non_exhaustive()
+        f.debug_struct("SecretChannel").field("side", &self.side).finish_non_exhaustive()
     }
 }
 
@@ -78,7 +78,7 @@ fn handshake(key: &[u8; 32], side: Side) -> Result<HandshakeState, snow::Error> 
     }
 }
 
-/// Appends a message of the handshake, which says nothing but what it is.
+/// Appends a handshake message without payload.
 fn say(state: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
     let mut message = [0; HANDSHAKE_MESSAGE_BYTES];
     let bytes = state.write_message(&[], &mut message).map_err(internal)?;
@@ -92,12 +92,12 @@ fn length(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).expect("no message is longer than 32 KiB and its tag").to_le_bytes()
 }
 
-impl SecretSession {
+impl SecretChannel {
     pub(super) fn start(
         secret: Secret,
         side: Side,
         out: &mut Vec<u8>,
-    ) -> Result<SecretSession, Fault> {
+    ) -> Result<SecretChannel, Fault> {
         let state = match side {
             Side::Listens => None,
             Side::Connects => {
@@ -107,7 +107,7 @@ impl SecretSession {
             }
         };
         let (input, early) = (Vec::new(), Vec::new());
-        Ok(SecretSession { secret, side, state: State::Preface(state), input, early })
+        Ok(SecretChannel { secret, side, state: SecretState::Preface(state), input, early })
     }
 
     pub(super) fn receive(
@@ -129,7 +129,7 @@ impl SecretSession {
         Ok(())
     }
 
-    /// Takes the next part of `input`, and returns what follows it; `None` if it is not whole.
+    /// Takes the next part of `input`, and returns the rest; `None` if it is not whole.
     fn step<'a>(
         &mut self,
         input: &'a [u8],
@@ -137,44 +137,46 @@ impl SecretSession {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<Option<&'a [u8]>, Fault> {
-        let state = std::mem::replace(&mut self.state, State::Failed);
-        if let State::Preface(handshake) = state {
+        let state = std::mem::replace(&mut self.state, SecretState::Failed);
+        if let SecretState::Preface(handshake) = state {
             let Some((preface, rest)) = input.split_at_checked(PREFACE.len()) else {
-                self.state = State::Preface(handshake);
+                self.state = SecretState::Preface(handshake);
                 return Ok(None);
             };
             if preface != PREFACE {
                 let known = preface[..7] == PREFACE[..7];
                 return Err(if known { Fault::UnknownForm(preface[7]) } else { Fault::Damaged });
             }
-            self.state = State::Handshake(handshake);
+            self.state = SecretState::Handshake(handshake);
             return Ok(Some(rest));
         }
         let limit = match state {
-            State::Handshake(_) => HANDSHAKE_MESSAGE_BYTES,
+            SecretState::Handshake(_) => HANDSHAKE_MESSAGE_BYTES,
             _ if trusted => PLAIN_BYTES_MAX + TAG_BYTES,
-            _ => STRANGER_MESSAGE_BYTES_MAX,
+            _ => UNTRUSTED_MESSAGE_BYTES_MAX,
         };
         let Some((message, rest)) = split_message(input, limit)? else {
             self.state = state;
             return Ok(None);
         };
         self.state = match state {
-            State::Preface(_) | State::Failed => return Err(Fault::Damaged),
-            State::Handshake(handshake) => State::Ready(self.agree(handshake, message, out)?),
-            State::Ready(mut keys) => {
+            SecretState::Preface(_) | SecretState::Failed => return Err(Fault::Damaged),
+            SecretState::Handshake(handshake) => {
+                SecretState::Ready(self.agree(handshake, message, out)?)
+            }
+            SecretState::Ready(mut keys) => {
                 let start = plain.len();
                 plain.resize(start + message.len(), 0);
                 let read = keys.read_message(message, &mut plain[start..]);
                 plain.truncate(start + *read.as_ref().unwrap_or(&0));
                 read.map_err(|_| Fault::Damaged)?;
-                State::Ready(keys)
+                SecretState::Ready(keys)
             }
         };
         Ok(Some(rest))
     }
 
-    /// The other end has said its part of the handshake.
+    /// The other end's handshake message has arrived.
     fn agree(
         &mut self,
         handshake: Option<Box<HandshakeState>>,
@@ -211,9 +213,11 @@ impl SecretSession {
     pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
         let part = &plain[..plain.len().min(PLAIN_BYTES_MAX)];
         match &mut self.state {
-            State::Ready(keys) => seal(keys, part, out)?,
-            State::Preface(_) | State::Handshake(_) => self.early.extend_from_slice(part),
-            State::Failed => return Err(Fault::Damaged),
+            SecretState::Ready(keys) => seal(keys, part, out)?,
+            SecretState::Preface(_) | SecretState::Handshake(_) => {
+                self.early.extend_from_slice(part)
+            }
+            SecretState::Failed => return Err(Fault::Damaged),
         }
         Ok(part.len())
     }
@@ -230,7 +234,7 @@ fn seal(keys: &mut TransportState, plain: &[u8], out: &mut Vec<u8>) -> Result<()
 
 type Split<'a> = Option<(&'a [u8], &'a [u8])>;
 
-/// The first message, and what follows it; `None` if it is not whole.
+/// The first message and the rest; `None` if it is not whole.
 fn split_message(input: &[u8], limit: usize) -> Result<Split<'_>, Fault> {
     let Some((length, rest)) = input.split_at_checked(2) else {
         return Ok(None);

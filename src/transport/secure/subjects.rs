@@ -1,21 +1,22 @@
-//! Who has which certificate.
+//! The subjects of peers' certificates.
 
 use std::collections::BTreeMap;
 
 use crate::types::membership::NodeId;
 
-/// The subject of the certificate that each node id was first seen with, since this process began.
+/// The subject of the certificate that each node id was first seen with, since the start of this
+/// process.
 ///
-/// Any member has a certificate of the authority, so a certificate alone would let a member take
-/// another's id. The id is not in the certificate, since it comes of a data directory, and
-/// certificates are made before there is one; and the key is not what stays, since it is renewed.
-/// What stays is whom the certificate was made for. Where all have the same certificate, or
-/// certificates without a subject, each is as good as the other.
+/// Every member has a certificate of the authority, so a certificate alone would let a member take
+/// another's id. The id is not in the certificate, since it comes from a data directory and
+/// certificates are made earlier. The key may not be compared, since it is renewed. So the subject
+/// is compared. If all members have the same certificate, or certificates without a subject, this
+/// distinguishes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Subjects(BTreeMap<NodeId, String>);
 
 impl Subjects {
-    /// Whether it is `node` that has shown this subject; the first to come is believed.
+    /// Checks that `node` has this subject; the first one seen is accepted.
     pub(crate) fn check(&mut self, node: NodeId, subject: Option<String>) -> Result<(), String> {
         let Some(subject) = subject.filter(|subject| !subject.is_empty()) else {
             return Ok(());
@@ -30,7 +31,7 @@ impl Subjects {
         ))
     }
 
-    /// Forgets a node that is no peer any longer.
+    /// Forgets a node that is no longer a peer.
     pub(crate) fn forget(&mut self, node: NodeId) {
         self.0.remove(&node);
     }

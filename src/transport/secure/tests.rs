@@ -1,4 +1,4 @@
-//! Two sessions, and what lies between them in the hands of the test.
+//! Two channels, and a test that carries the bytes between them.
 
 use super::*;
 use crate::security::Secret;
@@ -11,30 +11,30 @@ fn secret(text: &str) -> Security {
 }
 
 struct End {
-    session: Session,
-    /// What it has to send.
+    channel: SecureChannel,
+    /// The bytes it wants to send.
     out: Vec<u8>,
-    /// What it has heard.
+    /// The plain text received.
     plain: Vec<u8>,
 }
 
 impl End {
     fn new(security: &Security, side: Side) -> End {
         let mut out = Vec::new();
-        let session = Session::start(security, side, &mut out).unwrap().unwrap();
-        End { session, out, plain: Vec::new() }
+        let channel = SecureChannel::start(security, side, &mut out).unwrap().unwrap();
+        End { channel, out, plain: Vec::new() }
     }
 
     fn say(&mut self, mut plain: &[u8]) {
         while !plain.is_empty() {
-            let taken = self.session.send(plain, &mut self.out).unwrap();
+            let taken = self.channel.send(plain, &mut self.out).unwrap();
             assert!(taken > 0);
             plain = &plain[taken..];
         }
     }
 
     fn hear(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.session.receive(bytes, &mut self.plain, &mut self.out)
+        self.channel.receive(bytes, &mut self.plain, &mut self.out)
     }
 }
 
@@ -42,7 +42,7 @@ fn pair(client: &Security, server: &Security) -> (End, End) {
     (End::new(client, Side::Connects), End::new(server, Side::Listens))
 }
 
-/// Carries what each says to the other, in parts of this size, until nobody says anything.
+/// Carries each end's bytes to the other, in parts of this size, until both have none left.
 fn carry(client: &mut End, server: &mut End, part: usize) -> Result<(), Fault> {
     while !client.out.is_empty() || !server.out.is_empty() {
         for bytes in std::mem::take(&mut client.out).chunks(part) {
@@ -63,8 +63,8 @@ fn whoever_knows_the_secret_is_heard_however_it_arrives() {
         carry(&mut client, &mut server, part).unwrap();
         assert_eq!(server.plain, b"hello");
         server.say(b"welcome");
-        server.session.trust();
-        client.session.trust();
+        server.channel.trust();
+        client.channel.trust();
         let long: Vec<u8> = (0..300_000_u32).map(|at| at as u8).collect();
         client.say(&long);
         carry(&mut client, &mut server, part).unwrap();
@@ -108,12 +108,12 @@ fn a_recording_is_not_heard() {
     let second = std::mem::take(&mut client.out);
     server.hear(&second).unwrap();
     assert_eq!(server.plain, b"hello");
-    // All that was sent, sent again.
+    // A replay of all that was sent.
     let mut later = End::new(&secret(ONE), Side::Listens);
     later.hear(&first).unwrap();
     assert_eq!(later.hear(&second), Err(Fault::Damaged));
     assert_eq!(later.plain, b"");
-    // A message of this connection, sent again.
+    // A replay of a message of this connection.
     assert_eq!(server.hear(&second), Err(Fault::Damaged));
     assert_eq!(server.plain, b"hello");
 }
@@ -125,7 +125,7 @@ fn another_secret_is_refused_before_anything_is_said() {
     assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
     assert!(server.plain.is_empty() && server.out.is_empty());
     assert!(Fault::WrongSecret.needs_plain_answer() && Fault::WrongSecret.is_permanent());
-    // And a listener that does not know it cannot pretend to.
+    // A listener that does not know the secret cannot pretend to.
     let (mut client, _) = pair(&secret(OTHER), &secret(ONE));
     let (mut other, mut server) = pair(&secret(ONE), &secret(ONE));
     server.hear(&std::mem::take(&mut other.out)).unwrap();
@@ -135,7 +135,7 @@ fn another_secret_is_refused_before_anything_is_said() {
 #[test]
 fn two_secrets_are_accepted_during_a_change() {
     let both = |first, second| Security::from(Secret::new(first).unwrap().or(second).unwrap());
-    // In the order of a change: everybody accepts both, everybody uses the new one, the old one goes.
+    // In the order of a change: all accept both, all use the new one, the old one is dropped.
     let stages = [secret(ONE), both(ONE, OTHER), both(OTHER, ONE), secret(OTHER)];
     for (client, server) in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)] {
         let (mut client, mut server) = pair(&stages[client], &stages[server]);
@@ -153,7 +153,7 @@ fn a_changed_byte_ends_the_connection() {
     carry(&mut client, &mut server, 100).unwrap();
     client.say(b"some message");
     let whole = std::mem::take(&mut client.out);
-    // Of the length, only what makes it longer than a stranger's may be shows at once.
+    // Of the length, only a change that makes it too long before authentication shows at once.
     for at in 2..whole.len() {
         let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
         carry(&mut client, &mut server, 100).unwrap();
@@ -172,15 +172,15 @@ fn a_later_form_is_told_from_junk() {
     let mut server = End::new(&secret(ONE), Side::Listens);
     assert_eq!(server.hear(b"qrnopqrs"), Err(Fault::Damaged));
     let mut server = End::new(&secret(ONE), Side::Listens);
-    let theirs = Speech::Foreign;
-    assert_eq!(server.hear(b"GET /"), Err(Fault::Mismatch { ours: Speech::Secret, theirs }));
+    let theirs = Protocol::Foreign;
+    assert_eq!(server.hear(b"GET /"), Err(Fault::Mismatch { ours: Protocol::Secret, theirs }));
 }
 
 #[test]
 fn a_stranger_is_given_little() {
     let mut server = End::new(&secret(ONE), Side::Listens);
     let mut sent = 0;
-    // The longest message that is waited for, a byte at a time, and never whole.
+    // The longest message accepted, a byte at a time, and never whole.
     let (mut client, _) = pair(&secret(ONE), &secret(ONE));
     client.say(b"hello");
     server.hear(&std::mem::take(&mut client.out)).unwrap();
@@ -193,14 +193,14 @@ fn a_stranger_is_given_little() {
         assert!(sent <= 8 << 10, "{sent}");
     };
     assert_eq!(refused, Fault::Damaged);
-    // Many small ones that are right are too much as well.
+    // Many small correct ones are too much as well.
     let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
     let refused = loop {
         client.say(&[0; 1000]);
         if let Err(fault) = carry(&mut client, &mut server, 1000) {
             break fault;
         }
-        assert!(server.plain.len() <= STRANGER_BYTES_MAX);
+        assert!(server.plain.len() <= UNTRUSTED_BYTES_MAX);
     };
     assert_eq!(refused, Fault::TooMuch);
 }
@@ -214,10 +214,10 @@ fn plain_answers_are_shown_as_what_they_are() {
     append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(1, buffer));
     for part in [1, 1000] {
         let mut client = End::new(&secret(ONE), Side::Connects);
-        let told = frame.chunks(part).find_map(|bytes| client.hear(bytes).err());
-        assert_eq!(told, Some(Fault::Refused("no keys here".to_owned())));
+        let result = frame.chunks(part).find_map(|bytes| client.hear(bytes).err());
+        assert_eq!(result, Some(Fault::Refused("no keys here".to_owned())));
     }
     let mut client = End::new(&secret(ONE), Side::Connects);
-    let told = client.hear(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert!(matches!(told, Err(Fault::Refused(_))), "{told:?}");
+    let result = client.hear(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(matches!(result, Err(Fault::Refused(_))), "{result:?}");
 }

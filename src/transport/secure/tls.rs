@@ -1,4 +1,4 @@
-//! A connection between two that have certificates of the same authority.
+//! A connection between two nodes with certificates of the same authority.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use super::{Fault, Side};
 use crate::security::{Keys, describe, x509};
 
-/// The most of the plain taken at once: so much and a little more waits for the socket.
+/// The most plain text taken at once: so much and a little more waits for the socket.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct TlsSession {
+pub(super) struct TlsChannel {
     connection: Connection,
 }
 
@@ -21,11 +21,11 @@ fn fault(error: impl std::fmt::Display) -> Fault {
     Fault::Tls(format!("TLS: {error}"))
 }
 
-impl TlsSession {
-    pub(super) fn start(keys: &Keys, side: Side, out: &mut Vec<u8>) -> Result<TlsSession, Fault> {
+impl TlsChannel {
+    pub(super) fn start(keys: &Keys, side: Side, out: &mut Vec<u8>) -> Result<TlsChannel, Fault> {
         let connection = match side {
             Side::Connects => {
-                // It is not sent, and not compared with anything.
+                // The name is neither sent nor compared.
                 let name = ServerName::try_from("quorate").map_err(fault)?;
                 let client = ClientConnection::new(Arc::clone(&keys.client), name);
                 Connection::Client(client.map_err(fault)?)
@@ -35,9 +35,9 @@ impl TlsSession {
                 Connection::Server(server.map_err(fault)?)
             }
         };
-        let mut session = TlsSession { connection };
-        session.flush(out)?;
-        Ok(session)
+        let mut channel = TlsChannel { connection };
+        channel.flush(out)?;
+        Ok(channel)
     }
 
     pub(super) fn receive(
@@ -47,12 +47,12 @@ impl TlsSession {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            // Nothing after the other end's farewell counts.
+            // Nothing after the other end's close counts.
             if self.connection.read_tls(&mut bytes).map_err(fault)? == 0 {
                 break;
             }
             let processed = self.connection.process_new_packets();
-            // Also what is wrong is told, to the other end.
+            // The other end is told about an error, too.
             self.flush(out)?;
             let processed = processed.map_err(|error| fault(describe(&error)))?;
             let ready = processed.plaintext_bytes_to_read();

@@ -1,8 +1,8 @@
-//! The network thread's loop, and what its parts share.
+//! The network thread's loop, and the state that its parts share.
 //!
-//! Readiness is edge-triggered: a socket is asked again until it has nothing
-//! left, in turns, so that a busy peer does not keep the others waiting.
-//! Whoever has work left says so, and the loop then polls without sleeping.
+//! Readiness is edge-triggered: a socket is read until it has nothing left, in turns, so that a
+//! busy peer does not delay the others. While any part has work left, the loop polls without
+//! sleeping.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,87 +14,87 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use mio::{Events, Poll, Registry, Token};
 
-use super::circle::Circle;
 use super::incoming::Incoming;
+use super::known_peers::KnownPeers;
 use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
-use super::{Command, Handler, LISTENER, Network, Shared, WAKER};
+use super::{Handler, HelperResult, LISTENER, Network, Shared, WAKER};
 use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
 
-/// The most taken from a socket at once.
+/// The most bytes read from a socket at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Longer than anything waits.
+/// Longer than any wait.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// At most one warning of a kind in this time.
 const WARNING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What all parts of the network thread use.
+/// The state that all parts of the network thread use.
 pub(super) struct Context {
     pub(super) registry: Registry,
     pub(super) local: LocalPeer,
     pub(super) options: TransportOptions,
     pub(super) shared: Arc<Shared>,
-    /// For the helpers that look names up, to answer on.
-    pub(super) commands_tx: Sender<Command>,
+    /// Helper threads send their results here.
+    pub(super) results_tx: Sender<HelperResult>,
     pub(super) timers: Timers,
     /// When this turn of the loop began, or later.
     pub(super) now: Instant,
-    /// Where socket reads go first; one for all connections.
+    /// The buffer for socket reads; one for all connections.
     pub(super) scratch: Box<[u8]>,
-    /// Whose the connections are that were made from here.
+    /// The targets of the connections made by this node.
     pub(super) dialled: BTreeMap<Token, Target>,
-    /// Who may introduce itself.
-    pub(super) circle: Circle,
-    /// Which certificate each peer has.
+    /// Who may connect to this node.
+    pub(super) known_peers: KnownPeers,
+    /// The subject of each peer's certificate.
     pub(super) subjects: Subjects,
-    /// What the handler has still to take: no more than is read in one round.
+    /// Events for the handler: no more than one turn of the loop reads.
     events: Vec<TransportEvent>,
     next_token: usize,
 }
 
 impl Context {
-    /// Whether this is a client: what is for it comes over the connections that it makes.
+    /// Whether this is a client, which receives messages over the connections that it makes.
     pub(super) fn is_client(&self) -> bool {
         self.local.address.is_empty()
     }
 
-    /// A token that was never used: a late event of a closed connection meets no other one.
+    /// A token that was never used, so that a late event of a closed connection matches no other
+    /// one.
     pub(super) fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
     }
 
-    /// A node is welcomed: it is a guest from now on, if it is no member.
+    /// A node is welcomed. Unless it is a member, it is an unlisted peer from now on.
     pub(super) fn admit(&mut self, node: NodeId) {
-        if !self.circle.is_known(node) {
-            self.keep(node);
+        if !self.known_peers.is_known(node) {
+            self.remember_unlisted(node);
         }
     }
 
-    /// Keeps a guest, and looks after it later.
-    fn keep(&mut self, node: NodeId) {
-        let at = self.now + self.options.guest_timeout;
-        if let Some(before) = self.circle.invite(node, at) {
-            self.timers.remove(before, Timer::Guest(node));
+    /// Remembers an unlisted peer, and sets the timer that checks it.
+    fn remember_unlisted(&mut self, node: NodeId) {
+        let at = self.now + self.options.unlisted_timeout;
+        if let Some(before) = self.known_peers.add_unlisted(node, at) {
+            self.timers.remove(before, Timer::Unlisted(node));
         }
-        self.timers.insert(at, Timer::Guest(node));
+        self.timers.insert(at, Timer::Unlisted(node));
     }
 
-    /// It is no guest any longer.
-    fn dismiss(&mut self, node: NodeId) {
-        if let Some(at) = self.circle.dismiss(node) {
-            self.timers.remove(at, Timer::Guest(node));
+    fn forget_unlisted(&mut self, node: NodeId) {
+        if let Some(at) = self.known_peers.remove_unlisted(node) {
+            self.timers.remove(at, Timer::Unlisted(node));
         }
     }
 
-    /// Tells the handler, before its next turn.
+    /// Passes an event to the handler, before its next turn.
     pub(super) fn emit(&mut self, event: TransportEvent) {
         self.events.push(event);
     }
@@ -106,22 +106,22 @@ impl fmt::Debug for Context {
     }
 }
 
-/// What can be waited for.
+/// What the loop can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// The next step of the connection to this peer or seed.
     Peer(Target),
-    /// This guest may have left.
-    Guest(NodeId),
-    /// A connection waits to be this peer's.
+    /// This unlisted peer may have left.
+    Unlisted(NodeId),
+    /// A connection waits to be accepted as this peer's.
     Rival(NodeId),
-    /// An incoming connection must have introduced itself.
-    Introduction(Token),
-    /// This connection has sent so much that it has to wait.
+    /// An incoming handshake must be finished.
+    Handshake(Token),
+    /// This connection has used up its rate, and is read again.
     Resume(Token),
-    /// The client that made this connection may take nothing any more.
+    /// The client that made this connection may have stopped reading.
     Stall(Token),
-    /// The listener is asked again, after an error.
+    /// The listener is tried again, after an error.
     Accept,
     /// The certificates are read again.
     #[cfg(feature = "tls")]
@@ -151,7 +151,7 @@ impl Timers {
     }
 }
 
-/// Lets one warning through in a while, and counts the others.
+/// Lets one warning through per interval, and counts the others.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     silent_until: Option<Instant>,
@@ -159,7 +159,7 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// The number of warnings kept back since the last one, if this one may be given.
+    /// Returns the number of warnings suppressed since the last one, if this one may be logged.
     pub(super) fn permit(&mut self, now: Instant) -> Option<u64> {
         if self.silent_until.is_some_and(|until| now < until) {
             self.suppressed += 1;
@@ -172,11 +172,11 @@ impl Warnings {
 
 pub(super) struct Driver {
     poll: Poll,
-    /// Taken out only while it takes its turn, and when it has ended.
+    /// `None` only during its turn, and after its end.
     handler: Option<Box<dyn Handler>>,
-    /// When it wants its next turn.
+    /// When the handler wants its next turn.
     turn_at: Instant,
-    commands_rx: Receiver<Command>,
+    results_rx: Receiver<HelperResult>,
     context: Context,
     outgoing: Outgoing,
     incoming: Incoming,
@@ -184,7 +184,7 @@ pub(super) struct Driver {
     renewal: Renewal,
 }
 
-/// The clock that the deadlines of connections go by.
+/// The clock for the deadlines of connections.
 fn clock() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "the network's own deadlines")]
     Instant::now()
@@ -202,16 +202,16 @@ impl Driver {
         (peers, seeds): (Vec<RemotePeer>, Vec<String>),
         options: TransportOptions,
         shared: Arc<Shared>,
-        (commands_tx, commands_rx): (Sender<Command>, Receiver<Command>),
+        (results_tx, results_rx): (Sender<HelperResult>, Receiver<HelperResult>),
         handler: Box<dyn Handler>,
     ) -> io::Result<Driver> {
         let mut context = Context {
             registry: poll.registry().try_clone()?,
             local,
-            circle: Circle::new(options.guests_max),
+            known_peers: KnownPeers::new(options.unlisted_max),
             options,
             shared,
-            commands_tx,
+            results_tx,
             timers: Timers::default(),
             now: clock(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
@@ -224,7 +224,7 @@ impl Driver {
             poll,
             handler: Some(handler),
             turn_at: context.now,
-            commands_rx,
+            results_rx,
             outgoing: Outgoing::default(),
             #[cfg(feature = "tls")]
             renewal: Renewal::start(&mut context),
@@ -247,7 +247,7 @@ impl Driver {
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // From here on nobody need wake us: the channels are looked at before we sleep.
+            // From here on, nobody need wake this thread: it checks the channels before it sleeps.
             self.context.shared.awake.store(true, Release);
             self.context.now = clock();
             for event in &events {
@@ -265,15 +265,15 @@ impl Driver {
                     },
                 }
             }
-            self.obey();
+            self.take_helper_results();
             self.incoming.accept(&mut self.context);
             self.incoming.read(&mut self.context);
             self.outgoing.read(&mut self.context);
-            self.meet();
+            self.dial_welcomed();
             self.fire_timers();
-            self.meet();
-            let goes_on = self.attend();
-            // What was sent just before the end (a leader's farewell) is worth one try, too.
+            self.dial_welcomed();
+            let goes_on = self.run_handler();
+            // Try once to send what was queued just before the end, such as a leader's farewell.
             self.flush();
             if !goes_on {
                 break None;
@@ -286,14 +286,14 @@ impl Driver {
         }
     }
 
-    /// Gives the handler its turn, if there is a reason; `false` at its end.
-    fn attend(&mut self) -> bool {
+    /// Gives the handler its turn, if there is a reason to. `false` at its end.
+    fn run_handler(&mut self) -> bool {
         let Some(mut handler) = self.handler.take() else { return false };
-        let has_news = !self.context.events.is_empty();
+        let has_events = !self.context.events.is_empty();
         for event in self.context.events.drain(..) {
             handler.take(event);
         }
-        let is_due = has_news || self.turn_at <= self.context.now || handler.is_busy();
+        let is_due = has_events || self.turn_at <= self.context.now || handler.is_busy();
         let pause = if is_due { handler.turn(self) } else { Some(Duration::ZERO) };
         self.handler = Some(handler);
         if let Some(pause) = pause.filter(|_| is_due) {
@@ -303,82 +303,83 @@ impl Driver {
         pause.is_some()
     }
 
-    /// Writes what was queued.
     fn flush(&mut self) {
         self.outgoing.flush(&mut self.context);
         self.incoming.flush(&mut self.context);
     }
 
-    /// Those who have introduced themselves are answered.
-    fn meet(&mut self) {
-        for met in self.incoming.take_welcomed() {
-            self.outgoing.met(&mut self.context, met);
+    /// Dials peers that have just been welcomed.
+    fn dial_welcomed(&mut self) {
+        for peer in self.incoming.take_welcomed() {
+            self.outgoing.peer_welcomed(&mut self.context, peer);
         }
     }
 
-    /// How long to sleep, having announced that we do.
+    /// Returns how long to sleep, after announcing that the thread sleeps.
     fn sleep(&self) -> Option<Duration> {
         if self.incoming.is_busy() || self.outgoing.is_busy() {
             return Some(Duration::ZERO);
         }
-        // Whoever has something for us first pushes, then swaps in `true`. If its swap came before
-        // this one, we see what it pushed; if after, it sees `false` and wakes us.
+        // A sender first pushes, then swaps in `true`. If its swap came before this one, the push
+        // is visible below; if after, it sees `false` and wakes this thread.
         self.context.shared.awake.swap(false, AcqRel);
         let is_busy = self.handler.as_ref().is_none_or(|handler| handler.is_busy());
-        if is_busy || !self.commands_rx.is_empty() {
+        if is_busy || !self.results_rx.is_empty() {
             return Some(Duration::ZERO);
         }
         let timer = self.context.timers.next().unwrap_or(self.turn_at);
         Some(timer.min(self.turn_at).saturating_duration_since(clock()))
     }
 
-    /// Does what was asked for until now, and not what is added meanwhile: others wait, too.
-    fn obey(&mut self) {
-        for _ in 0..self.commands_rx.len() {
-            let Ok(command) = self.commands_rx.try_recv() else {
+    /// Takes the results that have arrived until now, and not those added meanwhile: others wait,
+    /// too.
+    fn take_helper_results(&mut self) {
+        for _ in 0..self.results_rx.len() {
+            let Ok(result) = self.results_rx.try_recv() else {
                 return;
             };
-            match command {
+            match result {
                 #[cfg(feature = "tls")]
-                Command::Certificates(read) => self.renewal.renew(&mut self.context, read),
-                Command::Resolved { target, attempt, addresses } => {
+                HelperResult::Certificates(read) => self.renewal.renew(&mut self.context, read),
+                HelperResult::Resolved { target, attempt, addresses } => {
                     self.outgoing.resolved(&mut self.context, target, attempt, addresses);
                 }
             }
         }
     }
 
-    /// Forgets a guest that has left. One that is silent makes room if there are too many.
-    fn look_after(&mut self, guest: NodeId) {
-        if !self.context.circle.is_guest(guest) {
+    /// Forgets an unlisted peer that has left. A silent one is also forgotten if there are too
+    /// many.
+    fn check_unlisted(&mut self, node: NodeId) {
+        if !self.context.known_peers.is_unlisted(node) {
             return;
         }
-        let silent_since = self.context.now.checked_sub(self.context.options.guest_timeout);
-        let is_heard = self.incoming.heard_at(guest) > silent_since;
-        let is_reached = self.outgoing.is_up(guest) && !self.context.circle.is_full();
-        if is_heard || is_reached {
-            return self.context.keep(guest);
+        let silent_since = self.context.now.checked_sub(self.context.options.unlisted_timeout);
+        let has_sent = self.incoming.received_at(node) > silent_since;
+        let is_reached = self.outgoing.is_up(node) && !self.context.known_peers.is_full();
+        if has_sent || is_reached {
+            return self.context.remember_unlisted(node);
         }
-        self.context.dismiss(guest);
-        self.incoming.disconnect(&mut self.context, guest);
-        self.outgoing.forget(&mut self.context, guest);
-        self.context.subjects.forget(guest);
+        self.context.forget_unlisted(node);
+        self.incoming.disconnect(&mut self.context, node);
+        self.outgoing.forget(&mut self.context, node);
+        self.context.subjects.forget(node);
     }
 
     fn fire_timers(&mut self) {
-        // Reading may have blocked for long.
+        // Reading may have taken long.
         self.context.now = clock();
         while let Some(timer) = self.context.timers.pop_due(self.context.now) {
             match timer {
                 Timer::Peer(target) => self.outgoing.timer(&mut self.context, target),
-                Timer::Guest(node) => self.look_after(node),
+                Timer::Unlisted(node) => self.check_unlisted(node),
                 Timer::Rival(node) => self.incoming.contest(&mut self.context, node),
-                Timer::Introduction(token) => self.incoming.overdue(&mut self.context, token),
+                Timer::Handshake(token) => self.incoming.overdue(&mut self.context, token),
                 Timer::Resume(token) => self.incoming.resume(token),
                 Timer::Stall(token) => self.incoming.stalled(&mut self.context, token),
                 Timer::Accept => self.incoming.listener_ready(),
                 #[cfg(feature = "tls")]
-                Timer::Certificates => self.renewal.look(&mut self.context),
+                Timer::Certificates => self.renewal.read_files(&mut self.context),
             }
         }
     }
@@ -387,7 +388,7 @@ impl Driver {
 impl Network for Driver {
     fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>) {
         for (node, message) in &messages {
-            if !self.incoming.send_back(&mut self.context, *node, message) {
+            if !self.incoming.send_to_client(&mut self.context, *node, message) {
                 self.outgoing.send(&mut self.context, *node, message);
             }
         }
@@ -398,14 +399,15 @@ impl Network for Driver {
         let own = self.context.local.node;
         let peers: Vec<RemotePeer> = peers.into_iter().filter(|peer| peer.node != own).collect();
         for peer in &peers {
-            self.context.dismiss(peer.node);
-            // What is for a member goes where it is listed, and not back to who said it was it.
-            self.incoming.disconnect_nowhere(&mut self.context, peer.node);
+            self.context.forget_unlisted(peer.node);
+            // Messages for a member go to its listed address, and not to a client that claims its
+            // id.
+            self.incoming.disconnect_client(&mut self.context, peer.node);
         }
         let members = peers.iter().map(|peer| peer.node).collect();
-        for node in self.context.circle.set_members(members) {
-            // A member that was removed has still to hear of it.
-            if self.incoming.is_connected(node) && !self.context.circle.is_full() {
+        for node in self.context.known_peers.set_members(members) {
+            // A removed member has yet to learn of its removal.
+            if self.incoming.is_connected(node) && !self.context.known_peers.is_full() {
                 self.context.admit(node);
             } else {
                 self.incoming.disconnect(&mut self.context, node);
@@ -419,7 +421,7 @@ impl Network for Driver {
             return;
         }
         self.context.local.cluster = cluster;
-        self.incoming.disconnect_strange(&mut self.context);
-        self.outgoing.greet_anew(&mut self.context);
+        self.incoming.disconnect_other_clusters(&mut self.context);
+        self.outgoing.greet_again(&mut self.context);
     }
 }

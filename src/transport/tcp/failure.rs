@@ -8,15 +8,15 @@ use crate::transport::secure::Fault;
 /// Why a peer is not connected.
 pub(super) struct Failure {
     pub(super) reason: String,
-    pub(super) kind: Kind,
+    pub(super) kind: FailureKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FailureKind {
     Passing,
     /// Trying again will not help unless something is reconfigured.
     Permanent,
-    /// That, and another node is at the address.
+    /// As `Permanent`: another node is at the address.
     Elsewhere,
     /// This node has reached itself.
     Itself,
@@ -24,25 +24,25 @@ pub(super) enum Kind {
 
 impl Failure {
     pub(super) fn passing(reason: impl Into<String>) -> Failure {
-        Failure { reason: reason.into(), kind: Kind::Passing }
+        Failure { reason: reason.into(), kind: FailureKind::Passing }
     }
 
     pub(super) fn permanent(reason: impl Into<String>) -> Failure {
-        Failure { reason: reason.into(), kind: Kind::Permanent }
+        Failure { reason: reason.into(), kind: FailureKind::Permanent }
     }
 
     /// Whether another node is at the address.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.kind == Kind::Elsewhere
+        self.kind == FailureKind::Elsewhere
     }
 }
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let kind = match refusal.code {
-            RefusalCode::NotAddressed => Kind::Elsewhere,
-            code if code.is_permanent() => Kind::Permanent,
-            _ => Kind::Passing,
+            RefusalCode::NotAddressed => FailureKind::Elsewhere,
+            code if code.is_permanent() => FailureKind::Permanent,
+            _ => FailureKind::Passing,
         };
         Failure { reason: refusal.text, kind }
     }
@@ -57,7 +57,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An error in a few words that stay the same from try to try.
+/// A short description that is the same for each attempt.
 pub(super) fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),

@@ -1,14 +1,14 @@
-//! The connections that peers make to this node, to send on.
+//! The connections that other nodes make to this one, to send messages.
 //!
-//! A connection is a stranger until its hello was checked, for at most
-//! `handshake_timeout` (`introductions`). When there are too many of them, the oldest
-//! makes room: so a crowd of silent strangers keeps no peer out.
+//! A connection is in handshake for at most `handshake_timeout`, until its hello is checked
+//! (`handshake_queue`). When there are too many of those, the oldest is closed, so that silent
+//! connections in any number keep no peer out.
 //!
-//! Invariants: a peer has at most one connection, its latest, and there are no more
-//! peers than the circle takes, nor strangers than `strangers_max`;
-//! a stranger has a timer, a peer has none.
+//! Invariants: a peer has at most one connection, its latest. There are at most as many peers as
+//! `known_peers` admits, and at most `handshakes_max` connections in handshake. A connection in
+//! handshake has a timer, a peer's has none.
 //!
-//! Not here: what is done with one connection (`caller`).
+//! Not here: the work of one connection (`incoming_connection`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 
-use super::caller::{Closed, Connection, From, Turn};
 use super::driver::{Context, Timer, Warnings};
-use super::introductions::Rival;
+use super::handshake_queue::Rival;
+use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
 use super::stream::Stream;
 use super::{Counters, LISTENER};
 use crate::transport::TransportEvent;
@@ -28,7 +28,7 @@ use crate::transport::handshake::{self, RefusalCode};
 use crate::transport::secure::Side;
 use crate::types::membership::NodeId;
 
-/// The most connections taken before those there are have their turn.
+/// The most connections accepted before existing ones have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
 /// The pause after an error of the listener, such as too many open files.
@@ -36,32 +36,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// A client has none.
+    /// `None` for a client.
     listener: Option<TcpListener>,
-    /// The listener may have connections for us.
+    /// Whether the listener may have connections waiting.
     acceptable: bool,
-    pub(super) connections: BTreeMap<Token, Connection>,
+    pub(super) connections: BTreeMap<Token, IncomingConnection>,
     pub(super) by_peer: BTreeMap<NodeId, Token>,
-    /// The connections not introduced; tokens grow, so the first is the oldest.
-    pub(super) strangers: BTreeSet<Token>,
-    /// Those that wait for an answer, by the node that they say they are.
+    /// The connections in handshake. Tokens grow, so the first is the oldest.
+    pub(super) handshaking: BTreeSet<Token>,
+    /// The connections that wait for an answer, by the node they claim to be.
     pub(super) rivals: BTreeMap<NodeId, Rival>,
     /// The connections that may have something to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
-    /// Clients' connections that may have bytes to write and room to write them to.
+    /// Clients' connections that may have bytes to write and room for them.
     pub(super) unflushed: Vec<Token>,
-    /// Peers that have just introduced themselves.
-    pub(super) welcomed: Vec<Met>,
+    /// Peers whose handshake has just succeeded.
+    pub(super) welcomed: Vec<WelcomedPeer>,
     junk: Warnings,
     refusals: Warnings,
     failures: Warnings,
 }
 
-/// A peer that has introduced itself.
+/// A peer whose handshake has succeeded.
 #[derive(Debug)]
-pub(super) struct Met {
+pub(super) struct WelcomedPeer {
     pub(super) node: NodeId,
-    /// Where it says that it is.
+    /// The address it gave.
     pub(super) address: String,
 }
 
@@ -78,7 +78,7 @@ impl Incoming {
             listener,
             connections: BTreeMap::new(),
             by_peer: BTreeMap::new(),
-            strangers: BTreeSet::new(),
+            handshaking: BTreeSet::new(),
             rivals: BTreeMap::new(),
             readable: VecDeque::new(),
             unflushed: Vec::new(),
@@ -89,26 +89,26 @@ impl Incoming {
         })
     }
 
-    /// Closes what this node has connected to us.
+    /// Closes this node's incoming connection.
     pub(super) fn disconnect(&mut self, context: &mut Context, node: NodeId) {
         if let Some(token) = self.by_peer.get(&node).copied() {
             self.remove(context, token);
         }
     }
 
-    /// Closes what nodes of other clusters have connected to us while we had none.
-    pub(super) fn disconnect_strange(&mut self, context: &mut Context) {
+    /// Closes the connections of nodes of other clusters, made while this node had none.
+    pub(super) fn disconnect_other_clusters(&mut self, context: &mut Context) {
         let own = context.local.cluster;
-        let strange: Vec<Token> = self
+        let others: Vec<Token> = self
             .connections
             .values()
-            .filter(|one| match one.from {
-                From::Peer(from) => !handshake::fit(from.cluster, own),
-                From::Stranger { .. } | From::Rival { .. } => false,
+            .filter(|one| match one.state {
+                ConnectionState::Peer(identity) => !handshake::fit(identity.cluster, own),
+                ConnectionState::Handshaking { .. } | ConnectionState::Rival { .. } => false,
             })
             .map(|connection| connection.token)
             .collect();
-        for token in strange {
+        for token in others {
             self.remove(context, token);
         }
     }
@@ -119,9 +119,9 @@ impl Incoming {
     }
 
     /// When the connection of this node last delivered anything, or was made.
-    pub(super) fn heard_at(&self, node: NodeId) -> Option<Instant> {
+    pub(super) fn received_at(&self, node: NodeId) -> Option<Instant> {
         let connection = self.by_peer.get(&node).and_then(|token| self.connections.get(token));
-        connection.map(|connection| connection.heard_at)
+        connection.map(|connection| connection.received_at)
     }
 
     pub(super) fn listener_ready(&mut self) {
@@ -137,16 +137,16 @@ impl Incoming {
         }
     }
 
-    /// Whether there is something to do at once.
+    /// Whether there is work to do at once.
     pub(super) fn is_busy(&self) -> bool {
         self.acceptable || !self.readable.is_empty() || !self.unflushed.is_empty()
     }
 
-    pub(super) fn take_welcomed(&mut self) -> Vec<Met> {
+    pub(super) fn take_welcomed(&mut self) -> Vec<WelcomedPeer> {
         std::mem::take(&mut self.welcomed)
     }
 
-    /// Takes new connections.
+    /// Accepts new connections.
     pub(super) fn accept(&mut self, context: &mut Context) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listener.as_ref().filter(|_| self.acceptable) else {
@@ -156,11 +156,11 @@ impl Incoming {
                 Ok((stream, address)) => self.admit(context, stream, address),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => self.acceptable = false,
-                    // The fault of that one connection, or nobody's.
+                    // An error of that one connection.
                     io::ErrorKind::Interrupted
                     | io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset => {}
-                    // Asking again at once would meet the same error: too many open files.
+                    // Trying again at once would fail the same way: too many open files.
                     _ => {
                         self.acceptable = false;
                         context.timers.insert(context.now + ACCEPT_PAUSE, Timer::Accept);
@@ -173,14 +173,14 @@ impl Incoming {
         }
     }
 
-    /// The oldest stranger of this address, if there are too many.
-    fn crowd(&self, context: &Context, address: IpAddr) -> Option<Token> {
-        let mut crowd = self.strangers.iter().filter(|token| {
+    /// The oldest connection in handshake from this address, if there are too many.
+    fn oldest_of_address(&self, context: &Context, address: IpAddr) -> Option<Token> {
+        let mut same_address = self.handshaking.iter().filter(|token| {
             self.connections.get(token).is_some_and(|one| one.address.ip() == address)
         });
-        let oldest = crowd.next().copied();
-        let others_max = context.options.strangers_per_address_max.saturating_sub(1);
-        oldest.filter(|_| crowd.count() >= others_max)
+        let oldest = same_address.next().copied();
+        let others_max = context.options.handshakes_per_address_max.saturating_sub(1);
+        oldest.filter(|_| same_address.count() >= others_max)
     }
 
     fn admit(
@@ -189,26 +189,26 @@ impl Incoming {
         mut socket: mio::net::TcpStream,
         address: SocketAddr,
     ) {
-        let strangers_max = context.options.strangers_max;
-        if self.strangers.len() >= strangers_max
-            && let Some(oldest) = self.strangers.first().copied()
+        let handshakes_max = context.options.handshakes_max;
+        if self.handshaking.len() >= handshakes_max
+            && let Some(oldest) = self.handshaking.first().copied()
         {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                tracing::warn!(%address, strangers_max, suppressed, "too many strangers");
+                tracing::warn!(%address, handshakes_max, suppressed, "too many handshaking");
             }
             self.remove(context, oldest);
         }
-        if let Some(oldest) = self.crowd(context, address.ip()) {
+        if let Some(oldest) = self.oldest_of_address(context, address.ip()) {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                let max = context.options.strangers_per_address_max;
-                tracing::warn!(%address, max, suppressed, "too many strangers of one address");
+                let max = context.options.handshakes_per_address_max;
+                tracing::warn!(%address, max, suppressed, "too many handshaking of one address");
             }
             self.remove(context, oldest);
         }
         let token = context.token();
-        // Without it our few bytes would still arrive, so a failure is none of the connection.
+        // Without it small frames still arrive, only later, so a failure does not matter.
         let _ = socket.set_nodelay(true);
         if let Err(error) = context.registry.register(&mut socket, token, Interest::READABLE) {
             if let Some(suppressed) = self.failures.permit(context.now) {
@@ -226,26 +226,26 @@ impl Incoming {
             }
         };
         let until = context.now + context.options.handshake_timeout;
-        context.timers.insert(until, Timer::Introduction(token));
-        self.strangers.insert(token);
-        let connection = Connection::new(context, stream, token, address, until);
+        context.timers.insert(until, Timer::Handshake(token));
+        self.handshaking.insert(token);
+        let connection = IncomingConnection::new(context, stream, token, address, until);
         self.connections.insert(token, connection);
     }
 
-    /// A connection has waited as long as it had to.
+    /// The pause that a connection's rate demanded is over.
     pub(super) fn resume(&mut self, token: Token) {
         if self.connections.contains_key(&token) {
             self.readable.push_back(token);
         }
     }
 
-    /// A stranger has had its time.
+    /// A handshake took too long.
     pub(super) fn overdue(&mut self, context: &mut Context, token: Token) {
         let why = "nothing that would introduce it in time".to_owned();
         self.close(context, token, Closed::Junk(why));
     }
 
-    /// Gives each connection that has something to read a turn.
+    /// Gives each readable connection a turn.
     pub(super) fn read(&mut self, context: &mut Context) {
         for _ in 0..self.readable.len() {
             let Some(token) = self.readable.pop_front() else {
@@ -254,18 +254,18 @@ impl Incoming {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
-            if matches!(connection.from, From::Rival { .. }) {
-                // It stays readable, and so out of the list until it has its answer.
+            if matches!(connection.state, ConnectionState::Rival { .. }) {
+                // It stays readable, so it is not listed again until it has its answer.
                 continue;
             }
             let turn = connection.turn(context);
             if connection.wants_flush() {
                 self.unflushed.push(token);
             }
-            if let From::Peer(from) = connection.from
+            if let ConnectionState::Peer(identity) = connection.state
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
-                self.settle_against(context, from.node);
+                self.refuse_rival(context, identity.node);
             }
             match turn {
                 Ok(Turn::Drained) => {
@@ -274,9 +274,9 @@ impl Incoming {
                     }
                 }
                 Ok(Turn::More) => self.readable.push_back(token),
-                // It stays readable, and so out of the list until it is resumed.
+                // It stays readable, so it is not listed again until it is resumed.
                 Ok(Turn::Paused(until)) => context.timers.insert(until, Timer::Resume(token)),
-                Ok(Turn::Greeted(hello)) => self.introduce(context, token, hello),
+                Ok(Turn::Greeted(hello)) => self.answer_hello(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
         }
@@ -287,9 +287,9 @@ impl Incoming {
             return;
         };
         let address = connection.address;
-        let peer = match connection.from {
-            From::Peer(from) => Some(from.node),
-            From::Stranger { .. } | From::Rival { .. } => None,
+        let peer = match connection.state {
+            ConnectionState::Peer(identity) => Some(identity.node),
+            ConnectionState::Handshaking { .. } | ConnectionState::Rival { .. } => None,
         };
         match closed {
             Closed::End => tracing::debug!(%address, peer, "connection closed"),
@@ -306,7 +306,7 @@ impl Incoming {
                     tracing::warn!(%address, peer, reason = %fault, suppressed, "connection refused");
                 }
             }
-            // A node looks at all addresses that it was given, and so at its own.
+            // A node tries all addresses that it was given, including its own.
             Closed::Refused(refusal) if refusal.code == RefusalCode::OwnId => {
                 tracing::debug!(%address, "this node has reached itself");
             }
@@ -325,32 +325,32 @@ impl Incoming {
         let Some(mut connection) = self.connections.remove(&token) else {
             return;
         };
-        match connection.from {
-            From::Stranger { until } => {
-                self.strangers.remove(&token);
-                context.timers.remove(until, Timer::Introduction(token));
+        match connection.state {
+            ConnectionState::Handshaking { until } => {
+                self.handshaking.remove(&token);
+                context.timers.remove(until, Timer::Handshake(token));
             }
-            From::Rival { node } => {
+            ConnectionState::Rival { node } => {
                 if self.rivals.get(&node).is_some_and(|rival| rival.token == token) {
                     self.take_rival(context, node);
                 }
             }
-            From::Peer(from) => {
-                connection.part(context);
-                if self.by_peer.get(&from.node) == Some(&token) {
-                    self.by_peer.remove(&from.node);
-                    if connection.is_both_ways() {
-                        let (peer, reason) = (from.node, "its connection has ended".to_owned());
+            ConnectionState::Peer(identity) => {
+                connection.cancel_timer(context);
+                if self.by_peer.get(&identity.node) == Some(&token) {
+                    self.by_peer.remove(&identity.node);
+                    if connection.is_client() {
+                        let (peer, reason) = (identity.node, "its connection has ended".to_owned());
                         context.emit(TransportEvent::Unreachable {
                             peer,
                             reason,
                             permanent: false,
                         });
                     }
-                    if let Some(rival) = self.rivals.get_mut(&from.node) {
-                        context.timers.remove(rival.at, Timer::Rival(from.node));
+                    if let Some(rival) = self.rivals.get_mut(&identity.node) {
+                        context.timers.remove(rival.at, Timer::Rival(identity.node));
                         rival.at = context.now;
-                        context.timers.insert(rival.at, Timer::Rival(from.node));
+                        context.timers.insert(rival.at, Timer::Rival(identity.node));
                     }
                 }
             }

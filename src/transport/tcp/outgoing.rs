@@ -1,13 +1,12 @@
 //! The connections that this node makes, one to each peer, to send on.
 //!
-//! Each peer takes its steps by itself (`peer`); here they are found by their
-//! number, and what fails in a step is turned into a pause and a report.
+//! Each peer takes its steps by itself (`peer`). Here peers are found by their id, and a step that
+//! fails becomes a pause and a report.
 //!
-//! A peer is a member, a guest, or was found at a seed's address; the last is
-//! forgotten with its connection. A seed is dialled until somebody is found
-//! there, who then is a peer, and has the connection; and again when that one
-//! is lost. Until then, and as long as a peer is dialled at the same address,
-//! the seed rests (`seeds`).
+//! A peer is a member, an unlisted peer, or was found at a seed's address; the last is forgotten
+//! with its connection. A seed is dialled until a node is found there, which then is a peer and
+//! owns the connection, and dialled again when that peer is lost. While a peer is dialled at the
+//! same address, the seed rests (`seeds`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,8 +18,8 @@ use mio::event::Event;
 use super::Counters;
 use super::driver::{Context, Warnings};
 use super::failure::Failure;
-use super::incoming::Met;
-use super::peer::{Peer, Target};
+use super::incoming::WelcomedPeer;
+use super::peer::{DialledPeer, Target};
 use super::queue::Rejected;
 use super::seeds::Seed;
 use crate::node::message::PeerMessage;
@@ -29,17 +28,17 @@ use crate::types::membership::NodeId;
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    pub(super) peers: BTreeMap<NodeId, Peer>,
+    pub(super) peers: BTreeMap<NodeId, DialledPeer>,
     pub(super) seeds: Vec<Seed>,
-    /// Those that may have bytes to write and room to write them to.
+    /// Peers that may have bytes to write and room for them.
     unflushed: Vec<Target>,
-    /// Those that may have more to be read at once.
+    /// Peers that may have more to read at once.
     unread: Vec<Target>,
     too_long: Warnings,
 }
 
 impl Outgoing {
-    /// Replaces the members; the circle knows them already.
+    /// Replaces the members; `known_peers` has them already.
     pub(super) fn set_peers(&mut self, context: &mut Context, remotes: Vec<RemotePeer>) {
         let remotes: BTreeMap<NodeId, String> =
             remotes.into_iter().map(|remote| (remote.node, remote.address)).collect();
@@ -47,7 +46,7 @@ impl Outgoing {
         for (node, peer) in &mut self.peers {
             if peer.listed.is_some() && !remotes.contains_key(node) {
                 peer.listed = None;
-                gone.extend((!context.circle.is_known(*node)).then_some(*node));
+                gone.extend((!context.known_peers.is_known(*node)).then_some(*node));
             }
         }
         for node in gone {
@@ -56,7 +55,8 @@ impl Outgoing {
         for (node, address) in remotes {
             let peer = match self.peers.entry(node) {
                 Entry::Vacant(vacant) => {
-                    let mut peer = Peer::new(Target::Node(node), address.clone(), context.now);
+                    let mut peer =
+                        DialledPeer::new(Target::Node(node), address.clone(), context.now);
                     peer.listed = Some(address);
                     vacant.insert(peer);
                     self.dial(context, node);
@@ -65,25 +65,25 @@ impl Outgoing {
                 Entry::Occupied(peer) => peer.into_mut(),
             };
             let former = peer.listed.replace(address.clone());
-            // One that has moved is where it says, until the list says otherwise.
+            // A peer that has moved is at the address it gave, until its entry in the list changes.
             if former.as_ref() == Some(&address) || peer.address == address {
                 continue;
             }
-            // It was found, or has introduced itself, and may go on as it is.
+            // It was found, or has connected to this node: its connection may stay.
             let stays = former.is_none() && peer.is_up();
             self.relocate(context, node, address, stays);
         }
     }
 
-    /// A peer has introduced itself: it is alive, and worth a try before the pause is over.
-    pub(super) fn met(&mut self, context: &mut Context, met: Met) {
-        let Met { node, address } = met;
-        if !context.circle.is_known(node) {
+    /// An incoming handshake succeeded, so the peer is alive: dials it before the pause is over.
+    pub(super) fn peer_welcomed(&mut self, context: &mut Context, peer: WelcomedPeer) {
+        let WelcomedPeer { node, address } = peer;
+        if !context.known_peers.is_known(node) {
             return;
         }
         match self.peers.entry(node) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Peer::new(Target::Node(node), address, context.now));
+                vacant.insert(DialledPeer::new(Target::Node(node), address, context.now));
                 self.dial(context, node);
             }
             Entry::Occupied(peer) if peer.get().address != address => {
@@ -93,31 +93,31 @@ impl Outgoing {
             }
             Entry::Occupied(_) => {}
         }
-        self.with(context, Target::Node(node), Peer::nudge);
+        self.with(context, Target::Node(node), DialledPeer::nudge);
     }
 
-    /// This node has a cluster now: says so to those who have heard that it had none.
-    pub(super) fn greet_anew(&mut self, context: &mut Context) {
+    /// This node now has a cluster: reports that to peers that know it without one.
+    pub(super) fn greet_again(&mut self, context: &mut Context) {
         let peers = self.peers.keys().map(|node| Target::Node(*node));
         let targets: Vec<Target> = peers.chain((0..self.seeds.len()).map(Target::Seed)).collect();
         for target in targets {
-            self.with(context, target, Peer::greet_anew);
+            self.with(context, target, DialledPeer::greet_again);
         }
     }
 
     pub(super) fn is_up(&self, node: NodeId) -> bool {
-        self.peers.get(&node).is_some_and(Peer::is_up)
+        self.peers.get(&node).is_some_and(DialledPeer::is_up)
     }
 
-    /// Forgets a guest that is neither reached nor heard.
+    /// Forgets an unlisted peer that is neither reached nor sends anything.
     pub(super) fn forget(&mut self, context: &mut Context, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.give_up(context, "it was neither reached nor heard for a while");
+            peer.give_up(context, "it was neither reached nor checked for a while");
             self.remove(context, node, true);
         }
     }
 
-    /// Changes where a peer is dialled; `stays` says whether the connection that there is stays.
+    /// Changes where a peer is dialled; `stays` keeps its present connection.
     pub(super) fn relocate(
         &mut self,
         context: &mut Context,
@@ -134,10 +134,10 @@ impl Outgoing {
         }
     }
 
-    /// Dials a peer that was not dialled at this address before.
+    /// Dials a peer at an address at which it was not dialled before.
     fn dial(&mut self, context: &mut Context, node: NodeId) {
         self.rest_seeds(context, node);
-        self.with(context, Target::Node(node), Peer::redial);
+        self.with(context, Target::Node(node), DialledPeer::redial);
     }
 
     /// `lasted` says whether it had been a peer for long.
@@ -172,21 +172,20 @@ impl Outgoing {
         }
     }
 
-    /// Writes what was queued.
     pub(super) fn flush(&mut self, context: &mut Context) {
         for target in std::mem::take(&mut self.unflushed) {
             if let Some(peer) = self.get_mut(target) {
                 peer.is_unflushed = false;
-                self.with(context, target, Peer::flush);
+                self.with(context, target, DialledPeer::flush);
             }
         }
     }
 
-    /// Reads on where there was more than is read at a time.
+    /// Continues reading where a turn ended before the socket was empty.
     pub(super) fn read(&mut self, context: &mut Context) {
         for target in std::mem::take(&mut self.unread) {
             if self.get_mut(target).is_some_and(|peer| std::mem::take(&mut peer.has_unread)) {
-                self.with(context, target, Peer::proceed);
+                self.with(context, target, DialledPeer::proceed);
             }
         }
     }
@@ -206,7 +205,7 @@ impl Outgoing {
         {
             return;
         }
-        self.with(context, target, Peer::timer);
+        self.with(context, target, DialledPeer::timer);
     }
 
     pub(super) fn resolved(
@@ -219,19 +218,19 @@ impl Outgoing {
         self.with(context, target, |peer, context| peer.resolved(context, attempt, addresses));
     }
 
-    fn get_mut(&mut self, target: Target) -> Option<&mut Peer> {
+    fn get_mut(&mut self, target: Target) -> Option<&mut DialledPeer> {
         match target {
             Target::Node(node) => self.peers.get_mut(&node),
             Target::Seed(place) => self.seeds.get_mut(place).map(|seed| &mut seed.peer),
         }
     }
 
-    /// Takes one step with a peer; if it fails, so does the peer's connection.
+    /// Takes one step with a peer. If the step fails, so does the peer's connection.
     pub(super) fn with(
         &mut self,
         context: &mut Context,
         target: Target,
-        step: impl FnOnce(&mut Peer, &mut Context) -> Result<(), Failure>,
+        step: impl FnOnce(&mut DialledPeer, &mut Context) -> Result<(), Failure>,
     ) {
         let Some(peer) = self.get_mut(target) else {
             return;
@@ -258,11 +257,11 @@ impl Outgoing {
         }
     }
 
-    /// A peer is not connected any longer, or has not come to be; `lasted` says whether it had been
-    /// for long, and `elsewhere` whether another node has answered.
+    /// A peer's connection or attempt has failed. `lasted` says whether it had been connected for
+    /// long, and `elsewhere` whether another node has answered.
     fn lost(&mut self, context: &mut Context, node: NodeId, lasted: bool, elsewhere: bool) {
-        if !context.circle.is_known(node) {
-            // It was found at a seed's address, and is to be found there again.
+        if !context.known_peers.is_known(node) {
+            // It was found at a seed's address, and can be found there again.
             self.remove(context, node, lasted);
         } else if elsewhere {
             self.wake_seeds(context, node, true);

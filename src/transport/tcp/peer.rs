@@ -1,5 +1,4 @@
-//! One peer, as this node sends to it, or one seed, at whose address it looks for
-//! one.
+//! One peer that this node sends to, or one seed, whose address this node dials to find a peer.
 //!
 //! ```text
 //! waiting -> (resolving ->) connecting -> greeting -> up
@@ -7,12 +6,11 @@
 //!    +-----------+---------------+------------+--------+   with a reason, and a pause that doubles
 //! ```
 //!
-//! Invariants: a peer has at most one socket and one timer; a connection that
-//! is not up queues no messages; a peer is reported unreachable once for each
-//! reason in a row, not for each try. A seed's connection that is up is given to
-//! the peer that it turned out to be (`outgoing`).
+//! Invariants: a peer has at most one socket and one timer. A connection that is not up queues no
+//! messages. A peer is reported unreachable once for each reason in a row, not for each attempt. A
+//! seed's connection that is up is handed to the peer found there (`outgoing`).
 
-mod hear;
+mod receive;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,10 +21,10 @@ use mio::Token;
 use mio::event::Event;
 
 use super::driver::{Context, Timer};
-use super::failure::{Failure, Kind, describe};
-use super::link::{Connection, Phase};
+use super::failure::{Failure, FailureKind, describe};
+use super::outgoing_connection::{OutgoingConnection, Phase};
 use super::queue::Rejected;
-use super::{Command, Counters, WAKER};
+use super::{Counters, HelperResult, WAKER};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::security::Security;
 use crate::transport::TransportEvent;
@@ -38,36 +36,35 @@ use crate::types::version::OLDEST;
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;
 
-/// How many times the longest pause it takes before a peer that has refused us is tried again.
+/// After a refusal, the next attempt waits this many times the longest pause.
 const REFUSED_PAUSES: u32 = 5;
 
-/// A peer that connects to us is not tried more often than this because of it.
+/// A peer's own connection triggers an attempt at most this often.
 const NUDGE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whom this node does not reach may not have started yet: for that long nobody is warned of it.
+/// A peer may not have started yet: for this long, no warning is logged about it.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The most reads from one connection at a time. What comes back is a few bytes.
+/// The most reads from one connection at a time. Only a few bytes come back.
 const READS_MAX: usize = 16;
 
-/// A connection in use is asked for a sign of life this often.
+/// How often a connection in use is pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So often a client asks each member for one with which it has nothing else to talk about: that
-/// keeps it a guest there.
+/// How often a client pings each member that it has nothing else to send to. That keeps it known
+/// there.
 const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Whom a connection is made to.
+/// The target of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
-    /// This node.
     Node(NodeId),
-    /// Whoever is at the address of the seed of this place.
+    /// Whichever node is at the address of the seed with this index.
     Seed(usize),
 }
 
 impl Target {
-    /// What a hello to it is addressed to.
+    /// The id that a hello to the target names.
     fn id(self) -> NodeId {
         match self {
             Target::Node(node) => node,
@@ -77,35 +74,36 @@ impl Target {
 }
 
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct DialledPeer {
     target: Target,
-    /// Where it is dialled.
+    /// The address to dial.
     pub(super) address: String,
-    /// Where the list of members has it, if it is one.
+    /// Its address in the list of members, if it is one.
     pub(super) listed: Option<String>,
     link: Link,
     timer: Option<Instant>,
-    /// Tries that failed in a row, for the pause.
+    /// Attempts that failed in a row; they determine the pause.
     failures: u32,
     tried_at: Instant,
-    /// The latest look-up: the answer to an earlier one, maybe for another address, is not for us.
+    /// The latest look-up. The answer to an earlier one, perhaps for another address, is ignored.
     attempt: Token,
-    /// The version of the next hello, if the peer has just said that ours is too high for it. What
-    /// it can do the next time that it is tried anew is not known.
+    /// The version of the next hello, if the peer has just said that ours is too high for it. Not
+    /// kept for later attempts: the peer may support another one by then.
     lowered_to: Option<u16>,
     /// The reason last reported, if the peer has not been reached since.
     reported: Option<String>,
     /// Whether that was a warning.
     is_warned_of: bool,
-    /// Until when it may not have started yet.
+    /// Until then it may not have started yet.
     starts_until: Option<Instant>,
-    /// At its address somebody else has answered.
+    /// Another node has answered at its address.
     pub(super) is_elsewhere: bool,
-    /// Who has just been found at a seed's address, and what it can do.
+    /// The node just found at a seed's address, and the version that it supports.
     pub(super) found: Option<(Host, u16)>,
-    /// The answer to our greeting, until it is known that the peer has not hung up with it.
+    /// The answer to the hello, until it is known that the peer has not closed the connection with
+    /// it.
     greeted: Option<(u16, Host)>,
-    /// Whether it is in the list of those to be flushed.
+    /// Whether it is listed for a flush.
     pub(super) is_unflushed: bool,
     /// Whether there may be more to read at once.
     pub(super) has_unread: bool,
@@ -115,12 +113,12 @@ pub(super) struct Peer {
 enum Link {
     Waiting,
     Resolving,
-    Open(Box<Connection>),
+    Open(Box<OutgoingConnection>),
 }
 
-impl Peer {
-    pub(super) fn new(target: Target, address: String, now: Instant) -> Peer {
-        Peer {
+impl DialledPeer {
+    pub(super) fn new(target: Target, address: String, now: Instant) -> DialledPeer {
+        DialledPeer {
             target,
             address,
             listed: None,
@@ -141,37 +139,37 @@ impl Peer {
         }
     }
 
-    /// Whether what is sent is queued.
+    /// Whether messages are queued for it.
     pub(super) fn is_up(&self) -> bool {
         matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting
             && connection.phase != Phase::Greeting)
     }
 
-    /// Whether nothing is under way.
+    /// Whether no attempt and no connection is in progress.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.link, Link::Waiting)
     }
 
-    /// Changes where it is dialled, from the next time on.
+    /// Changes the address to dial, from the next attempt on.
     pub(super) fn move_to(&mut self, address: String) {
         self.address = address;
         self.is_elsewhere = false;
         self.failures = 0;
     }
 
-    /// Gives up what is under way, and tries anew now.
+    /// Abandons the current attempt or connection, and dials now.
     pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
         if matches!(self.link, Link::Resolving) && self.address.parse::<SocketAddr>().is_err() {
-            // One look-up at a time: what it finds is tried first, and the address then.
+            // One look-up at a time. Its result is tried first, and the new address after that.
             return Ok(());
         }
         self.disconnect(context);
         self.dial(context)
     }
 
-    /// Says anew who we are, if that was said: what is queued is written first, as far as the
-    /// socket takes it. A client has nothing to say anew to a member of the cluster that it is of.
-    pub(super) fn greet_anew(&mut self, context: &mut Context) -> Result<(), Failure> {
+    /// Sends a new hello over a new connection, if one was sent. What is queued is written first,
+    /// as far as the socket takes it. A client sends no new hello to a member of its own cluster.
+    pub(super) fn greet_again(&mut self, context: &mut Context) -> Result<(), Failure> {
         match &self.link {
             Link::Open(connection)
                 if context.is_client() && connection.cluster == context.local.cluster =>
@@ -179,7 +177,7 @@ impl Peer {
                 Ok(())
             }
             Link::Open(connection) if connection.phase != Phase::Connecting => {
-                // If it fails, it is given up all the same.
+                // An error does not matter: the connection is closed in any case.
                 let _ = self.flush(context);
                 self.disconnect(context);
                 self.dial(context)
@@ -189,7 +187,7 @@ impl Peer {
     }
 
     /// Hands the connection over to the peer that it leads to.
-    pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<Connection>> {
+    pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<OutgoingConnection>> {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
             Link::Open(connection) => Some(connection),
@@ -197,14 +195,14 @@ impl Peer {
         }
     }
 
-    /// Sends over this connection from now on. The other end keeps the latest one only.
+    /// Sends over this connection from now on. The other end keeps only the latest one.
     pub(super) fn adopt(
         &mut self,
         context: &mut Context,
-        connection: Box<Connection>,
+        connection: Box<OutgoingConnection>,
         version: u16,
     ) {
-        // What fails now is given up in any case.
+        // An error does not matter: the former connection is closed in any case.
         let _ = self.flush(context);
         self.disconnect(context);
         context.dialled.insert(connection.token, self.target);
@@ -212,8 +210,8 @@ impl Peer {
         self.welcome(context, version, None);
     }
 
-    /// Tries again after the pause that is due, or after `at_least`; after the shortest if the
-    /// peer that was found there has stayed for long.
+    /// Dials again after the pause that is due, at least `at_least`. `lasted` resets the pause: the
+    /// peer found there had stayed for long.
     pub(super) fn resume(&mut self, context: &mut Context, lasted: bool, at_least: Duration) {
         if lasted {
             self.failures = 0;
@@ -222,7 +220,7 @@ impl Peer {
         self.arm(context, Some(context.now + pause));
     }
 
-    /// The pause before the next try.
+    /// The pause before the next attempt.
     fn pause(&mut self, context: &Context) -> Duration {
         let doubled = 1_u32 << self.failures.min(20);
         self.failures = self.failures.saturating_add(1);
@@ -239,7 +237,7 @@ impl Peer {
         }
     }
 
-    /// Starts a try.
+    /// Starts an attempt.
     pub(super) fn dial(&mut self, context: &mut Context) -> Result<(), Failure> {
         self.tried_at = context.now;
         if let Ok(address) = self.address.parse::<SocketAddr>() {
@@ -249,12 +247,12 @@ impl Peer {
         self.link = Link::Resolving;
         self.arm(context, Some(context.now + context.options.connect_timeout));
         let (target, attempt) = (self.target, self.attempt);
-        let answer_tx = context.commands_tx.clone();
+        let answer_tx = context.results_tx.clone();
         let shared = Arc::clone(&context.shared);
         let done = move |answer: Answer| {
             shared.look_ups.fetch_sub(1, AcqRel);
             let addresses = answer.map(|found| found.into_iter().take(ADDRESSES_MAX).collect());
-            if answer_tx.send(Command::Resolved { target, attempt, addresses }).is_ok() {
+            if answer_tx.send(HelperResult::Resolved { target, attempt, addresses }).is_ok() {
                 shared.wake();
             }
         };
@@ -271,7 +269,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A name was looked up.
+    /// A look-up has finished.
     pub(super) fn resolved(
         &mut self,
         context: &mut Context,
@@ -285,7 +283,8 @@ impl Peer {
         self.connect(context, addresses.into_iter(), "the name has no address")
     }
 
-    /// This peer has just reached us, so it is alive, and worth a try before the pause is over.
+    /// This peer has just connected to this node, so it is alive: dials it before the pause is
+    /// over.
     pub(super) fn nudge(&mut self, context: &mut Context) -> Result<(), Failure> {
         let at = self.tried_at + NUDGE_PAUSE;
         match self.link {
@@ -298,7 +297,8 @@ impl Peer {
         }
     }
 
-    /// Connects to the first of `addresses` that can be tried; `reason` is why if there is none.
+    /// Connects to the first of `addresses` that can be tried; `reason` is the error if there is
+    /// none.
     fn connect(
         &mut self,
         context: &mut Context,
@@ -315,7 +315,7 @@ impl Peer {
                 reason = format!("{address} is not on the loopback, and this node has no keys");
                 continue;
             }
-            match Connection::begin(context, address, rest) {
+            match OutgoingConnection::begin(context, address, rest) {
                 Ok(connection) => {
                     context.dialled.insert(connection.token, self.target);
                     self.link = Link::Open(Box::new(connection));
@@ -344,7 +344,7 @@ impl Peer {
         } else if event.is_writable() {
             connection.writable = true;
         }
-        // Reading first: a refusal tells more than the broken pipe that follows it.
+        // Read first: a refusal says more than the broken pipe that follows it.
         self.read(context)?;
         self.flush(context)
     }
@@ -357,7 +357,7 @@ impl Peer {
         self.connect(context, rest, reason)
     }
 
-    /// The connection is made: says who we are.
+    /// The connection is made: sends the hello.
     fn greet(&mut self, context: &mut Context) -> Result<(), Failure> {
         let Link::Open(connection) = &mut self.link else {
             return Ok(());
@@ -390,7 +390,7 @@ impl Peer {
                     && context.is_client()
                     && connection.queue.push(0, |buffer| buffer).is_ok()
                 {
-                    // The peer writes back once it knows that we have its welcome.
+                    // The peer sends once it knows that its welcome has arrived.
                     connection.pinged_at = Some(context.now);
                     connection.ping_due = context.now + PING_INTERVAL;
                 }
@@ -400,7 +400,8 @@ impl Peer {
         }
     }
 
-    /// The peer, which can do this version, refuses us. If only ours is too high, it is asked again.
+    /// The peer, which supports this version, refuses this node. Tries again if only ours is too
+    /// high.
     fn refused(
         &mut self,
         context: &mut Context,
@@ -419,7 +420,10 @@ impl Peer {
                 Link::Open(connection) if !connection.rest.as_slice().is_empty() => {
                     self.connect_elsewhere(context, "")
                 }
-                _ => Err(Failure { reason: "this node itself".to_owned(), kind: Kind::Itself }),
+                _ => Err(Failure {
+                    reason: "this node itself".to_owned(),
+                    kind: FailureKind::Itself,
+                }),
             };
         }
         let reason = if lower {
@@ -493,7 +497,7 @@ impl Peer {
         let phase = match &mut self.link {
             Link::Waiting => return self.dial(context),
             Link::Resolving => {
-                // The look-up goes on; a second one would not be any faster.
+                // The look-up continues; a second one would not be faster.
                 let reason = format!("looking up {:?} takes long", self.address);
                 self.report(context, &Failure::passing(reason));
                 return Ok(());
@@ -507,7 +511,7 @@ impl Peer {
             Phase::Connecting => self.connect_elsewhere(context, "connecting took too long"),
             Phase::Greeting => Err(Failure::passing("the peer did not answer the handshake")),
             Phase::Up { .. } => {
-                // The thread may have been held up itself: the socket tells what is the case now.
+                // This thread itself may have been delayed: ask the socket for its present state.
                 self.read(context)?;
                 self.flush(context)?;
                 match &self.link {
@@ -516,15 +520,15 @@ impl Peer {
                     {
                         Err(Failure::passing("the peer takes or answers nothing"))
                     }
-                    _ if context.is_client() => self.ask_for_sign(context),
+                    _ if context.is_client() => self.probe(context),
                     _ => Ok(()),
                 }
             }
         }
     }
 
-    /// Asks a member that was not asked for long whether it is alive, and will again.
-    fn ask_for_sign(&mut self, context: &mut Context) -> Result<(), Failure> {
+    /// Pings a member that was not pinged for long, and sets the timer for the next time.
+    fn probe(&mut self, context: &mut Context) -> Result<(), Failure> {
         if let Link::Open(connection) = &mut self.link
             && connection.pinged_at.is_none()
             && context.now >= connection.ping_due
@@ -540,8 +544,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Gives the connection up, reports why, and sets the time of the next try. Whether it had been
-    /// up for long.
+    /// Closes the connection, reports why, and sets the time of the next attempt. Returns whether
+    /// it had been up for long.
     pub(super) fn fail(&mut self, context: &mut Context, failure: &Failure) -> bool {
         let up_since = match &self.link {
             Link::Open(connection) => match connection.phase {
@@ -552,7 +556,7 @@ impl Peer {
         };
         self.disconnect(context);
         self.lowered_to = None;
-        // A peer that welcomes us only to hang up has not deserved a quick try.
+        // A peer that welcomes this node only to close the connection does not reset the pause.
         let lasted = up_since.is_some_and(|since| context.now >= since + context.options.retry_max);
         if lasted {
             self.failures = 0;
@@ -561,15 +565,17 @@ impl Peer {
         let long = context.options.retry_max.saturating_mul(REFUSED_PAUSES);
         let pause = self.pause(context);
         let pause = match failure.kind {
-            Kind::Passing => Some(pause),
-            Kind::Permanent | Kind::Elsewhere => Some(long),
-            // A name may stand for somebody else tomorrow.
-            Kind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
+            FailureKind::Passing => Some(pause),
+            FailureKind::Permanent | FailureKind::Elsewhere => Some(long),
+            // A name may stand for another node later.
+            FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
         self.arm(context, pause.map(|pause| context.now + pause));
         match failure.kind {
-            Kind::Itself => tracing::debug!(address = self.address, "is this node itself"),
-            Kind::Passing | Kind::Permanent | Kind::Elsewhere => self.report(context, failure),
+            FailureKind::Itself => tracing::debug!(address = self.address, "is this node itself"),
+            FailureKind::Passing | FailureKind::Permanent | FailureKind::Elsewhere => {
+                self.report(context, failure)
+            }
         }
         lasted
     }
@@ -583,7 +589,7 @@ impl Peer {
     }
 
     fn report(&mut self, context: &mut Context, failure: &Failure) {
-        let permanent = failure.kind != Kind::Passing;
+        let permanent = failure.kind != FailureKind::Passing;
         let starts = self.starts_until.is_some_and(|until| context.now < until);
         let warns = permanent || !starts;
         let is_known = self.reported.as_ref() == Some(&failure.reason);

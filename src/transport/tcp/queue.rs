@@ -4,8 +4,8 @@
 //! chunks at once: a burst of small messages becomes one system call, and no
 //! message is copied after it was encoded.
 //!
-//! Invariants: no chunk but a fresh one is empty; `bytes` is what the chunks
-//! hold less `written`, and at most `bytes_max`.
+//! Invariants: no chunk but a fresh one is empty; `bytes` is what the chunks hold minus `written`,
+//! and at most `bytes_max`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -15,7 +15,7 @@ use crate::transport::frame::{HEADER_BYTES, append_frame};
 /// A chunk that holds this much takes no further frame.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// What one that has given back its memory has kept.
+/// The memory that an idle queue retains.
 const KEPT_BYTES: usize = 8 << 10;
 
 /// The most chunks in one write.
@@ -24,20 +24,20 @@ const SLICES_MAX: usize = 16;
 /// Why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejected {
-    /// There is no room: the peer is slower than we are.
+    /// There is no room: the peer is slower than this node.
     Full,
-    /// Its payload is longer than the peer would accept.
+    /// Its payload is longer than the peer accepts.
     TooLong { bytes: usize },
 }
 
 #[derive(Debug)]
 pub(super) struct WriteQueue {
     chunks: VecDeque<Vec<u8>>,
-    /// How much of the first chunk is written already.
+    /// How much of the first chunk has been written.
     written: usize,
     bytes: usize,
     bytes_max: usize,
-    /// A written chunk, kept for its memory.
+    /// A written chunk, retained for its memory.
     spare: Vec<u8>,
 }
 
@@ -50,13 +50,13 @@ impl WriteQueue {
         self.bytes == 0
     }
 
-    /// Appends one frame, whose payload `write` appends to the buffer that it is given.
+    /// Appends one frame. `write` appends its payload to the given buffer.
     pub(super) fn push(
         &mut self,
         payload_bytes_max: usize,
         write: impl FnOnce(Vec<u8>) -> Vec<u8>,
     ) -> Result<(), Rejected> {
-        // Before it is encoded: what is dropped anyway should cost nothing.
+        // Checked before encoding: a message that is dropped anyway should cost nothing.
         if self.bytes + HEADER_BYTES > self.bytes_max {
             return Err(Rejected::Full);
         }
@@ -105,7 +105,7 @@ impl WriteQueue {
     }
 
     fn advance(&mut self, bytes: usize) {
-        // A `Write` that claims more than it was given must not make us believe it.
+        // Do not trust a `Write` that claims to have taken more than it was given.
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.written += bytes;
@@ -119,14 +119,14 @@ impl WriteQueue {
         }
     }
 
-    /// Keeps no more memory for later than a few messages take.
+    /// Frees all memory but that of a few messages.
     pub(super) fn give_back(&mut self) {
         if self.spare.capacity() > KEPT_BYTES {
             self.spare = Vec::new();
         }
     }
 
-    /// Keeps a chunk's memory for the next one, unless a large message has blown it up.
+    /// Retains a chunk's memory for the next one, unless a large message has made it too large.
     fn keep(&mut self, mut chunk: Vec<u8>) {
         if chunk.capacity() > self.spare.capacity() && chunk.capacity() <= 4 * CHUNK_BYTES {
             chunk.clear();

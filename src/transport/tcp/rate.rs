@@ -1,13 +1,13 @@
-//! How much a peer may send.
+//! A limit on how much a peer may send.
 
 use std::time::{Duration, Instant};
 
 use crate::transport::TransportOptions;
 
-/// So much of what a peer may send it may have saved up.
+/// A peer may save up its unused share of this long.
 const SAVED: Duration = Duration::from_secs(1);
 
-/// The time up to which a peer has used its share: in the past for one that has some left.
+/// The time up to which a peer has used its share: in the past if some is left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     used_until: Instant,
@@ -18,7 +18,7 @@ impl Rate {
         Rate { used_until: now }
     }
 
-    /// So many bytes have come.
+    /// Counts bytes received.
     pub(super) fn count(&mut self, bytes: usize, now: Instant, options: &TransportOptions) {
         let nanos = (bytes as u64).saturating_mul(1_000_000_000);
         let share = Duration::from_nanos(nanos / options.received_per_second_max.max(1));
@@ -26,7 +26,7 @@ impl Rate {
         self.used_until = self.used_until.max(saved_since) + share;
     }
 
-    /// Until when nothing more is to be read.
+    /// Returns the time until which nothing more may be read.
     pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
         (self.used_until > now).then_some(self.used_until)
     }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::Command;
+use super::HelperResult;
 use super::driver::{Context, Timer};
 use crate::security::{Loaded, Security};
 
-/// Reads the files of certificates again now and then, on a thread of its own, `quorate-pem`: a
-/// disk may be slow, and secrets of a deployment are often on one that is not local. There is one
-/// such thread at a time, and it is not joined.
+/// Reads the certificate files again now and then, on a thread of its own, `quorate-pem`: a disk
+/// may be slow, and a deployment's secrets are often not on a local one. There is one such thread
+/// at a time, and it is not joined.
 #[derive(Debug)]
 pub(super) struct Renewal {
-    /// Why the files could not be used when they were last read: told once.
-    told: Option<String>,
+    /// Why the files could not be used at the last reading; logged once.
+    reported: Option<String>,
 }
 
 impl Renewal {
@@ -20,19 +20,19 @@ impl Renewal {
         if matches!(&context.options.security, Security::Tls(tls) if tls.is_from_files()) {
             arm(context);
         }
-        Renewal { told: None }
+        Renewal { reported: None }
     }
 
-    /// Has the files read.
-    pub(super) fn look(&mut self, context: &mut Context) {
+    /// Starts to read the files.
+    pub(super) fn read_files(&mut self, context: &mut Context) {
         let Security::Tls(tls) = &context.options.security else {
             return;
         };
         let tls = tls.clone();
-        let answer_tx = context.commands_tx.clone();
+        let answer_tx = context.results_tx.clone();
         let shared = Arc::clone(&context.shared);
         let started = std::thread::Builder::new().name("quorate-pem".to_owned()).spawn(move || {
-            if answer_tx.send(Command::Certificates(tls.read_again())).is_ok() {
+            if answer_tx.send(HelperResult::Certificates(tls.read_again())).is_ok() {
                 shared.wake();
             }
         });
@@ -48,21 +48,21 @@ impl Renewal {
             return;
         };
         match read {
-            Ok(None) => self.told = None,
+            Ok(None) => self.reported = None,
             Ok(Some(loaded)) => {
                 tls.renew(loaded);
-                self.told = None;
+                self.reported = None;
                 tracing::info!(?tls, "new connections have the renewed certificate");
             }
             Err(reason) => {
-                if self.told.as_ref() != Some(&reason) {
+                if self.reported.as_ref() != Some(&reason) {
                     tracing::warn!(
                         ?tls,
                         reason,
                         "the renewed certificate is of no use: keeping the former"
                     );
                 }
-                self.told = Some(reason);
+                self.reported = Some(reason);
             }
         }
     }

@@ -1,18 +1,18 @@
-//! Addresses at which this node looks for others.
+//! Addresses that this node dials to find other nodes.
 
 use std::time::Duration;
 
 use super::driver::Context;
 use super::outgoing::Outgoing;
-use super::peer::{Peer, Target};
+use super::peer::{DialledPeer, Target};
 use crate::transport::handshake::Host;
 use crate::types::membership::NodeId;
 
-/// Where somebody may be.
+/// An address where a node may be.
 #[derive(Debug)]
 pub(super) struct Seed {
-    pub(super) peer: Peer,
-    /// Who was found there, or is dialled there: the seed rests as long as that is so.
+    pub(super) peer: DialledPeer,
+    /// The peer found or dialled there. While there is one, the seed rests.
     rests_for: Option<NodeId>,
 }
 
@@ -20,21 +20,21 @@ impl Outgoing {
     pub(super) fn set_seeds(&mut self, context: &mut Context, addresses: Vec<String>) {
         for address in addresses {
             let place = self.seeds.len();
-            let peer = Peer::new(Target::Seed(place), address, context.now);
+            let peer = DialledPeer::new(Target::Seed(place), address, context.now);
             self.seeds.push(Seed { peer, rests_for: None });
             if !self.may_rest(place) {
-                self.with(context, Target::Seed(place), Peer::redial);
+                self.with(context, Target::Seed(place), DialledPeer::redial);
             }
         }
     }
 
-    /// Lets a seed that is not being dialled rest if a peer is dialled there.
+    /// Lets a seed rest that is not being dialled, if a peer is dialled at its address.
     pub(super) fn may_rest(&mut self, place: usize) -> bool {
         let Some(seed) = self.seeds.get_mut(place).filter(|seed| seed.peer.is_waiting()) else {
             return false;
         };
         let address = &seed.peer.address;
-        let dialled = |peer: &Peer| {
+        let dialled = |peer: &DialledPeer| {
             let is_listed_and_up = peer.listed.as_ref() == Some(address) && peer.is_up();
             (peer.address == *address || is_listed_and_up) && !peer.is_elsewhere
         };
@@ -55,8 +55,8 @@ impl Outgoing {
         }
     }
 
-    /// Dials the seeds again that rested for this peer: it is none any longer, or not there.
-    /// `lasted` says whether it had been for long.
+    /// Dials the seeds again that rested for this peer, which is gone or is not at their address.
+    /// `lasted` says whether it had been there for long.
     pub(super) fn wake_seeds(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
         for seed in &mut self.seeds {
             if seed.rests_for == Some(node) {
@@ -66,8 +66,8 @@ impl Outgoing {
         }
     }
 
-    /// Dials the seeds again at which this peer was found and is not dialled: it was lost. It has
-    /// the first try, since two at a time would disturb each other.
+    /// A peer was lost: dials the other seeds again at which it was found. The peer itself is
+    /// dialled first, since two attempts at a time would disturb each other.
     pub(super) fn wake_other_seeds(&mut self, context: &mut Context, node: NodeId) {
         let Some(peer) = self.peers.get(&node) else {
             return;
@@ -81,7 +81,7 @@ impl Outgoing {
         }
     }
 
-    /// At this seed's address a node has welcomed us, which is a peer now.
+    /// At this seed's address a node has welcomed us, and becomes a peer.
     pub(super) fn found(&mut self, context: &mut Context, place: usize, host: Host, version: u16) {
         let Some(seed) = self.seeds.get_mut(place) else {
             return;
@@ -94,13 +94,13 @@ impl Outgoing {
         if self.peers.get(&node).is_some_and(|peer| peer.address != address) {
             self.relocate(context, node, address.clone(), true);
         }
-        let new = || Peer::new(Target::Node(node), address, context.now);
+        let new = || DialledPeer::new(Target::Node(node), address, context.now);
         self.peers.entry(node).or_insert_with(new).adopt(context, connection, version);
         self.rest_seeds(context, node);
         if let Some(seed) = self.seeds.get_mut(place) {
             seed.rests_for = Some(node);
         }
-        // It may have been made ready in the meantime, and have said more than that it is there.
-        self.with(context, Target::Node(node), Peer::proceed);
+        // Its socket may have become ready meanwhile, and have more to read than the welcome.
+        self.with(context, Target::Node(node), DialledPeer::proceed);
     }
 }

@@ -1,7 +1,6 @@
-//! A socket, with or without keys between it and the frames.
+//! A socket, with or without encryption between it and the frames.
 //!
-//! Without keys nothing is copied, and nothing but a look at the first bytes is added to what the
-//! socket costs.
+//! Without keys nothing is copied, and only the first bytes are inspected.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -9,12 +8,12 @@ use mio::net::TcpStream;
 
 use crate::security::Security;
 use crate::transport::frame::FrameReader;
-use crate::transport::secure::{Fault, Session, Side, Speech};
+use crate::transport::secure::{Fault, Protocol, SecureChannel, Side};
 
-/// What is kept of a buffer's memory when it is empty.
+/// The memory that an empty buffer retains.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// The most that is encrypted ahead of the socket, about.
+/// How much is encrypted ahead of the socket, at most, roughly.
 const AHEAD_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -25,20 +24,20 @@ pub(super) struct Stream {
 
 #[derive(Debug)]
 enum Layer {
-    /// `heard` once the first bytes were looked at.
+    /// `checked` once the first bytes were inspected.
     Plain {
         side: Side,
-        heard: bool,
+        checked: bool,
     },
-    Secure(Box<Secure>),
+    Secure(Box<Encryption>),
 }
 
 #[derive(Debug)]
-struct Secure {
-    session: Session,
-    /// What has arrived, decrypted; kept for its memory.
+struct Encryption {
+    channel: SecureChannel,
+    /// What has arrived, decrypted; retained for its memory.
     plain: Vec<u8>,
-    /// What the socket has still to take; the part before `sent` it has.
+    /// What waits for the socket; the part before `sent` is already written.
     out: Vec<u8>,
     sent: usize,
 }
@@ -46,16 +45,16 @@ struct Secure {
 impl Stream {
     pub(super) fn new(socket: TcpStream, security: &Security, side: Side) -> io::Result<Stream> {
         let mut out = Vec::new();
-        let layer = match Session::start(security, side, &mut out)? {
-            None => Layer::Plain { side, heard: false },
-            Some(session) => {
-                Layer::Secure(Box::new(Secure { session, plain: Vec::new(), out, sent: 0 }))
+        let layer = match SecureChannel::start(security, side, &mut out)? {
+            None => Layer::Plain { side, checked: false },
+            Some(channel) => {
+                Layer::Secure(Box::new(Encryption { channel, plain: Vec::new(), out, sent: 0 }))
             }
         };
         Ok(Stream { socket, layer })
     }
 
-    /// Reads once, at most as much as fits into `scratch`, and gives it to `reader`. Returns how
+    /// Reads once, at most as much as fits into `scratch`, and passes it to `reader`. Returns how
     /// many bytes came from the socket: 0 at its end.
     ///
     /// # Errors
@@ -68,15 +67,15 @@ impl Stream {
         let bytes = self.socket.read(scratch)?;
         let arrived = &scratch[..bytes];
         match &mut self.layer {
-            Layer::Plain { side, heard } => {
-                if !*heard && bytes > 0 {
-                    *heard = true;
-                    listen_for_keys(arrived, *side)?;
+            Layer::Plain { side, checked } => {
+                if !*checked && bytes > 0 {
+                    *checked = true;
+                    check_protocol(arrived, *side)?;
                 }
                 reader.push(arrived);
             }
             Layer::Secure(secure) => {
-                let received = secure.session.receive(arrived, &mut secure.plain, &mut secure.out);
+                let received = secure.channel.receive(arrived, &mut secure.plain, &mut secure.out);
                 let flushed = secure.flush(&mut self.socket);
                 received?;
                 flushed?;
@@ -92,7 +91,7 @@ impl Stream {
         Ok(bytes)
     }
 
-    /// Whether there is something that the socket has still to take.
+    /// Whether bytes wait for the socket.
     pub(super) fn has_pending(&self) -> bool {
         match &self.layer {
             Layer::Plain { .. } => false,
@@ -100,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Offers it to the socket; whether that took any.
+    /// Offers them to the socket; returns whether it took any.
     pub(super) fn flush_pending(&mut self) -> io::Result<bool> {
         match &mut self.layer {
             Layer::Plain { .. } => Ok(false),
@@ -108,10 +107,10 @@ impl Stream {
         }
     }
 
-    /// The other end has introduced itself.
+    /// The other end's handshake has succeeded.
     pub(super) fn trust(&mut self) {
         if let Layer::Secure(secure) = &mut self.layer {
-            secure.session.trust();
+            secure.channel.trust();
         }
     }
 
@@ -119,27 +118,27 @@ impl Stream {
     pub(super) fn subject(&self) -> Option<String> {
         match &self.layer {
             Layer::Plain { .. } => None,
-            Layer::Secure(secure) => secure.session.subject(),
+            Layer::Secure(secure) => secure.channel.subject(),
         }
     }
 }
 
-/// What a peer with keys says to one without would look like a very long frame.
-fn listen_for_keys(head: &[u8], side: Side) -> Result<(), Fault> {
-    let ours = Speech::Plain;
-    match (Speech::of(head), side) {
-        (Some(theirs @ (Speech::Tls | Speech::Secret)), Side::Listens) => {
+/// Without keys, the first bytes of a peer with keys would look like a very long frame.
+fn check_protocol(head: &[u8], side: Side) -> Result<(), Fault> {
+    let ours = Protocol::Plain;
+    match (Protocol::of(head), side) {
+        (Some(theirs @ (Protocol::Tls | Protocol::Secret)), Side::Listens) => {
             Err(Fault::Mismatch { ours, theirs })
         }
-        (Some(theirs @ (Speech::Tls | Speech::Secret)), Side::Connects) => {
+        (Some(theirs @ (Protocol::Tls | Protocol::Secret)), Side::Connects) => {
             Err(Fault::Foreign { ours, theirs })
         }
-        (Some(Speech::Plain | Speech::Foreign) | None, _) => Ok(()),
+        (Some(Protocol::Plain | Protocol::Foreign) | None, _) => Ok(()),
     }
 }
 
-impl Secure {
-    /// Whether the socket took any of what waits for it. That it is full is no error.
+impl Encryption {
+    /// Returns whether the socket took any of the waiting bytes. A full socket is not an error.
     fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
         let before = self.sent;
         let mut took = false;
@@ -172,7 +171,7 @@ impl Secure {
         for slice in slices {
             let mut rest = &slice[..];
             while !rest.is_empty() && self.out.len() < AHEAD_BYTES {
-                let part = self.session.send(rest, &mut self.out)?;
+                let part = self.channel.send(rest, &mut self.out)?;
                 taken += part;
                 rest = &rest[part..];
             }
@@ -182,7 +181,7 @@ impl Secure {
     }
 }
 
-/// What was taken may still wait for the socket: see [`Stream::has_pending`].
+/// Bytes that were taken may still wait for the socket: see [`Stream::has_pending`].
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])

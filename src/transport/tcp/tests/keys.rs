@@ -15,7 +15,7 @@ fn with(security: Security) -> TransportOptions {
 }
 
 /// Node 1, which listens, and node 2, which tries to reach it; and neither is heard by the other.
-fn strangers(listens: Security, connects: Security) -> (Node, String, bool) {
+fn handshaking(listens: Security, connects: Security) -> (Node, String, bool) {
     let (listener_1, address_1) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, "127.0.0.1:1")], &with(listens));
     let two = Node::start(listen().0, local(2), &[remote(1, address_1)], &with(connects));
@@ -48,18 +48,18 @@ fn nodes_with_the_same_secret_talk() {
 
 #[test]
 fn a_client_with_the_secret_is_answered_over_its_connection() {
-    super::guests::answers_a_client(&with(secret(ONE)));
+    super::unlisted::answers_a_client(&with(secret(ONE)));
 }
 
 #[test]
 fn a_secret_keeps_strangers_out() {
-    let (_, reason, permanent) = strangers(secret(ONE), secret(OTHER));
+    let (_, reason, permanent) = handshaking(secret(ONE), secret(OTHER));
     assert!(reason.contains("the shared secret of the two nodes is not the same"), "{reason}");
     assert!(permanent);
-    let (_, reason, permanent) = strangers(secret(ONE), Security::Insecure);
+    let (_, reason, permanent) = handshaking(secret(ONE), Security::Insecure);
     assert!(reason.contains("with a shared secret, and the one that"), "{reason}");
     assert!(permanent);
-    let (_, reason, permanent) = strangers(Security::Loopback, secret(ONE));
+    let (_, reason, permanent) = handshaking(Security::Loopback, secret(ONE));
     assert!(reason.contains("without TLS or secret, and the one that"), "{reason}");
     assert!(permanent);
 }
@@ -67,7 +67,7 @@ fn a_secret_keeps_strangers_out() {
 #[test]
 fn a_stranger_takes_the_place_of_one_of_its_own_address() {
     let options = TransportOptions {
-        strangers_per_address_max: 3,
+        handshakes_per_address_max: 3,
         handshake_timeout: PATIENCE * 10,
         ..with(secret(ONE))
     };
@@ -153,7 +153,7 @@ fn talk_once(one: &Node, two: &Node) {
 
 #[test]
 fn a_peer_with_keys_that_reads_slowly_is_given_up() {
-    use crate::transport::secure::{Session, Side};
+    use crate::transport::secure::{SecureChannel, Side};
     let options = TransportOptions {
         stall_timeout: Duration::from_millis(300),
         queue_bytes_max: 16 << 20,
@@ -164,7 +164,8 @@ fn a_peer_with_keys_that_reads_slowly_is_given_up() {
     // It welcomes the node, and takes nothing more.
     let mut stream = listener.accept().unwrap().0;
     let (mut plain, mut out, mut part) = (Vec::new(), Vec::new(), [0; 4096]);
-    let mut session = Session::start(&options.security, Side::Listens, &mut out).unwrap().unwrap();
+    let mut session =
+        SecureChannel::start(&options.security, Side::Listens, &mut out).unwrap().unwrap();
     let mut reader = FrameReader::new(HANDSHAKE_BYTES_MAX);
     while reader.next_frame().unwrap().is_none() {
         let bytes = stream.read(&mut part).unwrap();
@@ -232,7 +233,7 @@ mod tls {
     #[test]
     fn a_client_with_a_certificate_is_answered_over_its_connection() {
         let all = Authority::new().tls("all");
-        super::super::guests::answers_a_client(&with(all));
+        super::super::unlisted::answers_a_client(&with(all));
     }
 
     #[test]
@@ -248,7 +249,7 @@ mod tls {
     #[test]
     fn certificates_keep_strangers_out() {
         let (authority, other) = (Authority::new(), Authority::new());
-        let (_, reason, permanent) = strangers(authority.tls("one"), other.tls("two"));
+        let (_, reason, permanent) = handshaking(authority.tls("one"), other.tls("two"));
         assert!(
             reason.contains("TLS: the certificate is not one of this cluster's authority"),
             "{reason}"
@@ -258,17 +259,17 @@ mod tls {
         let [own, certificate, key] = other.pem("two", 2999);
         let both = format!("{own}{}", authority.0.pem());
         let of_other = Tls::from_pem(both, certificate, key).unwrap().into();
-        let (_, reason, permanent) = strangers(authority.tls("one"), of_other);
+        let (_, reason, permanent) = handshaking(authority.tls("one"), of_other);
         assert!(reason.contains("TLS: the other end ended it with"), "{reason}");
         assert!(permanent);
-        let (_, reason, _) = strangers(authority.tls("one"), Security::Insecure);
+        let (_, reason, _) = handshaking(authority.tls("one"), Security::Insecure);
         assert!(reason.contains("speaks with TLS, and the one that connects without"), "{reason}");
-        let (_, reason, _) = strangers(authority.tls("one"), secret(ONE));
+        let (_, reason, _) = handshaking(authority.tls("one"), secret(ONE));
         assert!(reason.contains("as it says without proof"), "{reason}");
         assert!(reason.contains("with TLS, and the one that connects with a shared"), "{reason}");
-        let (_, reason, _) = strangers(secret(ONE), authority.tls("one"));
+        let (_, reason, _) = handshaking(secret(ONE), authority.tls("one"));
         assert!(reason.contains("a shared secret, and the one that connects with TLS"), "{reason}");
-        let (_, reason, _) = strangers(Security::Loopback, authority.tls("one"));
+        let (_, reason, _) = handshaking(Security::Loopback, authority.tls("one"));
         assert!(reason.contains("without TLS or secret, and the one"), "{reason}");
     }
 
@@ -277,7 +278,7 @@ mod tls {
         let authority = Authority::new();
         let [own, certificate, key] = authority.pem("old", 2001);
         let expired = || Security::from(Tls::unverified(&own, &certificate, &key));
-        let (_, reason, permanent) = strangers(authority.tls("one"), expired());
+        let (_, reason, permanent) = handshaking(authority.tls("one"), expired());
         assert!(reason.contains("the other end ended it with CertificateExpired"), "{reason}");
         assert!(permanent);
         let (listener, address) = listen();

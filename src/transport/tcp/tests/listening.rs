@@ -42,7 +42,7 @@ fn junk_on_the_port_disturbs_nobody() {
     let mut harmed = good.clone();
     harmed[HEADER_BYTES + 3] ^= 1;
     let oversized = |bytes: usize| [&(bytes as u32).to_le_bytes()[..], &[0; 8]].concat();
-    let strangers = [
+    let handshaking = [
         b"GET / HTTP/1.1\r\nHost: somebody else\r\n\r\n".to_vec(),
         vec![0xff; 100_000],
         harmed,
@@ -64,14 +64,14 @@ fn junk_on_the_port_disturbs_nobody() {
             harmed
         },
     ];
-    let count = (strangers.len() + introduced.len()) as u64;
+    let count = (handshaking.len() + introduced.len()) as u64;
     let mut sent = 0;
     let mut talk = || {
         two.transport.send(vec![(1, numbered(sent))]);
         assert_eq!(one.received(), (2, numbered(sent)));
         sent += 1;
     };
-    for junk in strangers {
+    for junk in handshaking {
         let mut hand = Hand::connect(address_1);
         // The node may hang up while we still write.
         let _ = hand.stream.write_all(&junk);
@@ -99,7 +99,7 @@ fn junk_on_the_port_disturbs_nobody() {
 #[test]
 fn crowd_of_silent_strangers_keeps_no_peer_out() {
     let options =
-        TransportOptions { strangers_max: 4, handshake_timeout: PATIENCE * 10, ..quick() };
+        TransportOptions { handshakes_max: 4, handshake_timeout: PATIENCE * 10, ..quick() };
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
     let mut crowd: Vec<Hand> = (0..10).map(|_| Hand::connect(address)).collect();

@@ -3,10 +3,10 @@
 mod delivery;
 mod dialling;
 mod duplicates;
-mod guests;
 mod keys;
 mod listening;
 mod seeds;
+mod unlisted;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

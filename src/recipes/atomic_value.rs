@@ -1,13 +1,13 @@
-//! One znode's data, changed by whoever has read what it replaces: what counters and configuration
-//! are made of.
+//! A znode's data that is replaced only by a writer that has read it: the base of counters and
+//! configuration.
 //!
-//! Nobody holds anything while it changes a cell, so that nobody who stalls or dies is in anybody's
-//! way: of those who try at once, one always succeeds. Who is overtaken waits for a random time, from
-//! an interval that doubles, and tries again.
+//! No lock is held during an update, so a participant that stalls or dies delays nobody: of several
+//! concurrent updates, one always succeeds. The others wait for a random time, from an interval
+//! that doubles, and try again.
 //!
-//! What was read is told by the zxid of the write that made it. A version would not do: it begins
-//! anew when the znode is deleted and created again, and an update that began before would then
-//! replace what it has not seen.
+//! What was read is identified by the zxid of the write that made it. A version would not be
+//! enough: it starts again when the znode is deleted and created again, and an update that began
+//! before that would then replace data it has not seen.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions"; Curator, `DistributedAtomicValue`.
 
@@ -17,37 +17,37 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, planted};
-use crate::recipes::ephemeral::{inner, is_overtaken};
+use crate::recipes::errors::{inner, is_overtaken};
 use crate::recipes::parents::{Parents, is_missing};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
 
-/// Who is overtaken waits for less than this, and each time for up to twice as long ...
+/// A conflicting update waits for less than this, each time for up to twice as long ...
 const FIRST_WAIT: Duration = Duration::from_millis(2);
-/// ... so many times.
+/// ... with this many doublings.
 const DOUBLINGS_MAX: u32 = 7;
 
 /// A znode's data.
 #[derive(Clone, Debug)]
-pub(super) struct Cell {
+pub(super) struct AtomicValue {
     session: Session,
     path: String,
 }
 
-/// What a cell holds.
+/// The data that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     pub(super) data: Arc<[u8]>,
-    /// The write that made it so.
+    /// The write that made it.
     pub(super) zxid: Zxid,
 }
 
-impl Cell {
-    pub(super) fn new(session: &Session, path: &str) -> Result<Cell> {
+impl AtomicValue {
+    pub(super) fn new(session: &Session, path: &str) -> Result<AtomicValue> {
         path::validate(path)?;
-        Ok(Cell { session: session.clone(), path: path.to_owned() })
+        Ok(AtomicValue { session: session.clone(), path: path.to_owned() })
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -58,12 +58,12 @@ impl Cell {
         &self.path
     }
 
-    /// As this replica has it; nothing if there is no znode.
+    /// The data as this replica has it; `None` if there is no znode.
     pub(super) fn read_now(&self) -> Result<Option<Content>> {
         content(self.session.get(&self.path))
     }
 
-    /// The same without blocking: at once where there is a replica.
+    /// As [`AtomicValue::read_now`], without blocking: immediate on an instance with a replica.
     pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
         match self.session.has_replica() {
             true => self.read_now(),
@@ -71,13 +71,13 @@ impl Cell {
         }
     }
 
-    /// The same, with the session's earlier writes.
+    /// The data, including the session's earlier writes.
     pub(super) async fn read(&self) -> Result<Option<Content>> {
         content(self.session.nonblocking().get(&self.path).await)
     }
 
     /// Replaces what was read. Fails with [`Error::Unmet`], [`Error::NoNode`] or
-    /// [`Error::NodeExists`] if that has changed.
+    /// [`Error::NodeExists`] if it has changed.
     pub(super) async fn replace(&self, seen: Option<Zxid>, data: &[u8]) -> Result<Zxid> {
         match seen {
             Some(seen) => self.replace_written(seen, data).await,
@@ -109,9 +109,9 @@ impl Cell {
         }
     }
 
-    /// Puts something there, whatever there was.
+    /// Sets the data, whatever it was.
     pub(super) async fn put(&self, data: &[u8]) -> Result<Zxid> {
-        // A replica may know that there is nothing to set.
+        // A replica may know that there is no znode to set.
         let mut missing = self.session.has_replica() && is_missing(&self.session, &self.path);
         loop {
             if std::mem::take(&mut missing) {
@@ -128,10 +128,10 @@ impl Cell {
         }
     }
 
-    /// Changes what is there into what `change` makes of it, as if nobody else wrote meanwhile; it is
-    /// asked again when somebody did. With nothing to write, nothing is sent.
+    /// Replaces the data by the result of `change`, atomically: `change` is called again if
+    /// somebody else has written meanwhile. If it returns nothing to write, nothing is sent.
     ///
-    /// The zxid is that of the write, or if there was none, of what was read.
+    /// The zxid is that of the write or, without a write, of what was read.
     pub(super) async fn update<T>(
         &self,
         mut change: impl FnMut(Option<&Content>) -> Result<(Option<Vec<u8>>, T)>,
@@ -157,7 +157,7 @@ impl Cell {
         self.session.nonblocking().sleep(time).await
     }
 
-    /// What is there is not what this recipe writes.
+    /// The error for data that this recipe does not write.
     pub(super) fn invalid(&self, reason: impl Into<String>) -> Error {
         Error::InvalidData { path: self.path.clone(), reason: reason.into() }
     }
@@ -184,65 +184,65 @@ mod tests {
     use crate::recipes::blocking::forever;
     use crate::testing::Cluster;
 
-    fn cell(path: &str) -> Cell {
-        Cell::new(&Cluster::new(1).node(0).session(), path).unwrap()
+    fn value(path: &str) -> AtomicValue {
+        AtomicValue::new(&Cluster::new(1).node(0).session(), path).unwrap()
     }
 
     #[test]
     fn only_what_was_read_is_replaced() {
-        let cell = cell("/deep/cell");
-        let session = cell.session().clone();
-        let replace = |seen, data: &[u8]| forever(&session, cell.replace(seen, data));
+        let value = value("/deep/value");
+        let session = value.session().clone();
+        let replace = |seen, data: &[u8]| forever(&session, value.replace(seen, data));
         assert!(matches!(replace(Some(1), b"x"), Err(Error::NoNode { .. })), "there is none");
         let first = replace(None, b"1").unwrap();
         assert!(matches!(replace(None, b"x"), Err(Error::NodeExists { .. })), "there is one");
         let second = replace(Some(first), b"2").unwrap();
         assert!(second > first);
         assert!(matches!(replace(Some(first), b"x"), Err(Error::Unmet { .. })), "it is another");
-        // Made again, with the version and the data that it had.
-        session.delete("/deep/cell").unwrap();
+        // Created again, with the version and the data that it had.
+        session.delete("/deep/value").unwrap();
         let third = replace(None, b"1").unwrap();
-        session.set("/deep/cell", b"2").unwrap();
+        session.set("/deep/value", b"2").unwrap();
         assert!(matches!(replace(Some(second), b"x"), Err(Error::Unmet { .. })));
         assert!(matches!(replace(Some(third), b"x"), Err(Error::Unmet { .. })));
-        assert_eq!(&cell.read_now().unwrap().unwrap().data[..], b"2");
+        assert_eq!(&value.read_now().unwrap().unwrap().data[..], b"2");
     }
 
     #[test]
     fn an_update_is_asked_again_with_what_another_has_written() {
-        let cell = cell("/cell");
-        let session = cell.session().clone();
+        let value = value("/value");
+        let session = value.session().clone();
         let mut seen = Vec::new();
-        let update = cell.update(|content| {
+        let update = value.update(|content| {
             seen.push(content.map(|content| content.data.to_vec()));
-            // Another is faster: it makes it, changes it, and deletes it.
+            // Another session is faster: it creates the znode, sets it, and deletes it.
             match seen.len() {
-                1 => drop(session.create("/cell", b"a", CreateMode::Persistent).unwrap()),
-                2 => drop(session.set("/cell", b"b").unwrap()),
-                3 => session.delete("/cell").unwrap(),
+                1 => drop(session.create("/value", b"a", CreateMode::Persistent).unwrap()),
+                2 => drop(session.set("/value", b"b").unwrap()),
+                3 => session.delete("/value").unwrap(),
                 _ => {}
             }
             Ok((Some(b"mine".to_vec()), seen.len()))
         });
-        let (calls, zxid) = forever(cell.session(), update).unwrap();
+        let (calls, zxid) = forever(value.session(), update).unwrap();
         assert_eq!(calls, 4);
         assert_eq!(seen, [None, Some(b"a".to_vec()), Some(b"b".to_vec()), None]);
-        let content = cell.read_now().unwrap().unwrap();
+        let content = value.read_now().unwrap().unwrap();
         assert_eq!((&content.data[..], content.zxid), (&b"mine"[..], zxid));
     }
 
     #[test]
     fn an_update_without_data_writes_nothing_and_one_that_fails_neither() {
-        let cell = cell("/cell");
-        let session = cell.session().clone();
-        let nothing = || forever(&session, cell.update(|_| Ok((None, ()))));
+        let value = value("/value");
+        let session = value.session().clone();
+        let nothing = || forever(&session, value.update(|_| Ok((None, ()))));
         assert_eq!(nothing(), Ok(((), 0)), "of nothing");
-        let written = forever(&session, cell.put(b"1")).unwrap();
+        let written = forever(&session, value.put(b"1")).unwrap();
         assert_eq!(nothing(), Ok(((), written)));
-        let refuse = |_: Option<&Content>| Err::<(_, ()), _>(cell.invalid("no"));
-        let refused = forever(&session, cell.update(refuse));
-        assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/cell"));
-        assert_eq!(cell.read_now().unwrap().unwrap().zxid, written);
-        assert!(forever(&session, cell.put(b"1")).unwrap() > written, "the same data, set again");
+        let refuse = |_: Option<&Content>| Err::<(_, ()), _>(value.invalid("no"));
+        let refused = forever(&session, value.update(refuse));
+        assert!(matches!(refused, Err(Error::InvalidData { path, .. }) if path == "/value"));
+        assert_eq!(value.read_now().unwrap().unwrap().zxid, written);
+        assert!(forever(&session, value.put(b"1")).unwrap() > written, "the same data, set again");
     }
 }

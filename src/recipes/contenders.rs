@@ -1,21 +1,18 @@
-//! Lines of contenders, which locks, elections and the like are made of.
+//! The contenders of one path, from which locks, elections and other recipes are built.
 //!
-//! Each contender is an ephemeral sequential znode below one path. Their
-//! numbers give the order in which they came, and what that means is the
-//! recipe's: who is first holds a lock. Whoever waits watches the one contender
-//! that stands in its way and nobody else, so that a release wakes one.
+//! Each contender is an ephemeral sequential znode below the path. The sequence numbers give their
+//! order of arrival, and the recipe decides what the order means: the first one holds a lock, for
+//! example. A waiting contender watches only the one contender that blocks it, so that a release
+//! wakes one waiter.
 //!
-//! A contender's name is `<kind>-<random>-<number>`. The number alone would not
-//! be its own: it is the parent's next, and those start from 0 again when the parent
-//! is deleted and made again. By its random part, no later contender gets the
-//! same path. (To find its own znode again after a lost answer, which is what
-//! Curator has such a part for, no contender needs it: a create is executed once,
-//! whatever happens on its way.)
+//! A contender's name is `<kind>-<random>-<number>`. The number alone is not unique: a parent's
+//! numbers start from 0 again after it is deleted and created again. The random part makes sure
+//! that no later contender has the same path. (Curator has such a part to find its own znode after
+//! a lost answer. That is not needed here: a create is executed once, whatever messages are lost.)
 //!
-//! Another session may still put a znode of its own at that path, by
-//! [`Session::take_over`] or by a delete and a create. So a contender is known by
-//! its path and the zxid that created it, and whatever it does with its znode it
-//! does only while that is the same.
+//! Another session may still get a znode at that path, by [`Session::take_over`] or by a delete and
+//! a create. So a contender is identified by its path and the zxid that created it, and writes to
+//! its znode only if both are the same.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
@@ -30,9 +27,10 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::ephemeral::{Making, discard_when_made, inner};
+use crate::recipes::creating::{CreatingMulti, discard_when_created};
+use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockContender, LockLost, blocking, own};
+use crate::recipes::{LockContender, LockLost, blocking, owned_ephemeral};
 use crate::runtime::entropy;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
@@ -42,7 +40,7 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 
 /// The contenders of one path.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct Contenders {
     session: Session,
     path: String,
     kinds: &'static [&'static str],
@@ -50,29 +48,31 @@ pub(super) struct Line {
 
 /// A contender as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ListedContender {
     pub(super) path: String,
-    /// Which of the line's kinds it is of.
+    /// One of the kinds given to [`Contenders::new`].
     pub(super) kind: &'static str,
-    /// It outgrows its ten digits, so that the longer one is the larger.
+    /// Its length and digits: a number may outgrow ten digits, and then the longer one is the
+    /// larger.
     number: (usize, String),
 }
 
-/// A contender's name before it has its number.
+/// A contender's name, without its number.
 fn name(kind: &str, random: u64) -> String {
     format!("{kind}-{random:016x}-")
 }
 
-impl Line {
-    /// The line at this path, of contenders of these kinds.
+impl Contenders {
+    /// The contenders of these kinds at this path.
     pub(super) fn new(
         session: &Session,
         path: &str,
         kinds: &'static [&'static str],
-    ) -> Result<Line> {
+    ) -> Result<Contenders> {
         path::validate(path)?;
         for kind in kinds {
-            // Their znodes have longer paths; an error names the one that the caller knows.
+            // The contenders' paths are longer, but an error should name the path that the caller
+            // knows.
             let longest = path::join(path, &name(kind, 0));
             path::validate_sequential(&longest).map_err(|error| match error {
                 Error::InvalidPath { reason, .. } => {
@@ -81,7 +81,7 @@ impl Line {
                 other => other,
             })?;
         }
-        Ok(Line { session: session.clone(), path: path.to_owned(), kinds })
+        Ok(Contenders { session: session.clone(), path: path.to_owned(), kinds })
     }
 
     pub(super) fn path(&self) -> &str {
@@ -92,8 +92,8 @@ impl Line {
         &self.session
     }
 
-    /// Joins the line, at its end. The kind may have something of the contender's own behind it,
-    /// which its name then tells to all.
+    /// Adds a contender, at the end. `kind` may continue after the kind itself with data of the
+    /// contender, which everybody sees in its name.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
         let mut parents = Parents::of(&self.session, &self.path);
         loop {
@@ -116,148 +116,150 @@ impl Line {
         }
     }
 
-    /// All contenders in their order, as of the session's earlier calls.
-    pub(super) async fn places(&self) -> Result<Vec<Place>> {
+    /// All contenders in order, as of the session's earlier calls.
+    pub(super) async fn list(&self) -> Result<Vec<ListedContender>> {
         match self.session.nonblocking().children(&self.path).await {
-            Ok(children) => Ok(self.in_order(children)),
+            Ok(children) => Ok(self.sorted(children)),
             Err(Error::NoNode { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// All contenders in their order, as this replica has them now.
-    pub(super) fn places_now(&self) -> Result<Vec<Place>> {
+    /// All contenders in order, as this replica has them now.
+    pub(super) fn list_now(&self) -> Result<Vec<ListedContender>> {
         match self.session.children(&self.path) {
-            Ok(children) => Ok(self.in_order(children)),
+            Ok(children) => Ok(self.sorted(children)),
             Err(Error::NoNode { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// All contenders in their order and whose they are, as this replica has them now.
-    pub(super) fn contenders_now(&self) -> Result<Vec<LockContender>> {
-        self.contenders_in(&self.session.snapshot_of(&self.path)?)
+    /// All contenders in order with their sessions, as this replica has them now.
+    pub(super) fn list_with_sessions_now(&self) -> Result<Vec<LockContender>> {
+        self.list_with_sessions_in(&self.session.snapshot_of(&self.path)?)
     }
 
-    /// The same without blocking the thread.
-    pub(super) async fn contenders_soon(&self) -> Result<Vec<LockContender>> {
-        self.contenders_in(&self.session.snapshot_soon(&self.path).await?)
+    /// As [`Contenders::list_with_sessions_now`], without blocking the thread.
+    pub(super) async fn list_with_sessions(&self) -> Result<Vec<LockContender>> {
+        self.list_with_sessions_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
-    fn contenders_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
+    fn list_with_sessions_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
         let children = match snapshot.children(&self.path) {
             Ok(children) => children,
             Err(Error::NoNode { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let contender = |place: Place| {
-            let session = snapshot.exists(&place.path)?.and_then(|stat| stat.ephemeral_owner);
-            Ok(LockContender { path: place.path, kind: place.kind, session })
+        let contender = |listed: ListedContender| {
+            let session = snapshot.exists(&listed.path)?.and_then(|stat| stat.ephemeral_owner);
+            Ok(LockContender { path: listed.path, kind: listed.kind, session })
         };
-        self.in_order(children).into_iter().map(contender).collect()
+        self.sorted(children).into_iter().map(contender).collect()
     }
 
-    /// All contenders in their order, as a snapshot has them.
-    pub(super) fn places_in(&self, snapshot: &Snapshot) -> Result<Vec<Place>> {
+    /// All contenders in order, as a snapshot has them.
+    pub(super) fn list_in(&self, snapshot: &Snapshot) -> Result<Vec<ListedContender>> {
         match snapshot.children(&self.path) {
-            Ok(children) => Ok(self.in_order(children)),
+            Ok(children) => Ok(self.sorted(children)),
             Err(Error::NoNode { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether there is a contender among the children.
-    pub(super) fn has_places(&self, children: Vec<String>) -> bool {
-        children.iter().any(|name| self.place(name).is_some())
+    /// Whether any of the children is a contender.
+    pub(super) fn any_among(&self, children: Vec<String>) -> bool {
+        children.iter().any(|name| self.parse(name).is_some())
     }
 
-    fn place(&self, name: &str) -> Option<Place> {
+    fn parse(&self, name: &str) -> Option<ListedContender> {
         let kind = self
             .kinds
             .iter()
             .find(|kind| name.strip_prefix(**kind).is_some_and(|rest| rest.starts_with('-')))?;
         let number = name.rsplit('-').next()?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| Place {
+        is_number.then(|| ListedContender {
             path: path::join(&self.path, name),
             kind,
             number: (number.len(), number.to_owned()),
         })
     }
 
-    /// The contenders among the children.
-    pub(super) fn in_order(&self, children: Vec<String>) -> Vec<Place> {
-        let mut places: Vec<Place> = children.iter().filter_map(|name| self.place(name)).collect();
-        places.sort_by(|one, other| one.number.cmp(&other.number));
-        places
+    /// The contenders among the children, in order.
+    pub(super) fn sorted(&self, children: Vec<String>) -> Vec<ListedContender> {
+        let mut listed: Vec<ListedContender> =
+            children.iter().filter_map(|name| self.parse(name)).collect();
+        listed.sort_by(|one, other| one.number.cmp(&other.number));
+        listed
     }
 
-    /// Waits until `in_the_way` finds nobody: it is given the contenders in their order and this
-    /// one's place among them, and names the one to wait for.
+    /// Waits until `blocked_by` returns `None`. It gets the contenders in order and this one's
+    /// index, and returns the index of the one to wait for.
     ///
     /// # Errors
     /// [`Error::NoNode`] if somebody has deleted the contender's znode.
     pub(super) async fn wait(
         &self,
         contender: &Contender,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
     ) -> Result<()> {
-        while let Some(before) = self.before(contender, &in_the_way).await? {
-            // Now, and not when it is its turn: whoever has released waits for nobody then.
+        while let Some(before) = self.blocker(contender, &blocked_by).await? {
+            // Set now and not when its turn comes, since the former holder may be releasing then.
             contender.watch().await?;
-            if until_gone(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
+            if until_deleted(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
                 return Ok(());
             }
-            // It may have gone before its turn: look again.
+            // The other may have given up before its turn: look again.
         }
         Ok(())
     }
 
-    /// Joins the line and waits until nobody is in the way.
-    pub(super) async fn take(
+    /// Adds a contender and waits until nothing blocks it.
+    pub(super) async fn acquire(
         &self,
         kind: &str,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
-    ) -> Result<Held> {
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+    ) -> Result<Hold> {
         let contender = self.join(kind, b"").await?;
-        self.wait(&contender, in_the_way).await?;
+        self.wait(&contender, blocked_by).await?;
         contender.hold().await
     }
 
-    /// The same, if nobody is in the way.
-    pub(super) async fn try_take(
+    /// As [`Contenders::acquire`], if nothing blocks it now.
+    pub(super) async fn try_acquire(
         &self,
         kind: &str,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
-    ) -> Result<Option<Held>> {
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+    ) -> Result<Option<Hold>> {
         let contender = self.join(kind, b"").await?;
-        match self.before(&contender, in_the_way).await? {
+        match self.blocker(&contender, blocked_by).await? {
             None => contender.hold().await.map(Some),
             Some(_) => Ok(None),
         }
     }
 
-    /// Who is in the way now, if anybody.
-    pub(super) async fn before(
+    /// The contender that blocks this one now, if any.
+    pub(super) async fn blocker(
         &self,
         contender: &Contender,
-        in_the_way: impl Fn(&[Place], usize) -> Option<usize>,
+        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
     ) -> Result<Option<String>> {
-        // A replica has shown what its session did before it answered.
-        let places =
-            if self.session.has_replica() { self.places_now()? } else { self.places().await? };
-        let own = contender.path();
-        match places.iter().position(|place| place.path == own) {
+        // A replica shows its session's own writes before they are answered.
+        let listed =
+            if self.session.has_replica() { self.list_now()? } else { self.list().await? };
+        let path = contender.path();
+        match listed.iter().position(|contender| contender.path == path) {
             Some(1) if planted(Bug::LockEarly) => Ok(None),
-            Some(at) => Ok(in_the_way(&places, at).map(|before| places[before].path.clone())),
-            None => Err(Error::NoNode { path: own.to_owned() }),
+            Some(at) => Ok(blocked_by(&listed, at).map(|before| listed[before].path.clone())),
+            None => Err(Error::NoNode { path: path.to_owned() }),
         }
     }
 }
 
-/// Waits until a contender is gone, or this session is over. Whether it was there.
-async fn until_gone(session: &Session, path: &str) -> Result<bool> {
-    // No ephemeral znode has children: this watch tells of its deletion, and of nothing else.
+/// Waits until a contender's znode is deleted or this session is over. Returns whether the znode
+/// existed.
+async fn until_deleted(session: &Session, path: &str) -> Result<bool> {
+    // Ephemeral znodes have no children, so this watch reports only the deletion.
     match session.nonblocking().children_and_watch(path).await {
         Ok((_, watch)) => {
             watch.next().await;
@@ -268,22 +270,22 @@ async fn until_gone(session: &Session, path: &str) -> Result<bool> {
     }
 }
 
-/// A place in the line. Dropped before it is held, it is given up.
+/// This session's contender. Dropping it before it holds deletes its znode.
 pub(super) struct Contender {
     session: Session,
     creating: Option<Pending<Created>>,
     /// Its znode, and the write that created it.
     created: Option<(String, Zxid)>,
     joined_at: u64,
-    /// A znode that goes with it when it is given up.
+    /// A znode to delete together with its own when it gives up: see [`Contender::mark`].
     mark: Option<String>,
-    /// Of its own znode, if it has had to wait.
+    /// A watch of its own znode, set if it has to wait.
     watch: OnceCell<Watch>,
 }
 
 impl Contender {
-    /// Watches its own znode, unless it does. That has no children: the watch fires when it is deleted,
-    /// and for nothing else.
+    /// Watches its own znode, if not done yet. The znode has no children, so the watch fires only
+    /// when it is deleted.
     async fn watch(&self) -> Result<()> {
         if self.watch.get().is_none() {
             let (_, watch) = self.session.nonblocking().children_and_watch(self.path()).await?;
@@ -315,12 +317,12 @@ impl Contender {
         self.created.as_ref().map_or(0, |(_, czxid)| *czxid)
     }
 
-    /// Adds the check that its znode is there, and its deletion.
+    /// Adds the check that its znode exists, and its deletion.
     pub(super) fn leave_in<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
         multi.require(self.path(), Condition::Czxid(self.czxid())).delete(self.path())
     }
 
-    /// Deletes its znode, and waits until that is done. That it is gone already is no error.
+    /// Deletes its znode, and waits for that. Not an error if it is already gone.
     pub(super) async fn delete(&self) -> Result<()> {
         match inner(self.leave_in(self.session.multi()).submit().await) {
             Ok(_) | Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
@@ -337,12 +339,12 @@ impl Contender {
         let multi = self.session.multi().require(path, Condition::Czxid(self.czxid()));
         match inner(multi.set(path, data).submit().await).map_err(gone)?.pop() {
             Some(OpResult::Set(stat)) => Ok(stat),
-            // A multi has a result of each operation's kind.
+            // A multi's results have the kinds of its operations.
             other => Err(Error::Stopped { reason: format!("a set gave {other:?}") }),
         }
     }
 
-    /// Sets the data of its znode if it was never set. That it is set already is no error.
+    /// Sets the data of its znode if it was never set. Not an error if it was.
     ///
     /// # Errors
     /// [`Error::NoNode`] if it is gone.
@@ -350,12 +352,12 @@ impl Contender {
         set_first(&self.session, self.path(), self.czxid(), data).await
     }
 
-    /// Creates a znode that is there for as long as this contender has not let go of its place; it
-    /// stays when the contender is lost.
+    /// Creates a znode that is deleted when this contender gives up or releases, and that stays
+    /// when the contender is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
-        let Some((own, czxid)) = &self.created else { return Ok(()) };
+        let Some((own_path, czxid)) = &self.created else { return Ok(()) };
         self.mark = Some(path.to_owned());
-        let multi = self.session.multi().require(own, Condition::Czxid(*czxid));
+        let multi = self.session.multi().require(own_path, Condition::Czxid(*czxid));
         let marked = multi.create(path, data, CreateMode::Persistent).submit();
         inner(marked.await).map(drop).map_err(gone)
     }
@@ -365,31 +367,31 @@ impl Contender {
         self.joined_at
     }
 
-    /// Its znode is gone already: there is nothing to give up.
+    /// Its znode is already gone: there is nothing to give up.
     pub(super) fn forget(mut self) {
         self.created = None;
     }
 
-    /// What it has waited for is its own: from here on, its loss is told.
-    pub(super) async fn hold(mut self) -> Result<Held> {
+    /// Its turn has come: takes the hold. From here on, a loss is reported.
+    pub(super) async fn hold(mut self) -> Result<Hold> {
         let path = self.path().to_owned();
         let calls = self.session.nonblocking();
         let there = match self.watch.get() {
             Some(_) if self.session.has_replica() => self.session.exists(&path)?,
             Some(_) => calls.exists(&path).await?,
             None => {
-                // Asked for together. If it is gone already, the first fails.
+                // Requested together. If the znode is already gone, the first fails.
                 let (watching, there) = (calls.children_and_watch(&path), calls.exists(&path));
                 let _ = self.watch.set(watching.await?.1);
                 there.await?
             }
         };
-        // If another has taken its place, it is not this one's.
+        // Another znode may have taken its place.
         if there.map(|stat| stat.czxid) != Some(self.czxid()) {
             return Err(Error::NoNode { path });
         }
-        // A session whose opening took long is open before it is known to be alive. A guard that is
-        // not held yet looks like one that is not held any more.
+        // After a slow opening, a session is open before it is known to be alive. A guard that is
+        // not held yet would look like one that was lost.
         while !self.session.is_alive() {
             self.session.nonblocking().sync().await?;
         }
@@ -399,7 +401,7 @@ impl Contender {
         let Some((_, czxid)) = self.created.take() else {
             return Err(Error::NoNode { path });
         };
-        Ok(Held {
+        Ok(Hold {
             session: self.session.clone(),
             token: if planted(Bug::TokenFixed) { 1 } else { czxid },
             czxid,
@@ -418,7 +420,7 @@ impl Drop for Contender {
         }
         if let Some(creating) = self.creating.take() {
             // Its number is not known yet.
-            discard_when_made(&self.session, creating);
+            discard_when_created(&self.session, creating);
         }
     }
 }
@@ -431,17 +433,17 @@ async fn set_first(session: &Session, path: &str, czxid: Zxid, data: &[u8]) -> R
     }
 }
 
-/// Deletes a contender's znode and its mark, without waiting for that.
+/// Deletes a contender's znode and its mark, without waiting for the answer.
 fn give_up(session: &Session, path: &str, czxid: Zxid, mark: Option<&str>) {
     if let Some(mark) = mark {
-        // Only together: the mark of a contender that is lost stays.
+        // Only together: the mark of a lost contender stays.
         session.discard_with(path, czxid, mark);
     }
-    // Also if its mark was deleted by somebody else.
+    // Needed if somebody else has deleted the mark.
     session.discarding()(session.root.full(path).into_owned(), czxid);
 }
 
-/// A contender whose znode is another one is gone.
+/// Another znode at the contender's path means that the contender is gone.
 fn gone(error: Error) -> Error {
     match error {
         Error::Unmet { path, .. } => Error::NoNode { path },
@@ -449,36 +451,36 @@ fn gone(error: Error) -> Error {
     }
 }
 
-/// What a contender has, for as long as its znode and its session are there. Dropped, it is let go
-/// of, without waiting for that.
-pub(super) struct Held {
+/// What a contender holds while its znode exists and its session is alive. Dropping it releases the
+/// hold, without waiting for the answer.
+pub(super) struct Hold {
     session: Session,
     path: String,
-    /// What is told as the fencing token.
+    /// Reported as the fencing token.
     token: u64,
     /// The write that created its znode.
     czxid: Zxid,
-    /// A znode that goes with it when it is let go of.
+    /// A znode to delete together with its own on release.
     mark: Option<String>,
     watch: Watch,
     released: AtomicBool,
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
+        f.debug_struct("Hold")
             .field("path", &self.path)
             .field("token", &self.token)
             .finish_non_exhaustive()
     }
 }
 
-impl Held {
+impl Hold {
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The zxid that created the znode of the contender as it joined the line.
+    /// The zxid that created the contender's first znode.
     pub(super) fn token(&self) -> u64 {
         self.token
     }
@@ -487,13 +489,13 @@ impl Held {
         &self.path
     }
 
-    /// Whether it is held at this moment, for sure. Once false, it stays so.
+    /// Whether it is certainly held at this moment. Once false, it stays false.
     pub(super) fn is_held(&self) -> bool {
         let released = self.released.load(Ordering::Acquire);
-        !released && self.session.is_alive() && self.how_lost().is_none()
+        !released && self.session.is_alive() && self.loss().is_none()
     }
 
-    /// Its loss shows here, by a message or the channel's end.
+    /// A channel that shows the loss, by a message or its end.
     pub(super) fn lost(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
@@ -503,10 +505,10 @@ impl Held {
         blocking::until_lost(&self.session, self.lost_async())
     }
 
-    /// Waits until it is lost: until [`Held::is_held`] is false, at the latest when this is polled
-    /// again after that.
+    /// Waits until it is lost, that is, until [`Hold::is_held`] is false. Notices that at the
+    /// latest when polled after it.
     pub(super) async fn lost_async(&self) -> LockLost {
-        own::until_lost(&self.session, &self.watch, || self.how_lost()).await
+        owned_ephemeral::until_lost(&self.session, &self.watch, || self.loss()).await
     }
 
     /// As [`Contender::set_first`].
@@ -514,7 +516,7 @@ impl Held {
         set_first(&self.session, &self.path, self.czxid, data).await
     }
 
-    pub(super) fn how_lost(&self) -> Option<LockLost> {
+    pub(super) fn loss(&self) -> Option<LockLost> {
         if self.session.is_over() {
             return Some(LockLost::SessionOver);
         }
@@ -527,18 +529,19 @@ impl Held {
         (ours != Some(self.czxid)).then_some(LockLost::Deleted)
     }
 
-    /// That it is still held.
+    /// The condition that it is still held.
     pub(super) fn fence(&self) -> Fence {
         Fence::of(&self.session, &self.path, self.czxid)
     }
 
-    /// Gives its place to a contender of another kind, in one write, so that nobody comes between.
-    /// The token stays. If this fails, or its future is dropped, the place is given up.
-    pub(super) async fn change(self, kind: &str) -> Result<Held> {
+    /// Replaces its contender by one of another kind, in one write, so that nobody comes in
+    /// between. The token stays the same. If this fails, or its future is dropped, the hold is
+    /// released.
+    pub(super) async fn change(self, kind: &str) -> Result<Hold> {
         let lost = || Error::NoNode { path: self.path.clone() };
-        let (line, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
+        let (parent, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
         let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
-        let path = format!("{line}/{}{number}", name(kind, entropy::number()?));
+        let path = format!("{parent}/{}{number}", name(kind, entropy::number()?));
         let mode = if planted(Bug::DowngradeLetsGo) {
             CreateMode::EphemeralSequential
         } else {
@@ -546,37 +549,37 @@ impl Held {
         };
         let multi = self.session.multi().require(&self.path, Condition::Czxid(self.czxid));
         let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
-        // Should this end before it is done, both are deleted.
-        let own = Making::new(&self.session, changing).made().await.map_err(gone)?;
+        // If this ends early, both znodes are deleted.
+        let created = CreatingMulti::new(&self.session, changing).created().await.map_err(gone)?;
         self.released.store(true, Ordering::Release);
         let contender = Contender {
             session: self.session.clone(),
             creating: None,
-            created: Some((own.path.clone(), own.czxid)),
+            created: Some((created.path().to_owned(), created.czxid())),
             joined_at: 0,
             mark: None,
             watch: OnceCell::new(),
         };
-        own.forget();
+        created.forget();
         let mut held = contender.hold().await?;
         held.token = self.token;
         Ok(held)
     }
 
-    /// Lets go of it, without waiting for that.
+    /// Releases the hold, without waiting for the answer.
     pub(super) fn discard(&self) {
         if !self.released.swap(true, Ordering::AcqRel) {
             give_up(&self.session, &self.path, self.czxid, self.mark.as_deref());
         }
     }
 
-    /// Lets go of it and waits until that is done. That it was lost already is no error.
+    /// Releases the hold and waits for that. Not an error if it was already lost.
     pub(super) fn release(self) -> Result<()> {
         self.released.store(true, Ordering::Release);
         if let Some(mark) = &self.mark {
             self.session.discard_with(&self.path, self.czxid, mark);
         }
-        // Behind the former: when this is answered, both are done.
+        // This comes after the former: when it is answered, both are done.
         match self.session.discard(&self.path, self.czxid) {
             Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
             Err(error) if error.is_session_lost() => Ok(()),
@@ -585,7 +588,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Hold {
     fn drop(&mut self) {
         self.discard();
     }

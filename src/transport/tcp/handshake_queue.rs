@@ -1,9 +1,8 @@
-//! How a stranger becomes a peer.
+//! Handshakes: how an incoming connection becomes a peer's.
 //!
-//! A hello is answered at once, with one exception. A data directory may have been
-//! copied, and then two processes run as one node, which would break what the
-//! node has promised. So a hello of a node that another run of its process is
-//! connected as waits until it is known whether that run is still there:
+//! A hello is answered at once, with one exception. If a data directory was copied, two processes
+//! run as one node, which would break what the node has promised. So while another run of a node's
+//! process is connected, a hello of that node waits until it is known whether that run is alive:
 //!
 //! ```text
 //! the former connection ends                 the new one is welcomed: the process was restarted
@@ -12,46 +11,46 @@
 //! when the new hello came
 //! ```
 //!
-//! Invariants: at most one connection waits for each node; it has a timer, and
-//! nothing is read from it.
+//! Invariants: at most one connection waits for each node; it has a timer, and nothing is read from
+//! it.
 
 use mio::Token;
 
-use super::caller::{Closed, From, Introduced};
 use super::driver::{Context, Timer};
-use super::incoming::{Incoming, Met};
+use super::incoming::{Incoming, WelcomedPeer};
+use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode};
 use crate::types::membership::NodeId;
 
-/// A connection that waits for its answer.
+/// A connection that waits for the answer to its hello.
 #[derive(Debug)]
 pub(super) struct Rival {
     pub(super) token: Token,
     hello: Hello,
-    /// Its timer.
+    /// When its timer fires.
     pub(super) at: std::time::Instant,
 }
 
 impl Incoming {
-    /// This connection has said hello.
-    pub(super) fn introduce(&mut self, context: &mut Context, token: Token, hello: Hello) {
-        match self.judge(context, token, &hello) {
+    /// This connection has sent a hello.
+    pub(super) fn answer_hello(&mut self, context: &mut Context, token: Token, hello: Hello) {
+        match self.check_hello(context, token, &hello) {
             Ok(true) => self.welcome(context, token, &hello),
-            Ok(false) => self.hold(context, token, hello),
+            Ok(false) => self.wait_as_rival(context, token, hello),
             Err(refusal) => self.refuse(context, token, refusal),
         }
     }
 
-    /// Whether it may be welcomed; `false` if that is not known yet.
-    fn judge(
+    /// Whether to welcome it; `false` if that is not known yet.
+    fn check_hello(
         &mut self,
         context: &mut Context,
         token: Token,
         hello: &Hello,
     ) -> Result<bool, Refusal> {
         handshake::check(&context.local, hello)?;
-        context.circle.check(hello)?;
+        context.known_peers.check(hello)?;
         let Some(connection) = self.connections.get(&token) else {
             return Ok(true);
         };
@@ -63,8 +62,8 @@ impl Incoming {
         let Some(former) = former else {
             return Ok(true);
         };
-        match former.from {
-            From::Peer(Introduced { boot, .. }) if boot != hello.run.boot => {
+        match former.state {
+            ConnectionState::Peer(PeerIdentity { boot, .. }) if boot != hello.run.boot => {
                 Ok(former.is_dead(context.now, &context.options))
             }
             _ => Ok(true),
@@ -78,45 +77,45 @@ impl Incoming {
         let node = hello.from;
         context.admit(node);
         let answer = Answer::Welcome(Host::of(&context.local));
-        let introduced = Introduced {
+        let identity = PeerIdentity {
             node,
             incarnation: hello.incarnation,
             cluster: hello.cluster,
             boot: hello.run.boot,
         };
-        let was = connection.from;
-        if let Err(closed) = connection.welcome(context.local.version, &answer, introduced) {
+        let was = connection.state;
+        if let Err(closed) = connection.welcome(context.local.version, &answer, identity) {
             return self.close(context, token, closed);
         }
-        if let From::Stranger { until } = was {
-            self.strangers.remove(&token);
-            context.timers.remove(until, Timer::Introduction(token));
+        if let ConnectionState::Handshaking { until } = was {
+            self.handshaking.remove(&token);
+            context.timers.remove(until, Timer::Handshake(token));
         }
-        // What came along with the hello is still to be read.
+        // What arrived along with the hello is still to be read.
         connection.is_readable = true;
         self.readable.push_back(token);
-        let is_nowhere = hello.run.is_nowhere();
-        if is_nowhere && let Err(error) = connection.send_back_too(context) {
+        let is_client = hello.run.is_client();
+        if is_client && let Err(error) = connection.start_sending(context) {
             return self.close(context, token, Closed::Failed(error));
         }
         let former = self.by_peer.insert(node, token);
         if let Some(former) = former {
             self.supersede(context, former, node, hello);
         }
-        if is_nowhere {
+        if is_client {
             let version = hello.version;
             tracing::debug!(peer = node, version, "a client is connected");
             context.emit(TransportEvent::Connected { peer: node, version });
         } else {
             let address = hello.run.address.clone();
-            self.welcomed.push(Met { node, address });
+            self.welcomed.push(WelcomedPeer { node, address });
         }
     }
 
-    /// The former connection of a peer makes room for the one that it has just made.
+    /// Closes a peer's former connection in favour of its new one.
     fn supersede(&mut self, context: &mut Context, former: Token, node: NodeId, hello: &Hello) {
         if let Some(connection) = self.connections.get(&former)
-            && let From::Peer(Introduced { incarnation, .. }) = connection.from
+            && let ConnectionState::Peer(PeerIdentity { incarnation, .. }) = connection.state
             && incarnation != hello.incarnation
         {
             tracing::warn!(
@@ -126,8 +125,8 @@ impl Incoming {
             );
         }
         self.remove(context, former);
-        // The process that was in question has just made a connection.
-        self.settle_against(context, node);
+        // The process in question has just made a connection.
+        self.refuse_rival(context, node);
     }
 
     fn refuse(&mut self, context: &mut Context, token: Token, refusal: Refusal) {
@@ -137,8 +136,8 @@ impl Incoming {
         }
     }
 
-    /// Lets a connection wait for its answer. A later one of the same node takes its place.
-    fn hold(&mut self, context: &mut Context, token: Token, hello: Hello) {
+    /// Lets a connection wait for its answer. It replaces an earlier one of the same node.
+    fn wait_as_rival(&mut self, context: &mut Context, token: Token, hello: Hello) {
         let node = hello.from;
         let former = self.by_peer.get(&node).and_then(|former| self.connections.get(former));
         let Some(at) = former.map(|one| one.ask_again_at(context.now, &context.options)) else {
@@ -152,11 +151,11 @@ impl Incoming {
             address = %connection.address,
             "another process says that it is this peer; waiting whether the former one is alive",
         );
-        if let From::Stranger { until } = connection.from {
-            self.strangers.remove(&token);
-            context.timers.remove(until, Timer::Introduction(token));
+        if let ConnectionState::Handshaking { until } = connection.state {
+            self.handshaking.remove(&token);
+            context.timers.remove(until, Timer::Handshake(token));
         }
-        connection.from = From::Rival { node };
+        connection.state = ConnectionState::Rival { node };
         if let Some(earlier) = self.take_rival(context, node) {
             self.close(context, earlier.token, Closed::End);
         }
@@ -164,7 +163,7 @@ impl Incoming {
         self.rivals.insert(node, Rival { token, hello, at });
     }
 
-    /// Looks whether the former connection of this node is alive, for the one that waits.
+    /// Checks whether the former connection of this node is alive, for the one that waits.
     pub(super) fn contest(&mut self, context: &mut Context, node: NodeId) {
         let Some(rival) = self.rivals.get_mut(&node) else {
             return;
@@ -176,15 +175,15 @@ impl Incoming {
         {
             rival.at = former.ask_again_at(context.now, &context.options);
             context.timers.insert(rival.at, Timer::Rival(node));
-            // Whether it is empty is found out by reading.
+            // Reading finds out whether it is empty.
             self.ready(token);
         } else if let Some(rival) = self.take_rival(context, node) {
-            self.introduce(context, rival.token, rival.hello);
+            self.answer_hello(context, rival.token, rival.hello);
         }
     }
 
     /// The former connection of this node, or the process that made it, is alive.
-    pub(super) fn settle_against(&mut self, context: &mut Context, node: NodeId) {
+    pub(super) fn refuse_rival(&mut self, context: &mut Context, node: NodeId) {
         let Some(former) = self.by_peer.get(&node).and_then(|one| self.connections.get_mut(one))
         else {
             return;

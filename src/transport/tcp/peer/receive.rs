@@ -1,23 +1,23 @@
-//! What a peer says over the connection that this node has made to it: its answer to the greeting and
-//! signs of life, and to a client everything.
+//! What a peer sends over the connection that this node has made: the answer to the hello, the
+//! answers to pings, and to a client all messages.
 
 use std::io;
 
-use super::{Link, Peer, READS_MAX, Target};
+use super::{DialledPeer, Link, READS_MAX, Target};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, Answer};
 use crate::transport::tcp::Counters;
 use crate::transport::tcp::driver::Context;
 use crate::transport::tcp::failure::Failure;
-use crate::transport::tcp::link::Phase;
+use crate::transport::tcp::outgoing_connection::Phase;
 
-impl Peer {
-    /// Reads the answer to our greeting, and signs of life. To a client the messages of the peer
-    /// come this way, too; to others nothing else may come.
+impl DialledPeer {
+    /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
+    /// messages here; to others the peer may send nothing else.
     pub(super) fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
         for _ in 0..READS_MAX {
-            if !self.hear(context)? {
+            if !self.take_frames(context)? {
                 return Ok(());
             }
             let Link::Open(connection) = &mut self.link else {
@@ -32,7 +32,7 @@ impl Peer {
                 }
                 Ok(bytes) => {
                     Counters::add(&context.shared.counters.bytes_received, bytes);
-                    // As good as an answer, which may be behind much else.
+                    // As good as the answer, which may be behind many other bytes.
                     connection.pinged_at = None;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -52,8 +52,8 @@ impl Peer {
         Err(Failure::passing("the peer sends what it was not asked for"))
     }
 
-    /// Takes what has arrived whole. Whether there may be more to come for this peer.
-    fn hear(&mut self, context: &mut Context) -> Result<bool, Failure> {
+    /// Takes the frames that have arrived whole. Returns whether there may be more for this peer.
+    fn take_frames(&mut self, context: &mut Context) -> Result<bool, Failure> {
         let mut received = 0;
         let goes_on = loop {
             let Link::Open(connection) = &mut self.link else {
@@ -85,7 +85,7 @@ impl Peer {
                 connection.phase = Phase::Up { since: context.now };
                 connection.cluster = host.cluster;
                 if !context.is_client() {
-                    // The limit of 0 admits signs of life only.
+                    // The limit of 0 admits only answers to pings.
                     connection.reader.set_limit(0);
                     self.greeted = Some((version, host));
                     continue;
@@ -93,7 +93,7 @@ impl Peer {
                 connection.reader.set_limit(MESSAGE_BYTES_MAX);
                 self.welcome(context, version, Some(host));
                 if self.found.is_some() {
-                    // What comes next is the peer's that was found here.
+                    // The following frames are for the peer that was found here.
                     break false;
                 }
             } else if !frame.is_empty() {
@@ -112,7 +112,7 @@ impl Peer {
         Ok(goes_on)
     }
 
-    /// Reads and writes what there is.
+    /// Reads and writes as much as is ready.
     pub(in crate::transport::tcp) fn proceed(
         &mut self,
         context: &mut Context,

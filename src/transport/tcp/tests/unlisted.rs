@@ -10,7 +10,7 @@ fn says(local: &LocalPeer, to: NodeId) -> Hello {
 const FEW: usize = 64;
 
 fn brief() -> TransportOptions {
-    TransportOptions { guest_timeout: Duration::from_millis(300), ..quick() }
+    TransportOptions { unlisted_timeout: Duration::from_millis(300), ..quick() }
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_guest_that_has_left_is_forgotten() {
     let end = Instant::now() + PATIENCE;
     loop {
         let before = one.transport.shared.turns.load(Relaxed);
-        let quiet = one.events.recv_timeout(brief().guest_timeout * 2);
+        let quiet = one.events.recv_timeout(brief().unlisted_timeout * 2);
         if quiet.is_err() && one.transport.shared.turns.load(Relaxed) == before {
             break;
         }
@@ -73,25 +73,25 @@ fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
 #[test]
 fn guests_are_few() {
     let (listener, address) = listen();
-    let options = TransportOptions { guests_max: FEW, ..quick() };
+    let options = TransportOptions { unlisted_max: FEW, ..quick() };
     let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
     let max = FEW as u64;
-    let mut guests: Vec<Hand> =
-        (0..max).map(|guest| Hand::introduced(address, &hello(100 + guest, 1))).collect();
+    let mut unlisted: Vec<Hand> =
+        (0..max).map(|node| Hand::introduced(address, &hello(100 + node, 1))).collect();
     let mut late = Hand::connect(address);
     late.send(&frame(|buffer| hello(99, 1).encode(buffer)));
     assert_eq!(late.refusal(), RefusalCode::UnknownPeer);
     // Members and those who are guests already are let in.
     let _member = Hand::introduced(address, &hello(2, 1));
-    guests[0] = Hand::introduced(address, &hello(100, 1));
-    guests[0].send(&frame(|buffer| numbered(6).encode(buffer)));
+    unlisted[0] = Hand::introduced(address, &hello(100, 1));
+    unlisted[0].send(&frame(|buffer| numbered(6).encode(buffer)));
     assert_eq!(one.received(), (100, numbered(6)));
 }
 
 #[test]
 fn silent_guests_make_room() {
     let (listener, address) = listen();
-    let options = TransportOptions { guests_max: FEW, ..brief() };
+    let options = TransportOptions { unlisted_max: FEW, ..brief() };
     let _one = Node::start(listener, local(1), &[], &options);
     let (listener_9, address_9) = listen();
     let max = FEW as u64;
@@ -233,7 +233,7 @@ fn a_guest_becomes_a_member_as_it_is() {
     one.await_connected(9);
     one.transport.set_peers(vec![remote(9, address_9)]);
     // It is not forgotten however silent it is.
-    let quiet = one.events.recv_timeout(brief().guest_timeout * 3);
+    let quiet = one.events.recv_timeout(brief().unlisted_timeout * 3);
     assert!(quiet.is_err(), "{quiet:?}");
     told.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (9, numbered(1)));

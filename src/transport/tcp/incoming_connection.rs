@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 
 use super::Counters;
-use super::back::Back;
+use super::client_connection::ClientWriter;
 use super::driver::Context;
 use super::rate::Rate;
 use super::stream::Stream;
@@ -22,77 +22,76 @@ use crate::types::version::OLDEST;
 /// The most reads from one connection before the others have their turn.
 const READS_PER_TURN: usize = 4;
 
-/// What a message costs beside its bytes, in bytes: it has to be decoded, and the node has to look
-/// at it.
+/// What a message costs beside its bytes, in bytes: the node has to decode and process it.
 const MESSAGE_COST: usize = 512;
 
 const TOOK_NO_ANSWERS: &str = "requests, and took no answers";
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct IncomingConnection {
     pub(super) stream: Stream,
     pub(super) token: Token,
     pub(super) address: SocketAddr,
     reader: FrameReader,
-    pub(super) from: From,
+    pub(super) state: ConnectionState,
     rate: Rate,
-    /// There may be something to read, now or when it is its turn again.
+    /// Whether there may be something to read, now or at its next turn.
     pub(super) is_readable: bool,
     /// When it last delivered anything.
-    pub(super) heard_at: Instant,
-    /// Whether it is alive is in question.
+    pub(super) received_at: Instant,
+    /// Set while it is in question whether the connection is alive.
     pub(super) challenge: Option<Challenge>,
-    /// What is sent to a client, which is reached over this connection alone.
-    pub(super) back: Option<Box<Back>>,
+    /// Writes to a client, which is reached over this connection alone.
+    pub(super) client_writer: Option<Box<ClientWriter>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum From {
-    Stranger {
+pub(super) enum ConnectionState {
+    Handshaking {
         until: Instant,
     },
-    /// It has said hello as this node, and another process that is connected has as well.
+    /// Another connected process is this node already, as of its hello.
     Rival {
         node: NodeId,
     },
-    Peer(Introduced),
+    Peer(PeerIdentity),
 }
 
 /// What a peer has said of itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Introduced {
+pub(super) struct PeerIdentity {
     pub(super) node: NodeId,
     pub(super) incarnation: u64,
-    /// 0: none when it said so.
+    /// 0 if it had none at the handshake.
     pub(super) cluster: u64,
     pub(super) boot: u64,
 }
 
-/// Another process has said that it is the node of a connection. If the one that made the
-/// connection is dead, nothing comes any more but what was on its way; and that has come once the
-/// socket was found empty a while later.
+/// Another process claims to be the node of this connection. If the process that made the
+/// connection is dead, only bytes that were in flight still arrive. All of them have arrived once
+/// the socket is found empty after [`transit`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge {
     since: Instant,
     drained: bool,
-    /// Something came after that.
+    /// Something arrived after that.
     pub(super) answered: bool,
 }
 
-/// How long what a dead process has sent may be on its way.
+/// How long bytes of a dead process may be in flight.
 pub(super) fn transit(options: &TransportOptions) -> Duration {
     (options.stall_timeout / 10).max(Duration::from_millis(1))
 }
 
-/// What a connection's turn has come to.
+/// The result of a connection's turn.
 pub(super) enum Turn {
-    /// There is nothing left to read.
+    /// Nothing is left to read.
     Drained,
     /// There may be more.
     More,
-    /// There may be more, but it has to wait until then.
+    /// There may be more, but reading must wait until then.
     Paused(Instant),
-    /// A stranger has said hello, and there may be more.
+    /// A hello has arrived, and there may be more.
     Greeted(Hello),
 }
 
@@ -101,49 +100,49 @@ pub(super) enum Closed {
     /// By the other end.
     End,
     Failed(io::Error),
-    /// It has sent what no peer would.
+    /// It has sent what no peer sends.
     Junk(String),
-    /// It has not shown that it is one of the cluster.
+    /// It has not proven that it belongs to the cluster.
     Unproven(Fault),
     Refused(Refusal),
 }
 
-impl Connection {
+impl IncomingConnection {
     pub(super) fn new(
         context: &Context,
         stream: Stream,
         token: Token,
         address: SocketAddr,
         until: Instant,
-    ) -> Connection {
-        Connection {
+    ) -> IncomingConnection {
+        IncomingConnection {
             stream,
             token,
             address,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
-            from: From::Stranger { until },
+            state: ConnectionState::Handshaking { until },
             rate: Rate::new(context.now),
             is_readable: false,
-            heard_at: context.now,
+            received_at: context.now,
             challenge: None,
-            back: None,
+            client_writer: None,
         }
     }
 
-    /// Reads for a while, and passes on what is whole.
+    /// Reads a limited amount, and passes on whole messages.
     pub(super) fn turn(&mut self, context: &mut Context) -> Result<Turn, Closed> {
         for _ in 0..READS_PER_TURN {
-            // What came along with the hello is still in the reader.
-            let room = match self.from {
-                From::Stranger { .. } => {
-                    if let Some(hello) = self.hear_hello(context)? {
+            // Frames that arrived along with the hello are still in the reader.
+            let room = match self.state {
+                ConnectionState::Handshaking { .. } => {
+                    if let Some(hello) = self.receive_hello(context)? {
                         return Ok(Turn::Greeted(hello));
                     }
                     HEADER_BYTES + HANDSHAKE_BYTES_MAX
                 }
-                From::Rival { .. } => return Ok(Turn::Drained),
-                From::Peer(from) => {
-                    self.hear_messages(context, from)?;
+                ConnectionState::Rival { .. } => return Ok(Turn::Drained),
+                ConnectionState::Peer(identity) => {
+                    self.receive_messages(context, identity)?;
                     if let Some(until) = self.rate.pause(context.now) {
                         return Ok(Turn::Paused(until));
                     }
@@ -158,11 +157,11 @@ impl Connection {
                 Ok(bytes) => {
                     Counters::add(&context.shared.counters.bytes_received, bytes);
                     self.rate.count(bytes, context.now, &context.options);
-                    self.heard_at = context.now;
+                    self.received_at = context.now;
                     if let Some(challenge) = &mut self.challenge {
                         challenge.answered |= challenge.drained;
                     }
-                    if self.stream.has_pending() && self.back.is_none() {
+                    if self.stream.has_pending() && self.client_writer.is_none() {
                         return Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned()));
                     }
                 }
@@ -180,16 +179,16 @@ impl Connection {
         Ok(Turn::More)
     }
 
-    /// Another process says that it is the node of this connection: begins to watch whether this one
-    /// is alive, if that is not watched already. Whether it has been silent for so long that it counts
-    /// as dead.
+    /// Another process claims to be the node of this connection. Starts to check whether this one
+    /// is alive, unless that is being checked already. Returns whether it has been silent for so
+    /// long that it counts as dead.
     pub(super) fn is_dead(&mut self, now: Instant, options: &TransportOptions) -> bool {
         let new = Challenge { since: now, drained: false, answered: false };
         let challenge = self.challenge.get_or_insert(new);
         challenge.drained && now >= challenge.since + options.stall_timeout
     }
 
-    /// When to ask again; later than now.
+    /// When to check again; later than now.
     pub(super) fn ask_again_at(&self, now: Instant, options: &TransportOptions) -> Instant {
         match self.challenge {
             Some(challenge) if challenge.drained => challenge.since + options.stall_timeout,
@@ -197,7 +196,7 @@ impl Connection {
         }
     }
 
-    fn hear_hello(&mut self, context: &Context) -> Result<Option<Hello>, Closed> {
+    fn receive_hello(&mut self, context: &Context) -> Result<Option<Hello>, Closed> {
         let frame = self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?;
         let Some(frame) = frame else {
             return Ok(None);
@@ -209,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// Tells the other end that it is refused, and by whom: a node that can do this version.
+    /// Refuses the other end, and reports the highest version that this node supports.
     pub(super) fn refuse(&mut self, own: u16, refusal: Refusal) -> Closed {
         match self.answer(own, &Answer::Refused(refusal.clone())) {
             Ok(()) => Closed::Refused(refusal),
@@ -217,33 +216,37 @@ impl Connection {
         }
     }
 
-    /// Tells the other end that it is welcome, and hears its messages from now on.
+    /// Welcomes the other end, and receives its messages from now on.
     pub(super) fn welcome(
         &mut self,
         own: u16,
         welcome: &Answer,
-        from: Introduced,
+        identity: PeerIdentity,
     ) -> Result<(), Closed> {
         self.stream.trust();
         self.answer(own, welcome)?;
-        self.from = From::Peer(from);
+        self.state = ConnectionState::Peer(identity);
         self.reader.set_limit(MESSAGE_BYTES_MAX);
         Ok(())
     }
 
     /// Passes on all messages that have arrived whole.
-    fn hear_messages(&mut self, context: &mut Context, from: Introduced) -> Result<(), Closed> {
+    fn receive_messages(
+        &mut self,
+        context: &mut Context,
+        identity: PeerIdentity,
+    ) -> Result<(), Closed> {
         let own = context.local.cluster;
-        // What members say to each other is not for a client to say, whose ever it is.
-        let is_of_ours = from.cluster == own && own != 0 && self.back.is_none();
+        // A client may not send what members say to each other, whatever cluster it is of.
+        let is_of_ours = identity.cluster == own && own != 0 && self.client_writer.is_none();
         let mut asked = false;
         let mut received = 0;
         let mut foreign = 0;
         while let Some(frame) =
             self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?
         {
-            if let Some(back) = &mut self.back {
-                back.is_open = true;
+            if let Some(client_writer) = &mut self.client_writer {
+                client_writer.is_open = true;
             }
             if frame.is_empty() {
                 asked = true;
@@ -256,22 +259,22 @@ impl Connection {
                 foreign += 1;
                 continue;
             }
-            context.emit(TransportEvent::Received { from: from.node, message });
+            context.emit(TransportEvent::Received { from: identity.node, message });
         }
         Counters::add(&context.shared.counters.messages_received, received);
         Counters::add(&context.shared.counters.messages_foreign, foreign);
         self.rate.count(received * MESSAGE_COST, context.now, &context.options);
         if asked {
-            // One for many is enough: only that there is one matters.
-            match &mut self.back {
-                Some(back) => back.answer(context.now),
+            // One answer to several pings is enough.
+            match &mut self.client_writer {
+                Some(client_writer) => client_writer.answer(context.now),
                 None => self.write_frame(|buffer| buffer)?,
             }
         }
         Ok(())
     }
 
-    /// Why a read failed. A stranger that cannot know why is told.
+    /// Why a read failed. Sends a refusal to an end that cannot know the reason otherwise.
     fn failed(&mut self, error: io::Error) -> Closed {
         let Some(fault) = Fault::of(&error) else {
             return Closed::Failed(error);
@@ -280,7 +283,7 @@ impl Connection {
             let refusal = Refusal::new(RefusalCode::Security, fault.to_string());
             let mut frame = Vec::new();
             append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(OLDEST, buffer));
-            // Whether it arrives or not, the connection ends.
+            // The connection ends whether it arrives or not.
             let _ = self.stream.socket.write(&frame);
         }
         Closed::Unproven(fault.clone())
@@ -290,8 +293,8 @@ impl Connection {
         self.write_frame(|buffer| answer.encode(own, buffer))
     }
 
-    /// Writes a small frame at once. A socket that has no room for it is not read from by the
-    /// other end, as no peer's is.
+    /// Writes a small frame at once. A full socket is an error: the other end does not read its
+    /// answers.
     fn write_frame(&mut self, write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Result<(), Closed> {
         let mut frame = Vec::new();
         append_frame(&mut frame, write);

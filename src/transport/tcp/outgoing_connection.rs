@@ -18,20 +18,20 @@ use crate::transport::secure::Side;
 pub(super) const WRITES_PER_TURN: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct OutgoingConnection {
     pub(super) stream: Stream,
     pub(super) token: Token,
     pub(super) phase: Phase,
-    /// The cluster of the node that has welcomed us; 0: none, or that is not known.
+    /// The cluster of the node that has welcomed us; 0 if it has none or that is not known.
     pub(super) cluster: u64,
-    /// Where else to connect to, if this address does not answer.
+    /// More addresses to try if this one does not answer.
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
     pub(super) reader: FrameReader,
     pub(super) queue: WriteQueue,
     pub(super) writable: bool,
     /// When the socket last took bytes, or the first bytes were queued.
     pub(super) progress_at: Instant,
-    /// When the sign of life was asked for that has not come yet.
+    /// When the ping was sent that is not answered yet.
     pub(super) pinged_at: Option<Instant>,
     pub(super) ping_due: Instant,
 }
@@ -43,18 +43,18 @@ pub(super) enum Phase {
     Up { since: Instant },
 }
 
-impl Connection {
-    /// Begins to connect to `address`.
+impl OutgoingConnection {
+    /// Starts to connect to `address`.
     pub(super) fn begin(
         context: &mut Context,
         address: SocketAddr,
         rest: std::vec::IntoIter<SocketAddr>,
-    ) -> io::Result<Connection> {
+    ) -> io::Result<OutgoingConnection> {
         let mut socket = mio::net::TcpStream::connect(address)?;
         let token = context.token();
         context.registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
         let stream = Stream::new(socket, &context.options.security, Side::Connects)?;
-        Ok(Connection {
+        Ok(OutgoingConnection {
             stream,
             token,
             phase: Phase::Connecting,
@@ -69,14 +69,14 @@ impl Connection {
         })
     }
 
-    /// Whether it is made; an error if it never will be.
+    /// Whether the connection is made; an error if it never will be.
     pub(super) fn is_connected(&self) -> io::Result<bool> {
         if let Some(error) = self.stream.socket.take_error()? {
             return Err(error);
         }
         match self.stream.socket.peer_addr() {
-            // Where nobody listens on a port of the ephemeral range, a socket can come to be
-            // connected to itself. It would also keep the peer from listening there again.
+            // Where nobody listens on a port of the ephemeral range, a socket can connect to
+            // itself. It would also keep the peer from listening there again.
             Ok(address) if address == self.stream.socket.local_addr()? => {
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
@@ -86,7 +86,8 @@ impl Connection {
         }
     }
 
-    /// Writes until the queue is empty or the socket full, but not for ever; whether anything was.
+    /// Writes until the queue is empty or the socket full, for a limited number of writes. Returns
+    /// whether anything was written.
     pub(super) fn write(&mut self, context: &mut Context) -> io::Result<bool> {
         let mut written = 0;
         let flushed = self.writable && self.stream.flush_pending()?;
@@ -102,7 +103,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        // The socket did not take all: it says when it takes more.
+        // The socket did not take all, and reports when it takes more.
         self.writable &= !self.stream.has_pending();
         if written > 0 || flushed {
             self.progress_at = context.now;

@@ -1,0 +1,26 @@
+//! What the error of a recipe's write means to the recipe.
+
+use crate::recipes::parents::ROOT;
+use crate::types::error::{Error, Result};
+use crate::types::znode::OpResult;
+
+/// The error of the operation that failed, without its index: callers do not see that the recipe
+/// used a multi.
+pub(super) fn inner(committed: Result<Vec<OpResult>>) -> Result<Vec<OpResult>> {
+    committed.map_err(|error| match error {
+        Error::Multi { error, .. } => *error,
+        error => error,
+    })
+}
+
+/// Whether a write failed because another one came first, so that a new attempt may succeed.
+pub(super) fn is_overtaken(error: &Error) -> bool {
+    let others =
+        matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. });
+    others && !is_root_missing(error)
+}
+
+/// Whether the root of the session's chroot is missing, so that no new attempt can help.
+pub(super) fn is_root_missing(error: &Error) -> bool {
+    matches!(error, Error::NoNode { path } if path == ROOT)
+}

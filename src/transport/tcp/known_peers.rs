@@ -1,0 +1,68 @@
+//! Which nodes may connect: the members that this node knows, and unlisted peers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use crate::transport::handshake::{Hello, Refusal, RefusalCode};
+use crate::types::membership::NodeId;
+
+/// Members are listed by [`set_peers`](super::TcpTransport::set_peers). An unlisted peer has
+/// completed a handshake and is not listed, or not yet: it wants to join, it is a member that this
+/// node has not learned of, it was a member, it founds the cluster together with this node, or it
+/// is a client.
+#[derive(Debug)]
+pub(super) struct KnownPeers {
+    unlisted_max: usize,
+    members: BTreeSet<NodeId>,
+    /// With the time of the next check.
+    unlisted: BTreeMap<NodeId, Instant>,
+}
+
+impl KnownPeers {
+    pub(super) fn new(unlisted_max: usize) -> KnownPeers {
+        KnownPeers { unlisted_max, members: BTreeSet::new(), unlisted: BTreeMap::new() }
+    }
+
+    pub(super) fn is_known(&self, node: NodeId) -> bool {
+        self.members.contains(&node) || self.unlisted.contains_key(&node)
+    }
+
+    pub(super) fn is_unlisted(&self, node: NodeId) -> bool {
+        self.unlisted.contains_key(&node)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.unlisted.len() >= self.unlisted_max
+    }
+
+    /// Whether the sender of this hello is known or could become an unlisted peer.
+    pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
+        let node = hello.from;
+        if self.members.contains(&node) && hello.run.is_client() {
+            let text = format!("node {node} is a member, and says that it is reached nowhere");
+            return Err(Refusal::new(RefusalCode::UnknownPeer, text));
+        }
+        if self.is_known(node) || !self.is_full() {
+            return Ok(());
+        }
+        let text =
+            format!("node {node} is not a member known here, and there are too many such ones");
+        Err(Refusal::new(RefusalCode::UnknownPeer, text))
+    }
+
+    /// Adds an unlisted peer, to be checked at that time. Returns the former time, if it was one.
+    pub(super) fn add_unlisted(&mut self, node: NodeId, at: Instant) -> Option<Instant> {
+        self.unlisted.insert(node, at)
+    }
+
+    /// Removes an unlisted peer. Returns the time of its next check, if it was one.
+    pub(super) fn remove_unlisted(&mut self, node: NodeId) -> Option<Instant> {
+        self.unlisted.remove(&node)
+    }
+
+    /// Replaces the members. Returns those that no longer are.
+    pub(super) fn set_members(&mut self, members: BTreeSet<NodeId>) -> Vec<NodeId> {
+        let former = std::mem::replace(&mut self.members, members);
+        former.difference(&self.members).copied().collect()
+    }
+}

@@ -25,6 +25,8 @@ pub(crate) enum Ask {
     /// The first of an attachment: nothing older than this is to be told.
     Begin {
         seen: Zxid,
+        /// The cluster whose client it is; 0: none yet.
+        cluster: u64,
     },
     /// A session that it holds.
     Claim(Claim),
@@ -58,10 +60,6 @@ pub(crate) enum Ask {
     },
     /// The client goes.
     End,
-    /// Behind [`Ask::Begin`]: the cluster whose client it is, once it has been told.
-    Of {
-        cluster: u64,
-    },
 }
 
 /// A session of a client.

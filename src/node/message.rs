@@ -485,7 +485,7 @@ mod tests {
             Read::Tree,
         ];
         let mut asks = vec![
-            Ask::Begin { seen: 350 },
+            Ask::Begin { seen: 350, cluster: 77 },
             Ask::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
             Ask::Watch(HeldWatch {
                 watch: 6,
@@ -503,7 +503,6 @@ mod tests {
             Ask::Leave { session, holder },
             Ask::Round { boot: 1, round: 2, sessions: vec![session] },
             Ask::End,
-            Ask::Of { cluster: 77 },
         ];
         let watch = WatchId(6);
         let reads = reads.map(|read| Query::Read { read, watch: Some(watch) });

@@ -225,10 +225,7 @@ impl Client {
         self.forget_sent_calls();
         self.claimed.clear();
         self.asks.clear();
-        self.asks.push(Ask::Begin { seen: self.seen });
-        if self.cluster != 0 {
-            self.asks.push(Ask::Of { cluster: self.cluster });
-        }
+        self.asks.push(Ask::Begin { seen: self.seen, cluster: self.cluster });
         for session in self.local.ids() {
             let Some(held) = self.local.get(session) else { continue };
             self.claimed.insert((session, held.holder));

@@ -52,7 +52,7 @@ fn get(call: Call, path: &str) -> Ask {
 #[test]
 fn a_client_may_say_only_what_a_client_may() {
     let mut storm = Storm::new(1);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
     let request = |command| Request { session: SessionId(9), holder: 9, seq: 0, acked: 0, command };
     let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
     let read = |path: &str| {
@@ -65,9 +65,8 @@ fn a_client_may_say_only_what_a_client_may() {
         Ask::Write(request(Command::Reap { path: "/n".to_owned() })),
         Ask::Write(request(Command::Open { secret, timeout_ms, owner: 1, base })),
         Ask::Write(request(Command::Resume { secret, timeout_ms, owner: 1 })),
-        Ask::Begin { seen: 0 },
+        Ask::Begin { seen: 0, cluster: 0 },
         Ask::Begun,
-        Ask::Of { cluster: 1 },
         read("no path"),
     ];
     for ask in refused {
@@ -79,7 +78,7 @@ fn a_client_may_say_only_what_a_client_may() {
     }
     assert_eq!(said(&mut storm, guest, 0, vec![Ask::Begun]).len(), 1, "it has not begun");
     assert_eq!(said(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
-    let of = |cluster| vec![Ask::Begin { seen: 0 }, Ask::Of { cluster }, Ask::Begun];
+    let of = |cluster| vec![Ask::Begin { seen: 0, cluster }, Ask::Begun];
     assert_eq!(said(&mut storm, guest, 0, of(2)), ["it is a client of another cluster"]);
     assert!(said(&mut storm, guest, 0, of(1)).is_empty());
     // What is said among members is not for it to say.
@@ -95,7 +94,7 @@ fn a_client_may_say_only_what_a_client_may() {
 #[test]
 fn what_a_client_costs_its_member_is_bounded() {
     let mut storm = Storm::new(2);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
     let path = format!("/{}", "x".repeat(1000));
     // Reads of a session that is never opened wait.
     let read = |request| {
@@ -155,7 +154,7 @@ fn what_a_client_costs_its_member_is_bounded() {
 #[test]
 fn what_a_client_may_hold_is_bounded() {
     let mut storm = Storm::new(3);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
     let holder = 9;
     let open = |session| {
         let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, guest, 0);
@@ -220,7 +219,9 @@ fn a_client_that_has_missed_much_is_served() {
     let (secret, timeout_ms, owner, base) = ([0; 16], 40_000, guest, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
     let open = Ask::Write(Request { session, holder, seq: 0, acked: 0, command });
-    assert!(said(&mut storm, guest, 0, vec![Ask::Begin { seen: 0 }, Ask::Begun]).is_empty());
+    assert!(
+        said(&mut storm, guest, 0, vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]).is_empty()
+    );
     assert!(said(&mut storm, guest, 1, vec![open]).is_empty());
     storm.advance(Duration::from_secs(1));
     let writer = storm.cluster.open(1, 77, Duration::from_secs(40));
@@ -233,7 +234,7 @@ fn a_client_that_has_missed_much_is_served() {
         }
     }
     let claim = Claim { session, holder, applied: 0, opened: true, base: None };
-    let mut asks = vec![Ask::Begin { seen: from }, Ask::Claim(claim)];
+    let mut asks = vec![Ask::Begin { seen: from, cluster: 0 }, Ask::Claim(claim)];
     let (path, kind) = ("/n".to_owned(), WatchKind::Persistent);
     asks.extend((0..WATCHES).map(|watch| {
         let (path, existed, data) = (path.clone(), true, false);
@@ -279,7 +280,7 @@ fn a_session_that_was_overtaken_has_moved() {
     storm.cluster.resume(2, session, 10, [7; 16]).unwrap();
     storm.cluster.settle();
     let claim = Claim { session, holder: former, applied: 0, opened: false, base: None };
-    let asks = vec![Ask::Begin { seen: 0 }, Ask::Claim(claim), Ask::Begun];
+    let asks = vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Claim(claim), Ask::Begun];
     let (attachment, number, heard) = (1, 0, 0);
     let begin = PeerMessage::Ask { attachment, number, heard, asks };
     storm.cluster.deliver(guest, 1, begin);
@@ -300,7 +301,7 @@ fn a_session_that_was_overtaken_has_moved() {
 #[test]
 fn an_attachment_begins_once() {
     let mut storm = Storm::new(6);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0 }, Ask::Begun]);
+    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
     assert!(said(&mut storm, guest, 0, begin()).is_empty());
     let attachment = storm.attachment;
     assert!(said(&mut storm, guest, 1, vec![]).is_empty());
@@ -355,7 +356,9 @@ fn many_clients_may_ask_for_much_at_once() {
             (SessionId(guest), [0; 16], 40_000, guest, 0);
         let command = Command::Open { secret, timeout_ms, owner, base };
         let open = Ask::Write(Request { session, holder, seq: 0, acked: 0, command });
-        for (number, asks) in [(0, vec![Ask::Begin { seen: 0 }, Ask::Begun]), (1, vec![open])] {
+        for (number, asks) in
+            [(0, vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]), (1, vec![open])]
+        {
             let message = PeerMessage::Ask { attachment: 9, number, heard: 0, asks };
             storm.cluster.deliver(guest, 1, message);
         }

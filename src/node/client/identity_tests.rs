@@ -56,14 +56,11 @@ impl Seat {
 }
 
 /// Whom it asks to serve it, with the number of the attachment, and which cluster it says it is of.
-fn begun(effects: &Effects) -> Option<(NodeId, u64, Option<u64>)> {
+fn begun(effects: &Effects) -> Option<(NodeId, u64, u64)> {
     effects.messages.iter().find_map(|(to, message)| match message {
         PeerMessage::Ask { attachment, number: 0, asks, .. } => {
-            let of = asks.iter().find_map(|ask| match ask {
-                Ask::Of { cluster } => Some(*cluster),
-                _ => None,
-            });
-            Some((*to, *attachment, of))
+            let Some(Ask::Begin { cluster, .. }) = asks.first() else { return None };
+            Some((*to, *attachment, *cluster))
         }
         _ => None,
     })
@@ -77,7 +74,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
         ClientRequest::Open { request, session: SESSION, holder: 9, secret: [7; 16], timeout };
     seat.step(Input::Client(open));
     let effects = seat.reach(1);
-    assert_eq!(begun(&effects), Some((1, 1, None)), "it has no cluster yet");
+    assert_eq!(begun(&effects), Some((1, 1, 0)), "it has no cluster yet");
     let done = Ok(Reply::Session { timeout_ms: 10_000 });
     let opened = News::Outcome { session: SESSION, holder: 9, seq: 0, result: done };
     let effects = seat.told(1, 1, vec![News::Cluster { cluster: 77 }, opened, News::Attached], 5);
@@ -86,7 +83,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     // Where its member was, one of another cluster is found, which serves whom it should not.
     seat.lose(1);
     let effects = seat.reach(2);
-    assert_eq!(begun(&effects), Some((2, 2, Some(77))));
+    assert_eq!(begun(&effects), Some((2, 2, 77)));
     let ended = News::Ended { session: SESSION, holder: 9, moved: false, known: false };
     let news = vec![News::Cluster { cluster: 78 }, ended, News::Attached];
     let effects = seat.told(2, 2, news, 5000);
@@ -104,7 +101,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     assert_eq!(begun(&effects), None);
     // And it goes on when its own is back.
     let effects = seat.reach(1);
-    assert_eq!(begun(&effects), Some((1, 3, Some(77))));
+    assert_eq!(begun(&effects), Some((1, 3, 77)));
     seat.told(1, 3, vec![News::Cluster { cluster: 77 }, News::Attached], 6);
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
 }
@@ -126,12 +123,12 @@ fn what_a_member_tells_before_it_serves_is_not_seen() {
 #[test]
 fn a_member_that_has_told_something_and_then_nothing_is_left() {
     let mut seat = Seat::new();
-    assert_eq!(begun(&seat.reach(1)), Some((1, 1, None)));
+    assert_eq!(begun(&seat.reach(1)), Some((1, 1, 0)));
     seat.reach(2);
     seat.wait(5);
     seat.told(1, 1, vec![], 0);
     assert_eq!(begun(&seat.wait(29)), None, "it may be about to serve");
-    assert_eq!(begun(&seat.wait(1)), Some((2, 2, None)));
+    assert_eq!(begun(&seat.wait(1)), Some((2, 2, 0)));
     // One that serves is asked now and then, and owes nothing meanwhile.
     seat.told(2, 2, vec![News::Attached], 0);
     assert_eq!(seat.client.member(), Some(2));

@@ -357,8 +357,7 @@ fn spread(view: &View) -> Option<Action> {
 }
 
 /// A learner that was silent for very long is not a member any more. One of which nothing is put down
-/// (it has left since a time when members were not) has no place that a newer one could take, and goes
-/// sooner.
+/// has no place that a newer one could take, and goes sooner.
 fn forget(view: &View, keeping: &Keeping) -> Option<Action> {
     let patience = |learner: NodeId| match view.roster.get(learner) {
         Some(_) => keeping.replace_after.saturating_mul(FORGET_FACTOR),

@@ -51,7 +51,7 @@ impl Node {
         let now = self.now.mono;
         let mut asks = asks.into_iter();
         if number == 0 {
-            let Some(Ask::Begin { seen }) = asks.next() else {
+            let Some(Ask::Begin { seen, cluster }) = asks.next() else {
                 return self.let_go(from, attachment, "it did not begin");
             };
             let served = self.replica.clients.guests.get(&from);
@@ -62,6 +62,9 @@ impl Node {
             self.drop_guest(from);
             if self.cluster() == 0 {
                 return self.let_go(from, attachment, "this member has no cluster yet");
+            }
+            if cluster != 0 && cluster != self.cluster() {
+                return self.let_go(from, attachment, "it is a client of another cluster");
             }
             if self.is_member(from) {
                 return self.let_go(from, attachment, "it is a member");
@@ -115,7 +118,6 @@ impl Node {
         ask: Ask,
         writes: &mut Vec<Request>,
     ) -> Result<(), &'static str> {
-        let own = self.cluster();
         let guest = self.replica.clients.guests.get_mut(&from).ok_or("it is not served")?;
         if let Some(beginning) = &mut guest.beginning
             && !beginning.complete
@@ -129,8 +131,6 @@ impl Node {
                         return Err("it holds too much");
                     }
                 }
-                Ask::Of { cluster } if cluster == own => {}
-                Ask::Of { .. } => return Err("it is a client of another cluster"),
                 Ask::Begun => beginning.complete = true,
                 _ => return Err("it has not begun yet"),
             }
@@ -141,7 +141,7 @@ impl Node {
         }
         let size = ask.size();
         match ask {
-            Ask::Begin { .. } | Ask::Of { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
+            Ask::Begin { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
                 return Err("it has begun already");
             }
             Ask::Write(mut request) => {

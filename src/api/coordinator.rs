@@ -387,19 +387,19 @@ impl Coordinator {
         let look = |engine: &Engine| -> Vec<(SessionId, u64, u32, usize)> {
             let Some(node) = engine.node() else { return Vec::new() };
             let sessions = node.machine().sessions();
-            let told = sessions.map(|(id, record)| {
+            let infos = sessions.map(|(id, record)| {
                 (id, record.owner, record.timeout_ms, record.ephemerals.size())
             });
-            told.collect()
+            infos.collect()
         };
         let sessions = shared.look(look).unwrap_or_default().into_iter();
-        let told = sessions.map(|(id, owner, timeout_ms, ephemerals)| SessionInfo {
+        let infos = sessions.map(|(id, owner, timeout_ms, ephemerals)| SessionInfo {
             id,
             owner: shared.address(owner),
             timeout: Duration::from_millis(u64::from(timeout_ms)),
             ephemerals,
         });
-        told.collect()
+        infos.collect()
     }
 
     /// The watches that this instance's sessions have set, by path. Blocks until the node's thread
@@ -427,14 +427,14 @@ impl Coordinator {
         let members = shared.members.load_full();
         let members = members.iter().map(|member| {
             let problem = status.peers.iter().find(|(peer, _)| *peer == member.node);
-            let told = status.versions.iter().find(|(peer, _)| *peer == member.node);
+            let reported = status.versions.iter().find(|(peer, _)| *peer == member.node);
             let is_self = member.node == shared.node;
             MemberStatus {
                 address: member.address.clone(),
                 zone: member.zone.clone(),
                 votes: status.availability.voters.contains(&member.node),
                 is_self,
-                version: told
+                version: reported
                     .map(|(_, version)| *version)
                     .or(is_self.then_some(status.own_version)),
                 unreachable: problem

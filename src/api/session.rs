@@ -79,7 +79,7 @@ impl Drop for Inner {
             // The answer is not needed.
             let (request, session, command) = (RequestId(0), self.session.id, Write::Close);
             let close = ClientRequest::Write { request, session, command };
-            self.shared.tell(Some(Asker::Holder(Arc::clone(&self.session))), close);
+            self.shared.send(Some(Asker::Holder(Arc::clone(&self.session))), close);
         }
     }
 }
@@ -137,7 +137,7 @@ impl Session {
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
             let introduce = ClientRequest::Introduce { session: session.id, ids };
-            shared.tell(Some(Asker::Holder(Arc::clone(&session))), introduce);
+            shared.send(Some(Asker::Holder(Arc::clone(&session))), introduce);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
         Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))
@@ -148,7 +148,7 @@ impl Session {
     pub(crate) fn abandon(&self) {
         let (session, state) = (self.id(), SessionState::Expired);
         self.inner.session.set_state(state);
-        self.inner.shared.tell(Some(self.asker()), ClientRequest::Abandon { session, state });
+        self.inner.shared.send(Some(self.asker()), ClientRequest::Abandon { session, state });
     }
 
     /// A handle of the same session whose tree is the part below `path`: ZooKeeper's chroot. All
@@ -306,7 +306,7 @@ impl Session {
             let (request, id) = (RequestId(0), session.id);
             let command = deletion(path, czxid, None);
             let delete = ClientRequest::Write { request, session: id, command };
-            shared.tell(Some(Asker::Holder(session)), delete);
+            shared.send(Some(Asker::Holder(session)), delete);
         }
     }
 
@@ -316,7 +316,7 @@ impl Session {
         let (request, session) = (RequestId(0), self.id());
         let command = deletion(in_all(path), czxid, Some(in_all(other)));
         let delete = ClientRequest::Write { request, session, command };
-        self.inner.shared.tell(Some(self.asker()), delete);
+        self.inner.shared.send(Some(self.asker()), delete);
     }
 
     /// As [`Session::discarding`], but waits for the deletion. Fails with [`Error::NoNode`] or
@@ -411,7 +411,7 @@ impl Session {
             }
             session.fail_auth(error.clone());
             let (request, session, command) = (RequestId(0), session.id, Write::Close);
-            shared.tell(Some(self.asker()), ClientRequest::Write { request, session, command });
+            shared.send(Some(self.asker()), ClientRequest::Write { request, session, command });
         })
     }
 

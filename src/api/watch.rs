@@ -168,7 +168,7 @@ impl Drop for Watch {
             // Its channel stays as it is, since the thread that fills it does not run in a fork.
             return self.events.leak();
         }
-        self.shared.tell(None, ClientRequest::Unwatch { watch: self.id });
+        self.shared.send(None, ClientRequest::Unwatch { watch: self.id });
     }
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn watch(
 ) -> (WatchSender, Watch) {
     let (sender, events) = channel(shared.limits.watch_capacity);
     let deletion = (!shared.has_replica).then(Arc::default);
-    let told = deletion.clone();
-    let sender = WatchSender::new(path, root.clone(), sender, told);
+    let reported = deletion.clone();
+    let sender = WatchSender::new(path, root.clone(), sender, reported);
     (sender, Watch { id, events, deletion, shared: Arc::clone(shared) })
 }

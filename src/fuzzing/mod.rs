@@ -191,7 +191,7 @@ pub fn secure(bytes: &[u8]) {
                 }
                 let _ = session.send(b"answer", &mut out);
             }
-            assert!(plain.is_empty(), "nobody who has no keys is heard");
+            assert!(plain.is_empty(), "nobody who has no keys is answered");
         }
     }
 }
@@ -215,8 +215,8 @@ fn introduce(
     for _ in 0..2 {
         let said = std::mem::take(out);
         let result = other.receive(&said, plain, &mut answer);
-        let heard = session.receive(&std::mem::take(&mut answer), plain, out);
-        if result.is_err() || heard.is_err() {
+        let answered = session.receive(&std::mem::take(&mut answer), plain, out);
+        if result.is_err() || answered.is_err() {
             return false;
         }
     }

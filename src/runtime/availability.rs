@@ -19,22 +19,22 @@ pub(crate) struct Readers {
 #[derive(Debug)]
 struct Reader {
     changes: Sender<Availability>,
-    told: Option<Availability>,
+    reported: Option<Availability>,
 }
 
 impl Readers {
     /// Adds a subscriber, which first gets the current value.
     pub(crate) fn add(&self, now: &Availability) -> Receiver<Availability> {
         let (changes, receiver) = bounded(CHANGES);
-        let mut reader = Reader { changes, told: None };
-        reader.tell(now);
+        let mut reader = Reader { changes, reported: None };
+        reader.send(now);
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
         receiver
     }
 
-    pub(crate) fn tell(&self, now: &Availability) {
+    pub(crate) fn notify(&self, now: &Availability) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.retain_mut(|reader| reader.tell(now));
+        readers.retain_mut(|reader| reader.send(now));
     }
 
     /// Closes all channels.
@@ -45,13 +45,13 @@ impl Readers {
 
 impl Reader {
     /// Whether it still reads.
-    fn tell(&mut self, now: &Availability) -> bool {
-        if self.told.as_ref() == Some(now) {
+    fn send(&mut self, now: &Availability) -> bool {
+        if self.reported.as_ref() == Some(now) {
             return true;
         }
         match self.changes.try_send(now.clone()) {
             Ok(()) => {
-                self.told = Some(now.clone());
+                self.reported = Some(now.clone());
                 true
             }
             Err(TrySendError::Full(_)) => true,
@@ -103,13 +103,13 @@ mod tests {
         let readers = Readers::default();
         let changes = readers.add(&at_risk(0));
         for n in 0..100 {
-            readers.tell(&at_risk(n));
+            readers.notify(&at_risk(n));
         }
         let seen: Vec<Availability> = changes.try_iter().collect();
         assert_eq!(seen.len(), CHANGES);
         assert_eq!(seen[..2], [at_risk(0), at_risk(1)]);
-        readers.tell(&at_risk(99));
-        readers.tell(&at_risk(99));
+        readers.notify(&at_risk(99));
+        readers.notify(&at_risk(99));
         assert_eq!(changes.try_iter().collect::<Vec<_>>(), [at_risk(99)]);
         readers.end();
         assert!(changes.recv().is_err());

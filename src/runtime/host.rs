@@ -87,7 +87,7 @@ pub(crate) struct Host {
     readers_behind: bool,
     status_at: Time,
     /// The important parts of the status when it was last updated.
-    status_news: ((u64, NodeId, bool), u16),
+    status_key: ((u64, NodeId, bool), u16),
     /// Set while it is closing.
     closing: Option<Closing>,
     /// Dropped when it has closed.
@@ -117,7 +117,7 @@ impl Host {
             timers: Timers::new(),
             readers_behind: false,
             status_at: Time::ZERO,
-            status_news: ((0, 0, false), 0),
+            status_key: ((0, 0, false), 0),
             closing: None,
             closers: Vec::new(),
         };
@@ -323,7 +323,7 @@ impl Host {
             self.watches.clear();
         }
         for (of, until) in effects.leases {
-            if let Some(session) = self.held(of).and_then(Weak::upgrade) {
+            if let Some(session) = self.session_of(of).and_then(Weak::upgrade) {
                 session.set_lease(until);
             }
         }
@@ -332,7 +332,7 @@ impl Host {
             self.readers_behind = sessions.fold(false, |some, session| session.catch_up() | some);
         }
         for (of, state) in effects.sessions {
-            let Some(session) = self.held(of) else {
+            let Some(session) = self.session_of(of) else {
                 continue;
             };
             if let Some(session) = session.upgrade() {
@@ -347,7 +347,7 @@ impl Host {
             self.watches.remove(&id);
         }
         for (of, ids) in effects.ids {
-            if let Some(session) = self.held(of).and_then(Weak::upgrade) {
+            if let Some(session) = self.session_of(of).and_then(Weak::upgrade) {
                 session.ids.store(Arc::new(ids));
             }
         }
@@ -375,7 +375,7 @@ impl Host {
     }
 
     /// The session, if this is its current holder here.
-    fn held(&self, of: Holding) -> Option<&Weak<SessionShared>> {
+    fn session_of(&self, of: Holding) -> Option<&Weak<SessionShared>> {
         let (holder, session) = self.sessions.get(&of.session)?;
         (*holder == of.holder).then_some(session)
     }
@@ -399,16 +399,16 @@ impl Host {
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
-        let news = (self.engine.leadership(), self.engine.version());
-        let changed = at_once || news != self.status_news;
+        let key = (self.engine.leadership(), self.engine.version());
+        let changed = at_once || key != self.status_key;
         if !changed && now < self.status_at + STATUS_EVERY {
             return;
         }
-        self.status_news = news;
+        self.status_key = key;
         self.status_at = now;
         let status = self.engine.status();
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
-        self.shared.availability.tell(&self.shared.availability());
+        self.shared.availability.notify(&self.shared.availability());
     }
 
     /// Answers all waiting requests for the last time.

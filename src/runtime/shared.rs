@@ -219,7 +219,7 @@ impl Shared {
     }
 
     /// Sends a request without waiting for the answer.
-    pub(crate) fn tell(&self, asker: Option<Asker>, request: ClientRequest) {
+    pub(crate) fn send(&self, asker: Option<Asker>, request: ClientRequest) {
         if self.clock.is_forked() {
             return;
         }
@@ -290,7 +290,7 @@ impl Shared {
         if detaches {
             let (session, asker) = (session.id, Asker::Holder(Arc::clone(session)));
             let state = SessionState::Detached;
-            self.tell(Some(asker), ClientRequest::Abandon { session, state });
+            self.send(Some(asker), ClientRequest::Abandon { session, state });
         }
         detaches
     }
@@ -430,7 +430,7 @@ impl Shared {
         status.peers.into_iter().find_map(|(peer, problem)| {
             let reason = problem.filter(|problem| problem.refused)?.reason;
             // An instance without data refuses those who take it for the voter that it was. The
-            // number of missing voters is the better reason.
+            // peers that are missing are the better reason.
             let peer = self.address(peer).filter(|peer| !status.blank.contains(peer))?;
             Some(Error::PeerRefused { peer, reason })
         })

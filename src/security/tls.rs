@@ -140,12 +140,13 @@ fn invalid(reason: String) -> Error {
 
 fn read(files: &[PathBuf; 3]) -> std::result::Result<[Vec<u8>; 3], String> {
     let read = |file: &PathBuf| {
-        let told = |reason: &dyn fmt::Display| format!("cannot read {}: {reason}", file.display());
-        let bytes = std::fs::metadata(file).map_err(|error| told(&error))?.len();
+        let unreadable =
+            |reason: &dyn fmt::Display| format!("cannot read {}: {reason}", file.display());
+        let bytes = std::fs::metadata(file).map_err(|error| unreadable(&error))?.len();
         if bytes > PEM_BYTES_MAX {
-            return Err(told(&"it is longer than any certificate"));
+            return Err(unreadable(&"it is longer than any certificate"));
         }
-        std::fs::read(file).map_err(|error| told(&error))
+        std::fs::read(file).map_err(|error| unreadable(&error))
     };
     Ok([read(&files[0])?, read(&files[1])?, read(&files[2])?])
 }

@@ -32,7 +32,7 @@ struct Reader {
 
 impl Reader {
     /// Sends the state, or drops it; `false` if there is no receiver any more.
-    fn tell(&mut self, state: SessionState, unread_max: usize) -> bool {
+    fn send(&mut self, state: SessionState, unread_max: usize) -> bool {
         // Dropping a receiver drops the channel's content: so a channel with content has a reader.
         self.is_behind = !state.is_final() && self.sender.len() >= unread_max;
         self.is_behind || self.sender.send(state).is_ok()
@@ -52,7 +52,7 @@ impl States {
     pub(crate) fn subscribe(&mut self) -> Receiver<SessionState> {
         if self.readers.len() >= self.sweep_at {
             let (now, max) = (self.now, self.unread_max);
-            self.readers.retain_mut(|reader| !reader.sender.is_empty() || reader.tell(now, max));
+            self.readers.retain_mut(|reader| !reader.sender.is_empty() || reader.send(now, max));
             self.sweep_at = CHANNELS.max(self.readers.len() * 2);
         }
         let (sender, receiver) = unbounded();
@@ -71,7 +71,7 @@ impl States {
         }
         self.now = state;
         let max = self.unread_max;
-        self.readers.retain_mut(|reader| reader.tell(state, max));
+        self.readers.retain_mut(|reader| reader.send(state, max));
         if state.is_final() {
             // This closes the channels.
             self.readers = Vec::new();
@@ -83,7 +83,7 @@ impl States {
     /// are still behind.
     pub(crate) fn catch_up(&mut self) -> bool {
         let (now, max) = (self.now, self.unread_max);
-        self.readers.retain_mut(|reader| !reader.is_behind || reader.tell(now, max));
+        self.readers.retain_mut(|reader| !reader.is_behind || reader.send(now, max));
         self.is_behind()
     }
 

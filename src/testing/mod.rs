@@ -3,7 +3,7 @@
 //! It runs the same engine as in production, without ports and files: [`Cluster::new`] takes
 //! milliseconds, and faults are methods. See [`Cluster`].
 
-mod seats;
+mod nodes;
 #[cfg(test)]
 mod upgrade_tests;
 
@@ -23,7 +23,7 @@ use crate::security::auth::AuthProvider;
 use crate::types::acl::Id;
 use crate::types::error::Result;
 use crate::types::znode::SessionId;
-use seats::Seats;
+use nodes::Nodes;
 
 /// An in-memory cluster.
 ///
@@ -208,10 +208,10 @@ impl Cluster {
         }
         let (control, orders): (_, Receiver<Control>) = unbounded();
         let clock = Clock::manual();
-        let (seats, shared) = Seats::new(nodes, settings, clock.clone());
+        let (all, shared) = Nodes::new(nodes, settings, clock.clone());
         let thread = std::thread::Builder::new()
             .name("quorate-test".to_owned())
-            .spawn(move || seats.run(&orders))
+            .spawn(move || all.run(&orders))
             .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
         let running = Arc::new(Running { control, clock, thread: Some(thread) });
         let coordinators =

@@ -444,8 +444,8 @@ mod tests {
     fn asked(entries: &[Acl], ids: &[Id]) -> Result<Vec<String>, String> {
         let list = AccessList::asked(entries, ids)?;
         let Some(list) = list else { return Ok(vec!["open".to_owned()]) };
-        let told = |entry: &Acl| format!("{} {}", entry.permissions, entry.id);
-        Ok(list.entries().iter().map(told).collect())
+        let shown = |entry: &Acl| format!("{} {}", entry.permissions, entry.id);
+        Ok(list.entries().iter().map(shown).collect())
     }
 
     fn list(entries: &[(Permissions, &str, &str)]) -> AccessList {

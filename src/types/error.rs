@@ -47,7 +47,7 @@ pub enum Error {
         path: String,
     },
     /// The expected version did not match; nothing was changed.
-    #[error("znode {path} has version {actual}, not {expected}; read it again and decide anew")]
+    #[error("znode {path} has version {actual}, not {expected}; read it again and decide again")]
     BadVersion {
         /// The znode.
         path: String,
@@ -57,7 +57,7 @@ pub enum Error {
         actual: u64,
     },
     /// A [`Condition`](crate::Condition) of a multi does not hold; nothing was changed.
-    #[error("znode {path} is not as was asked: {condition}; read it again and decide anew")]
+    #[error("znode {path} is not as was asked: {condition}; read it again and decide again")]
     Unmet {
         /// The znode.
         path: String,

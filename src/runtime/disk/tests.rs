@@ -330,14 +330,14 @@ fn what_has_changed_nothing_is_tried_again() {
     thread.submit(DiskOp::Write { number: 2, write: write(1, 5..=5) });
     let promise = Promise { ballot: Ballot { round: 3, proposer: 1 }, pledge: None };
     thread.submit(DiskOp::Promise { number: 3, promise: promise.clone() });
-    let told: Vec<Input> = (0..4).map(|_| written.recv().unwrap()).collect();
-    let numbers = told.iter().filter_map(|input| match input {
+    let inputs: Vec<Input> = (0..4).map(|_| written.recv().unwrap()).collect();
+    let numbers = inputs.iter().filter_map(|input| match input {
         Input::Written { number } => Some(*number),
         Input::CheckpointDone { index: 3 } => None,
         other => panic!("{other:?}"),
     });
     assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3]);
-    assert!(matches!(told[3], Input::CheckpointDone { .. }), "{told:?}");
+    assert!(matches!(inputs[3], Input::CheckpointDone { .. }), "{inputs:?}");
     drop(thread);
     let mut store = disk.open();
     assert_eq!(store.promise(), &promise);

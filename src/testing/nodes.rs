@@ -30,8 +30,8 @@ use crate::types::membership::{Genesis, Member};
 /// The id of every in-memory cluster: they never meet others.
 const CLUSTER: u64 = 1;
 
-pub(crate) struct Seats {
-    seats: Vec<Seat>,
+pub(crate) struct Nodes {
+    slots: Vec<NodeSlot>,
     settings: Builder,
     clock: Clock,
     /// By index.
@@ -40,7 +40,7 @@ pub(crate) struct Seats {
 }
 
 /// The place of a node.
-struct Seat {
+struct NodeSlot {
     /// `None` for a client.
     disk: Option<MemoryDisk>,
     running: Option<Running>,
@@ -80,27 +80,27 @@ fn disk(member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk
     disk
 }
 
-impl Seats {
-    pub(crate) fn new(nodes: usize, settings: Builder, clock: Clock) -> (Seats, Vec<Arc<Shared>>) {
-        let members: Vec<Member> = (1..=nodes as u64)
+impl Nodes {
+    pub(crate) fn new(count: usize, settings: Builder, clock: Clock) -> (Nodes, Vec<Arc<Shared>>) {
+        let members: Vec<Member> = (1..=count as u64)
             .map(|node| Member::new(node, format!("node-{}", node - 1)))
             .collect();
         let founding = Genesis { cluster: CLUSTER, members: members.clone() };
-        let next_id = nodes as u64 + 1;
-        let mut seats = Seats { seats: Vec::new(), settings, clock, members, next_id };
+        let next_id = count as u64 + 1;
+        let mut nodes = Nodes { slots: Vec::new(), settings, clock, members, next_id };
         for member in &founding.members {
             let disk = Some(disk(member, &founding.start()));
-            let version = seats.settings.version;
-            seats.seats.push(Seat { disk, running: None, group: 0, version });
+            let version = nodes.settings.version;
+            nodes.slots.push(NodeSlot { disk, running: None, group: 0, version });
         }
-        let shared = (0..nodes)
-            .map(|node| seats.start(node).expect("a store in memory keeps what it was given"))
+        let shared = (0..count)
+            .map(|node| nodes.start(node).expect("a store in memory keeps what it was given"))
             .collect();
-        (seats, shared)
+        (nodes, shared)
     }
 
     fn start(&mut self, node: usize) -> Result<Arc<Shared>, StorageError> {
-        let Some(disk) = &self.seats[node].disk else {
+        let Some(disk) = &self.slots[node].disk else {
             return Ok(self.start_client(node));
         };
         let mut store = disk.open();
@@ -108,7 +108,7 @@ impl Seats {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
             container_period: CONTAINER_PERIOD,
-            version: self.seats[node].version,
+            version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
             keeping: self.settings.keeping,
@@ -134,7 +134,7 @@ impl Seats {
         let config = ClientConfig {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
-            version: self.seats[node].version,
+            version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };
@@ -157,17 +157,17 @@ impl Seats {
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);
-        let places = self.members.iter().zip(&self.seats);
+        let places = self.members.iter().zip(&self.slots);
         let members = places.filter(|(_, seat)| seat.disk.is_some());
         let members = members.map(|(member, _)| member.clone()).collect();
         // A client gets them from the member that serves it.
-        let members = if self.seats[node].disk.is_some() { members } else { Vec::new() };
+        let members = if self.slots[node].disk.is_some() { members } else { Vec::new() };
         let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
         shared.reached_at(self.members[node].address.clone());
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
-        self.seats[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
-        for other in 0..self.seats.len() {
+        self.slots[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
+        for other in 0..self.slots.len() {
             self.meet(node, other);
             self.meet(other, node);
         }
@@ -179,31 +179,31 @@ impl Seats {
         self.members[node].node = self.next_id;
         self.members[node].uid = self.next_id;
         self.next_id += 1;
-        self.seats[node].disk.insert(disk(&self.members[node], &nothing()))
+        self.slots[node].disk.insert(disk(&self.members[node], &nothing()))
     }
 
     fn stop(&mut self, node: usize) {
-        if let Some(mut running) = self.seats[node].running.take() {
+        if let Some(mut running) = self.slots[node].running.take() {
             running.host.close();
         }
-        for other in 0..self.seats.len() {
+        for other in 0..self.slots.len() {
             self.meet(other, node);
         }
     }
 
     fn reaches(&self, one: usize, other: usize) -> bool {
-        self.seats[one].group == self.seats[other].group && self.seats[other].running.is_some()
+        self.slots[one].group == self.slots[other].group && self.slots[other].running.is_some()
     }
 
     /// Reports to a node whether it reaches another one.
     fn meet(&mut self, node: usize, other: usize) {
-        let is_client = |place: usize| self.seats[place].disk.is_none();
+        let is_client = |place: usize| self.slots[place].disk.is_none();
         if node == other || (is_client(node) && is_client(other)) {
             return;
         }
         let reaches = self.reaches(node, other);
-        let (peer, version) = (self.members[other].node, self.seats[other].version);
-        let Some(running) = &mut self.seats[node].running else {
+        let (peer, version) = (self.members[other].node, self.slots[other].version);
+        let Some(running) = &mut self.slots[node].running else {
             return;
         };
         running.host.input(if reaches {
@@ -221,7 +221,7 @@ impl Seats {
             self.wait(orders);
             while let Ok(order) = orders.try_recv() {
                 if matches!(order, Control::End) {
-                    for node in 0..self.seats.len() {
+                    for node in 0..self.slots.len() {
                         self.stop(node);
                     }
                     return;
@@ -233,7 +233,7 @@ impl Seats {
     }
 
     fn wait(&self, orders: &Receiver<Control>) {
-        let running = || self.seats.iter().filter_map(|seat| seat.running.as_ref());
+        let running = || self.slots.iter().filter_map(|seat| seat.running.as_ref());
         let mut select = Select::new();
         select.recv(orders);
         for running in running() {
@@ -247,11 +247,11 @@ impl Seats {
     fn obey(&mut self, order: Control) {
         match order {
             Control::Groups(groups, done) => {
-                for (seat, group) in self.seats.iter_mut().zip(groups) {
+                for (seat, group) in self.slots.iter_mut().zip(groups) {
                     seat.group = group;
                 }
-                for node in 0..self.seats.len() {
-                    for other in 0..self.seats.len() {
+                for node in 0..self.slots.len() {
+                    for other in 0..self.slots.len() {
                         self.meet(node, other);
                     }
                 }
@@ -265,7 +265,7 @@ impl Seats {
             }
             Control::Restart(node, version, done) => {
                 self.stop(node);
-                self.seats[node].version = version.unwrap_or(self.seats[node].version);
+                self.slots[node].version = version.unwrap_or(self.slots[node].version);
                 let dir = PathBuf::from(&self.members[node].address);
                 let _ = done.send(self.start(node).map_err(|error| error.into_error(dir)));
             }
@@ -275,26 +275,26 @@ impl Seats {
                 self.next_id += 1;
                 let disk = Some(disk(&self.members[self.members.len() - 1], &nothing()));
                 let version = self.settings.version;
-                self.seats.push(Seat { disk, running: None, group: 0, version });
-                let started = self.start(self.seats.len() - 1);
+                self.slots.push(NodeSlot { disk, running: None, group: 0, version });
+                let started = self.start(self.slots.len() - 1);
                 let _ = done.send(started.expect("a store in memory keeps what it was given"));
             }
             Control::AddClient(done) => {
                 self.members.push(Member::new(0, format!("node-{}", self.members.len())));
                 let version = self.settings.version;
-                self.seats.push(Seat { disk: None, running: None, group: 0, version });
-                let _ = done.send(self.start_client(self.seats.len() - 1));
+                self.slots.push(NodeSlot { disk: None, running: None, group: 0, version });
+                let _ = done.send(self.start_client(self.slots.len() - 1));
             }
             Control::Wipe(node, done) => {
                 self.stop(node);
-                if self.seats[node].disk.is_some() {
+                if self.slots[node].disk.is_some() {
                     self.wipe(node);
                 }
                 let _ = done.send(());
             }
             Control::Expire(session, done) => {
                 self.settle();
-                for seat in &mut self.seats {
+                for seat in &mut self.slots {
                     if let Some(running) = &mut seat.running {
                         running.host.input(Input::Expire { session });
                     }
@@ -323,7 +323,7 @@ impl Seats {
     }
 
     fn leader(&self) -> Option<usize> {
-        let nodes = self.seats.iter().enumerate();
+        let nodes = self.slots.iter().enumerate();
         let status = nodes.filter_map(|(node, seat)| {
             Some((node, seat.running.as_ref()?.host.member()?.status()))
         });
@@ -337,7 +337,7 @@ impl Seats {
     fn settle(&mut self) {
         loop {
             let mut moved = false;
-            for node in 0..self.seats.len() {
+            for node in 0..self.slots.len() {
                 moved |= self.step(node);
             }
             if !moved {
@@ -348,7 +348,7 @@ impl Seats {
 
     fn step(&mut self, node: usize) -> bool {
         let from = self.members[node].node;
-        let Some(running) = &mut self.seats[node].running else {
+        let Some(running) = &mut self.slots[node].running else {
             return false;
         };
         while let Ok(call) = running.calls.try_recv() {
@@ -376,7 +376,7 @@ impl Seats {
             let Some(other) = other.filter(|other| self.reaches(node, *other)) else {
                 continue;
             };
-            if let Some(running) = &mut self.seats[other].running {
+            if let Some(running) = &mut self.slots[other].running {
                 // As in a transport.
                 let is_known = running.host.engine().cluster() == cluster && cluster != 0;
                 if message.is_of_cluster() && !is_known {
@@ -385,7 +385,7 @@ impl Seats {
                 running.host.input(Input::Peer { from, message });
             }
         }
-        if self.seats[node].running.as_ref().is_some_and(|running| running.host.is_closed()) {
+        if self.slots[node].running.as_ref().is_some_and(|running| running.host.is_closed()) {
             self.stop(node);
         }
         true
@@ -428,7 +428,7 @@ mod tests {
     /// open. The watch was set all the same, and stayed as long as the session.
     #[test]
     fn a_watch_dropped_before_it_is_set_is_not_set() {
-        let (mut seats, shared) = Seats::new(3, Builder::default(), Clock::manual());
+        let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());
         let shared = &shared[0];
         let session = Arc::new(SessionShared::new(SessionId(7), 1, [0; 16], 10 * SECOND));
         let opened = shared.ask(
@@ -445,18 +445,18 @@ mod tests {
         );
         let mut kept = ask_watch(shared, &session);
         drop(ask_watch(shared, &session));
-        seats.settle();
+        nodes.settle();
         drop(ask_watch(shared, &session));
         for _ in 0..100 {
-            seats.clock.advance(SECOND / 10);
-            seats.settle();
+            nodes.clock.advance(SECOND / 10);
+            nodes.settle();
         }
         assert_eq!(opened.wait(), Ok(()));
-        let watches = || seats.seats[0].running.as_ref().map(|node| node.host.node().watch_count());
+        let watches = || nodes.slots[0].running.as_ref().map(|node| node.host.node().watch_count());
         assert_eq!(watches(), Some(1));
         drop(kept.try_take());
-        seats.settle();
-        let watches = seats.seats[0].running.as_ref().map(|node| node.host.node().watch_count());
+        nodes.settle();
+        let watches = nodes.slots[0].running.as_ref().map(|node| node.host.node().watch_count());
         assert_eq!(watches, Some(0));
     }
 
@@ -484,30 +484,30 @@ mod tests {
     fn the_end_of_a_former_handle_is_not_that_of_the_new_one() {
         let mut held = [0, 0];
         for moment in 0..40 {
-            let (mut seats, shared) = Seats::new(3, Builder::default(), Clock::manual());
+            let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());
             let (first, opened) = open(&shared[0], 1, false);
             while first.state() != SessionState::Connected {
-                seats.clock.advance(SECOND / 10);
-                seats.settle();
+                nodes.clock.advance(SECOND / 10);
+                nodes.settle();
             }
             opened.wait().unwrap();
             // Its renewal is due.
-            seats.clock.advance(2 * SECOND);
+            nodes.clock.advance(2 * SECOND);
             let (there, _moving) = open(&shared[1], 2, true);
             for step in 0..moment {
-                seats.step(step % 3);
+                nodes.step(step % 3);
             }
             let (here, _resumed) = open(&shared[0], 3, true);
-            seats.step(0);
-            assert!(!here.is_alive(&seats.clock) || here.state() == SessionState::Connected);
-            seats.settle();
-            let machine = seats.seats[0].running.as_ref().unwrap().host.node().machine();
+            nodes.step(0);
+            assert!(!here.is_alive(&nodes.clock) || here.state() == SessionState::Connected);
+            nodes.settle();
+            let machine = nodes.slots[0].running.as_ref().unwrap().host.node().machine();
             let holder = machine.session(SessionId(7)).unwrap().holder;
             let (keeper, loser) = if holder == 3 { (&here, &there) } else { (&there, &here) };
             assert_eq!(keeper.state(), SessionState::Connected, "at moment {moment}");
             assert_eq!(loser.state(), SessionState::Moved, "at moment {moment}");
             assert_eq!(first.state(), SessionState::Moved);
-            assert!(keeper.is_alive(&seats.clock) && !loser.is_alive(&seats.clock));
+            assert!(keeper.is_alive(&nodes.clock) && !loser.is_alive(&nodes.clock));
             held[usize::from(holder == 3)] += 1;
         }
         assert!(held.iter().all(|times| *times > 0), "{held:?}");

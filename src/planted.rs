@@ -134,13 +134,13 @@ pub enum Bug {
     RemovedUnaware,
     PresumedAlive,
     ZonesIgnored,
-    GuestWatchFromNow,
-    GuestSeesOlder,
+    ClientWatchFromNow,
+    ClientSeesOlder,
     TellingsLost,
-    GuestLeaseFromAnswer,
+    ClientLeaseFromAnswer,
     ClientKeepsToItsList,
-    GuestWriteAnew,
-    GuestReadEarly,
+    ClientWriteAgain,
+    ClientReadEarly,
     ReadyBeforePlace,
     ClosesWithoutHandover,
 }
@@ -268,11 +268,11 @@ impl Bug {
         Bug::ChrootIgnored,
         Bug::ChrootShown,
         Bug::PageSkips,
-        Bug::GuestWatchFromNow,
-        Bug::GuestSeesOlder,
-        Bug::GuestLeaseFromAnswer,
-        Bug::GuestWriteAnew,
-        Bug::GuestReadEarly,
+        Bug::ClientWatchFromNow,
+        Bug::ClientSeesOlder,
+        Bug::ClientLeaseFromAnswer,
+        Bug::ClientWriteAgain,
+        Bug::ClientReadEarly,
         Bug::ReadyBeforePlace,
         Bug::ClosesWithoutHandover,
         Bug::TellingsLost,
@@ -292,10 +292,10 @@ impl Bug {
 
     /// Those of clients without a replica, which a test of these finds.
     pub const OF_CLIENTS: [Bug; 5] = [
-        Bug::GuestWatchFromNow,
-        Bug::GuestSeesOlder,
+        Bug::ClientWatchFromNow,
+        Bug::ClientSeesOlder,
         Bug::TellingsLost,
-        Bug::GuestLeaseFromAnswer,
+        Bug::ClientLeaseFromAnswer,
         Bug::ClientKeepsToItsList,
     ];
 
@@ -453,17 +453,19 @@ impl Bug {
                 "who acquires a reentrant lock again has a part in a holding that is lost"
             }
             Bug::CloneInLine => "a clone of a reentrant lock waits in line behind another",
-            Bug::GuestWatchFromNow => "a client that moves has its watches set from now on",
-            Bug::GuestSeesOlder => "a client that moves is served by a replica that is behind",
-            Bug::GuestLeaseFromAnswer => {
+            Bug::ClientWatchFromNow => "a client that moves has its watches set from now on",
+            Bug::ClientSeesOlder => "a client that moves is served by a replica that is behind",
+            Bug::ClientLeaseFromAnswer => {
                 "a client counts its lease from the answer, not the question"
             }
             Bug::ClientKeepsToItsList => {
                 "a client looks for members only where it was told to when it started"
             }
             Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
-            Bug::GuestWriteAnew => "what a client sends again to the next member gets a new number",
-            Bug::GuestReadEarly => "a client's read is answered before its writes are done",
+            Bug::ClientWriteAgain => {
+                "what a client sends again to the next member gets a new number"
+            }
+            Bug::ClientReadEarly => "a client's read is answered before its writes are done",
             Bug::ReadyBeforePlace => {
                 "an instance is ready before it has the vote that it is to take"
             }

@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::Now;
-use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
 use crate::runtime::naming::Naming;
@@ -59,7 +59,7 @@ pub struct Builder {
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
     zone: String,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: MembershipPolicy,
     majority_after: Option<Duration>,
     client: bool,
     pub(crate) security: Security,
@@ -82,7 +82,7 @@ impl Default for Builder {
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
             zone: String::new(),
-            keeping: Keeping::default(),
+            keeping: MembershipPolicy::default(),
             majority_after: None,
             client: false,
             security: Security::default(),

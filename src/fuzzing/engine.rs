@@ -162,7 +162,9 @@ impl<'a> World<'a> {
                 PeerMessage::Raft { body: RaftBody::Heartbeat { context, .. }, .. } => {
                     self.contexts.push(context);
                 }
-                PeerMessage::Round { boot, round, .. } => self.rounds.push((boot, round)),
+                PeerMessage::ReadIndex { boot, read_index: round, .. } => {
+                    self.rounds.push((boot, round))
+                }
                 _ => {}
             }
         }
@@ -415,7 +417,7 @@ impl<'a> World<'a> {
             16 => {
                 let sessions = vec![self.session(), self.session()];
                 let round = u64::from(self.choices.byte());
-                return PeerMessage::Round { boot: from, round, sessions };
+                return PeerMessage::ReadIndex { boot: from, read_index: round, sessions };
             }
             _ => return self.rare(index),
         };
@@ -458,7 +460,12 @@ impl<'a> World<'a> {
         let (boot, round) = self.rounds.pop().unwrap_or((1, 1));
         let transfer = self.choices.near(self.transfers);
         match self.choices.below(5) {
-            0 => PeerMessage::RoundConfirmed { boot, round, index, refused: vec![self.session()] },
+            0 => PeerMessage::ReadIndexConfirmed {
+                boot,
+                read_index: round,
+                index,
+                refused: vec![self.session()],
+            },
             1 => {
                 // Not a disagreement: that is a reason to stop.
                 PeerMessage::StateHash { index: index.saturating_add(1 << 20), hash: round }
@@ -529,7 +536,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
     let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
     let version = VERSION;
-    let (keeping, zone) = (crate::node::Keeping::default(), String::new());
+    let (keeping, zone) = (crate::node::MembershipPolicy::default(), String::new());
     let config = NodeConfig {
         heartbeat: HEARTBEAT,
         tick,

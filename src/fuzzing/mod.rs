@@ -122,7 +122,7 @@ fn fresh_node() -> Node {
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
     let version = VERSION;
     let (peers, majority_after) = (Vec::new(), None);
-    let (keeping, zone) = (crate::node::Keeping::default(), String::new());
+    let (keeping, zone) = (crate::node::MembershipPolicy::default(), String::new());
     let config = NodeConfig {
         heartbeat,
         tick,

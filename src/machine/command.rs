@@ -507,7 +507,7 @@ pub(crate) enum ChangeKind {
 /// What became of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionChange {
-    /// Opened, or resumed by a new holder: its clock starts anew.
+    /// Opened, or resumed by a new holder: its clock starts again.
     Held(SessionId),
     /// Closed or expired, when it had this holder.
     Gone(SessionId, u64),

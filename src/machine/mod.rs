@@ -49,10 +49,10 @@
 //!   `NodeExists`, as with ZooKeeper, until the next create moves the number on.
 
 pub(crate) mod command;
-mod graves;
 mod ops;
 mod sessions;
 pub(crate) mod snapshot;
+mod tombstones;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -62,9 +62,9 @@ use self::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Outcome, Reply, Request, SessionChange,
     TIMEOUT_KEPT,
 };
-use self::graves::Graves;
 use self::ops::Write;
 use self::sessions::{Admission, Sessions};
+use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
 use self::tree::hash_words;
 use crate::planted::{Bug, planted, strikes};
@@ -89,7 +89,7 @@ pub(crate) struct Machine {
 pub(crate) struct State {
     tree: Tree,
     sessions: Sessions,
-    graves: Graves,
+    tombstones: Tombstones,
     time: u64,
     /// What the cluster acts by: see `version`.
     version: u16,
@@ -121,7 +121,7 @@ impl State {
         hash_words(&[self.tree.zxid(), self.time, u64::from(self.version)])
             .wrapping_add(self.tree.hash())
             .wrapping_add(self.sessions.hash())
-            .wrapping_add(self.graves.hash())
+            .wrapping_add(self.tombstones.hash())
     }
 }
 
@@ -131,7 +131,7 @@ impl Machine {
         Machine::from_state(State {
             tree: Tree::genesis(),
             sessions: Sessions::new(),
-            graves: Graves::new(),
+            tombstones: Tombstones::new(),
             time: 0,
             version: FIRST,
         })
@@ -203,7 +203,7 @@ impl Machine {
     /// Whether the session may open that was not open yet when its node had seen `base`, and if
     /// not, why: see [`Command::Open`].
     pub(crate) fn admits(&self, id: SessionId, base: Zxid) -> Result<(), OpError> {
-        self.state.graves.admit(id, base)
+        self.state.tombstones.admit(id, base)
     }
 
     /// All sessions, in the order of their ids.
@@ -339,7 +339,7 @@ impl Machine {
                 Err(OpError::WrongSecret)
             };
         }
-        self.state.graves.admit(id, base)?;
+        self.state.tombstones.admit(id, base)?;
         self.state.sessions.insert(id, record);
         self.held(id, applied);
         Ok(Reply::Session { timeout_ms })
@@ -383,7 +383,7 @@ impl Machine {
     /// Ends a session, and its ephemerals with it.
     fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
-        self.state.graves.bury(id, write.zxid);
+        self.state.tombstones.bury(id, write.zxid);
         let mut holder = 0;
         let stay = planted(Bug::EphemeralsStay);
         if let Some(record) = self.state.sessions.get(id) {

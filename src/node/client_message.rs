@@ -1,8 +1,8 @@
-//! What a client without a replica and its member say to each other.
+//! The messages between a client without a replica and its member.
 //!
-//! Both directions are numbered: a message that was lost shows by the next one, and the client then
-//! begins anew. What a client has already been told, it tells itself when it begins: so no member
-//! keeps anything for a client that is not there.
+//! Messages are numbered in both directions. A lost one shows by the next one, and the client then
+//! attaches again. When it attaches, a client reports what it has received. So a member keeps nothing
+//! for a client that is not there.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// What a client asks of its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ask {
+pub(crate) enum FromClient {
     /// The first of an attachment: nothing older than this is to be told.
     Begin {
         seen: Zxid,
@@ -40,9 +40,9 @@ pub(crate) enum Ask {
     Query {
         call: Call,
         query: Query,
-        /// What a sync, or a watch from a zxid that the member has not reached, waits for: this round or
-        /// a later one.
-        round: u64,
+        /// What a sync, or a watch from a zxid that the member has not reached, waits for: this
+        /// ReadIndex request or a later one.
+        read_index: u64,
     },
     Unwatch {
         watch: u64,
@@ -53,9 +53,9 @@ pub(crate) enum Ask {
         holder: u64,
     },
     /// As [`PeerMessage::Round`](crate::node::message::PeerMessage::Round).
-    Round {
+    ReadIndex {
         boot: u64,
-        round: u64,
+        read_index: u64,
         sessions: Vec<SessionId>,
     },
     /// The client goes.
@@ -99,7 +99,7 @@ pub(crate) struct Call {
 
 /// What a member tells its client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum News {
+pub(crate) enum ToClient {
     /// The claims are answered, and the watches are set.
     Attached,
     /// The session is its holder's.
@@ -150,7 +150,7 @@ pub(crate) enum News {
     },
     Confirmed {
         boot: u64,
-        round: u64,
+        read_index: u64,
         refused: Vec<SessionId>,
     },
     /// There is another leader, or another connection to it: what was asked may be lost.
@@ -218,7 +218,7 @@ impl EventOf {
 }
 
 /// An answer as news: of many children or znodes, in pieces.
-pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
+pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClient> {
     let mut news = Vec::new();
     let answer = match answer {
         Ok(Answer::Children(names)) => {
@@ -227,7 +227,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
                 bytes += name.len() + 8;
                 part.push(name);
                 if bytes > PIECE_BYTES {
-                    news.push(News::Names { request, names: std::mem::take(&mut part) });
+                    news.push(ToClient::Names { request, names: std::mem::take(&mut part) });
                     bytes = 0;
                 }
             }
@@ -239,7 +239,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
                 bytes += znode.size();
                 part.push(znode);
                 if bytes > PIECE_BYTES {
-                    news.push(News::Znodes { request, znodes: std::mem::take(&mut part) });
+                    news.push(ToClient::Znodes { request, znodes: std::mem::take(&mut part) });
                     bytes = 0;
                 }
             }
@@ -248,7 +248,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<News> {
         Ok(Answer::Tree(_)) => Err(Refusal::Other { reason: "a whole tree".to_owned() }),
         answer => answer.map_err(Refusal::of),
     };
-    news.push(News::Answer { request, answer });
+    news.push(ToClient::Answer { request, answer });
     news
 }
 
@@ -269,47 +269,49 @@ impl Pieces {
     }
 }
 
-impl Ask {
+impl FromClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
         const FIXED: usize = 64;
         FIXED
             + match self {
-                Ask::Write(request) => crate::node::leader::admission::size(&request.command),
-                Ask::Watch(held) => held.path.len(),
-                Ask::Query { query, .. } => query.path().map_or(0, str::len),
-                Ask::Round { sessions, .. } => sessions.len() * 10,
+                FromClient::Write(request) => {
+                    crate::node::leader::admission::size(&request.command)
+                }
+                FromClient::Watch(held) => held.path.len(),
+                FromClient::Query { query, .. } => query.path().map_or(0, str::len),
+                FromClient::ReadIndex { sessions, .. } => sessions.len() * 10,
                 _ => 0,
             }
     }
 }
 
-impl News {
+impl ToClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
         const FIXED: usize = 64;
         let names = |names: &[String]| names.iter().map(|name| name.len() + 8).sum::<usize>();
         FIXED
             + match self {
-                News::Event { event, .. } => {
+                ToClient::Event { event, .. } => {
                     let data = event.znode.as_ref().and_then(|(data, _)| data.as_ref());
                     event.path.len() + data.map_or(0, |data| data.len() + FIXED)
                 }
-                News::Names { names: of, .. } => names(of),
-                News::Znodes { znodes, .. } => znodes.iter().map(ZnodeRead::size).sum(),
-                News::Answer { answer: Ok(answer), .. } => match answer {
+                ToClient::Names { names: of, .. } => names(of),
+                ToClient::Znodes { znodes, .. } => znodes.iter().map(ZnodeRead::size).sum(),
+                ToClient::Answer { answer: Ok(answer), .. } => match answer {
                     Answer::Data(data, _) => data.len() + FIXED,
                     Answer::Children(of) => names(of),
                     Answer::Below(_, znodes) => znodes.iter().map(ZnodeRead::size).sum(),
                     Answer::Acl(acl, _) => acl.len() * FIXED,
                     _ => FIXED,
                 },
-                News::Outcome { result: Ok(Reply::Multi(results)), .. } => {
+                ToClient::Outcome { result: Ok(Reply::Multi(results)), .. } => {
                     results.len() * FIXED * 2
                 }
-                News::Outcome { .. } => FIXED * 2,
-                News::Confirmed { refused, .. } => refused.len() * 10,
-                News::Members { members, .. } => members
+                ToClient::Outcome { .. } => FIXED * 2,
+                ToClient::Confirmed { refused, .. } => refused.len() * 10,
+                ToClient::Members { members, .. } => members
                     .iter()
                     .map(|member| FIXED * 2 + member.address.len() + member.zone.len())
                     .sum(),
@@ -318,8 +320,8 @@ impl News {
     }
 }
 
-/// Whether these can be the members of a cluster, and those who decide in it. Where one is may not be
-/// known: another has moved to its address.
+/// Whether these can be the members of a cluster, and those who decide in it. Where one is may not
+/// be known: another has moved to its address.
 pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bool {
     let Availability { voters, learners, outgoing, silent, has_leader: _, is_told: _ } =
         availability;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::leader::planner::Keeping;
+use crate::node::leader::planner::MembershipPolicy;
 use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
 
 /// The settings of a node. Times are durations, not ticks.
@@ -14,15 +14,15 @@ pub(crate) struct NodeConfig {
     pub(crate) tick: Duration,
     /// How often a leader looks for containers that are not used any more.
     pub(crate) container_period: Duration,
-    /// The highest version that this node supports: [`VERSION`](crate::types::version::VERSION), except
-    /// where a test plays another build.
+    /// The highest version that this node supports: [`VERSION`](crate::types::version::VERSION),
+    /// except where a test plays another build.
     pub(crate) version: u16,
     /// A random number for each start. It seeds the election timeouts and tells this start from
     /// earlier ones.
     pub(crate) seed: u64,
     pub(crate) log: LogLimits,
     /// What it does about the members while it leads.
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: MembershipPolicy,
     /// The peers that the user listed. They found a cluster if there is none yet.
     pub(crate) peers: Vec<String>,
     /// After this time without a cluster, a majority of the peers may found one.
@@ -31,11 +31,11 @@ pub(crate) struct NodeConfig {
     pub(crate) zone: String,
 }
 
-/// When a checkpoint is due, what of the log is retained behind it for peers that lag a little, and how
-/// many changes are retained for watches that begin in the past.
+/// When a checkpoint is due, what of the log is retained behind it for peers that lag a little, and
+/// how many changes are retained for watches that begin in the past.
 ///
-/// A checkpoint is due after so many entries, after so many bytes of entries, or after some time with
-/// any entry at all. Each member draws its own share of these limits, around the whole.
+/// A checkpoint is due after so many entries, after so many bytes of entries, or after some time
+/// with any entry at all. Each member draws its own share of these limits, around the whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,

@@ -39,14 +39,14 @@ pub(crate) struct WatchId(pub(crate) u64);
 
 impl WatchId {
     /// Those of clients without a replica are numbered by their member, apart from its shell's.
-    const GUEST: u64 = 1 << 63;
+    const CLIENT: u64 = 1 << 63;
 
-    pub(crate) fn of_guest(number: u64) -> WatchId {
-        WatchId(number | WatchId::GUEST)
+    pub(crate) fn of_client(number: u64) -> WatchId {
+        WatchId(number | WatchId::CLIENT)
     }
 
-    pub(crate) fn is_guest(self) -> bool {
-        self.0 & WatchId::GUEST != 0
+    pub(crate) fn is_client(self) -> bool {
+        self.0 & WatchId::CLIENT != 0
     }
 }
 
@@ -63,8 +63,8 @@ pub(crate) struct Holding {
 pub(crate) struct Problem {
     /// For people.
     pub(crate) reason: String,
-    /// It was reached, and refuses this node: it belongs to another cluster, or one of the two is too
-    /// old for the other. Waiting does not help.
+    /// It was reached, and refuses this node: it belongs to another cluster, or one of the two is
+    /// too old for the other. Waiting does not help.
     pub(crate) refused: bool,
 }
 
@@ -138,8 +138,8 @@ pub(crate) enum ClientRequest {
     Write { request: RequestId, session: SessionId, command: Write },
     /// Answered from this replica, once all earlier requests of the session are.
     Query { request: RequestId, session: SessionId, query: Query },
-    /// The holder lets go of the session without closing it: it is kept alive no longer, and can
-    /// be resumed until it expires. Not answered. With the final state that it is in for its holder.
+    /// The holder lets go of the session without closing it: it is kept alive no longer, and can be
+    /// resumed until it expires. Not answered. With the final state that it is in for its holder.
     Abandon { session: SessionId, state: SessionState },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
@@ -256,8 +256,8 @@ pub(crate) struct Availability {
 }
 
 impl Availability {
-    /// How many of the voters that are heard of could be lost before nothing can be decided, if those
-    /// that `is_lost` names are lost already; `None` if nothing can be.
+    /// How many of the voters that are heard of could be lost before nothing can be decided, if
+    /// those that `is_lost` names are lost already; `None` if nothing can be.
     pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
         let spare = |voters: &Vec<NodeId>| {
             let alive = voters.iter().filter(|voter| !is_lost(**voter)).count();

@@ -1,16 +1,16 @@
 //! A node's part in the membership, as one that joins or leaves and as a member. What the leader does
 //! about the members is in `leader`.
 //!
-//! Whoever is not a member of the cluster that it knows tells all whom it reaches that it wants to be
-//! one ([`PeerMessage::Join`]), again and again, until the log that it is sent says so. A member tells
-//! who it is ([`PeerMessage::Present`]) while the roster has something else of it (its address has
-//! changed, say), and while it hears of no leader. Only the leader acts on either. Wishes are
-//! forgotten when they are not repeated.
+//! A node that is not a member of its cluster sends [`PeerMessage::Join`] to all peers that it
+//! reaches, again and again, until the log that it receives makes it one. A member sends
+//! [`PeerMessage::Present`] while the roster differs from what it is (its address has changed, say),
+//! and while it receives nothing from a leader. Only the leader acts on either. A request to join or
+//! to leave is forgotten when it is not repeated.
 //!
-//! A leader that hears of one who is not a member, and takes itself for one, says so
-//! ([`PeerMessage::Gone`]). One that was removed while it was away, and by its own log still is a
-//! member, learns by that that it is not: it stops, and its directory is marked. It is never taken in
-//! again under its old id, under which it has voted, and which has an end in the log.
+//! A member that receives from a node which is not a member replies with [`PeerMessage::Removed`]. A
+//! node that was removed while it was away, and is still a member by its own log, learns it in this
+//! way: it stops, and its directory is marked. It can never come back under its old id, because it
+//! has voted under that id, and the log has removed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::io::{Availability, Time};
 use super::message::PeerMessage;
 use super::{ELECTION_TICKS, Node};
 use crate::node::leader::Leading;
-use crate::node::leader::planner::Keeping;
+use crate::node::leader::planner::MembershipPolicy;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
@@ -27,8 +27,8 @@ use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
      had been away for long; join again, and it comes back as a new member";
 /// How often a wish is told, and how long it holds without being told again.
-const WISH_PERIOD: Duration = Duration::from_secs(1);
-pub(super) const WISH_TIME: Duration = Duration::from_secs(5);
+const REQUEST_PERIOD: Duration = Duration::from_secs(1);
+pub(super) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 /// How many messages with entries may be under way to a voter, each of [`MESSAGE_ENTRIES_BYTES`] or
 /// one entry.
@@ -43,7 +43,7 @@ pub(super) const LEARNER_WINDOW: usize = 8;
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) me: Member,
-    pub(super) keeping: Keeping,
+    pub(super) keeping: MembershipPolicy,
     /// This node is to leave.
     pub(super) leaving: bool,
     /// When it tells its wish the next time.
@@ -59,13 +59,13 @@ pub(super) struct Membership {
     /// The term of the leader that told it.
     health_of: u64,
     /// Who was told that it is gone, and when.
-    told_gone: BTreeMap<NodeId, Time>,
+    notified_removed: BTreeMap<NodeId, Time>,
     /// The members as they were last handed to the shell.
     handed: Option<Vec<Member>>,
 }
 
 impl Membership {
-    pub(super) fn new(me: Member, keeping: Keeping) -> Membership {
+    pub(super) fn new(me: Member, keeping: MembershipPolicy) -> Membership {
         Membership {
             me,
             keeping,
@@ -76,7 +76,7 @@ impl Membership {
             is_placed: false,
             newcomer_at: None,
             health_of: 0,
-            told_gone: BTreeMap::new(),
+            notified_removed: BTreeMap::new(),
             handed: None,
         }
     }
@@ -136,7 +136,7 @@ impl Node {
     }
 
     /// Something was heard of a peer.
-    pub(super) fn heard_of(&mut self, peer: NodeId) {
+    pub(super) fn received_from(&mut self, peer: NodeId) {
         let now = self.now.mono;
         if let Some(heard) = self.membership.heard.get_mut(&peer) {
             *heard = now;
@@ -179,7 +179,7 @@ impl Node {
     /// One that is a member by its own log tells who it is.
     pub(super) fn take_present(&mut self, from: NodeId, member: Member) {
         if !self.is_member(from) {
-            self.tell_gone(from);
+            self.send_removed(from);
         } else if member.node == from
             && member.is_valid()
             && let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves())
@@ -190,7 +190,7 @@ impl Node {
 
     pub(super) fn take_leave(&mut self, from: NodeId) {
         if !self.is_member(from) {
-            self.tell_gone(from);
+            self.send_removed(from);
         } else if let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) {
             leading.members.wants_to_leave(from, self.now.mono);
         }
@@ -199,10 +199,10 @@ impl Node {
     /// Something came from one who is not a member by this node's log, and may not know. Every
     /// member tells it, since it may reach nobody else: by the entry that it tells, one that was
     /// made a member later knows better.
-    pub(super) fn tell_gone(&mut self, to: NodeId) {
+    pub(super) fn send_removed(&mut self, to: NodeId) {
         let now = self.now.mono;
-        let gone = &mut self.membership.told_gone;
-        gone.retain(|_, told| now < *told + WISH_PERIOD);
+        let gone = &mut self.membership.notified_removed;
+        gone.retain(|_, told| now < *told + REQUEST_PERIOD);
         if gone.contains_key(&to) || gone.len() >= MEMBERS_MAX {
             return;
         }
@@ -211,13 +211,13 @@ impl Node {
             return;
         }
         let index = self.raw.store().applied().index;
-        self.effects.messages.push((to, PeerMessage::Gone { index }));
+        self.effects.messages.push((to, PeerMessage::Removed { index }));
     }
 
-    /// A member says that this node was not one any more after it had applied this entry. Who is not
-    /// known as a member here is believed only while there is no leader: all whom this node knows may
-    /// have been replaced while it was away.
-    pub(super) fn take_gone(&mut self, from: NodeId, index: u64) -> Result<(), String> {
+    /// A member says that this node was not one any more after it had applied this entry. Who is
+    /// not known as a member here is believed only while there is no leader: all whom this node
+    /// knows may have been replaced while it was away.
+    pub(super) fn take_removed(&mut self, from: NodeId, index: u64) -> Result<(), String> {
         if !self.is_member(from) && !self.is_lonely() {
             tracing::warn!(from, "somebody who is no member says that this instance is none");
             return Ok(());
@@ -246,12 +246,12 @@ impl Node {
     }
 
     /// Tells the leader, whoever it is, what this node wants and who it is.
-    pub(super) fn tell_wish(&mut self) {
+    pub(super) fn send_membership_requests(&mut self) {
         let now = self.now.mono;
         if now < self.membership.tell_at {
             return;
         }
-        self.membership.tell_at = now + WISH_PERIOD;
+        self.membership.tell_at = now + REQUEST_PERIOD;
         let (leaving, member) = (self.membership.leaving, self.membership.me.clone());
         let mut wishes = Vec::new();
         if self.is_member(self.id) {
@@ -300,14 +300,15 @@ impl Node {
         self.versions.is_connected(node) && heard.is_some_and(recent)
     }
 
-    /// Notes whether this node has its place: it is up to date and votes, with no joint change under
-    /// way, or it is a learner and the leader has said that it is to stay one (`View::placed`).
+    /// Notes whether this node has its place: it is up to date and votes, with no joint change
+    /// under way, or it is a learner and the leader has said that it is to stay one
+    /// (`View::placed`).
     ///
-    /// An instance with an empty disk at a voter's address begins as a learner, while its former self
-    /// still counts as the voter. Until the vote is its own, the loss of one more voter may end the
-    /// majority for good.
+    /// An instance with an empty disk at a voter's address begins as a learner, while its former
+    /// self still counts as the voter. Until the vote is its own, the loss of one more voter may
+    /// end the majority for good.
     pub(super) fn note_place(&mut self) {
-        if self.membership.is_placed || self.rounds.fresh_at().is_none() {
+        if self.membership.is_placed || self.read_index.fresh_at().is_none() {
             return;
         }
         let voting = self.raw.store().conf_state();
@@ -316,8 +317,8 @@ impl Node {
     }
 
     /// Whether to stop this voter now would end the majority, though it need not a little later: an
-    /// instance that could vote in the place of a silent voter has joined or asks to, or a change of
-    /// the voters is half made.
+    /// instance that could vote in the place of a silent voter has joined or asks to, or a change
+    /// of the voters is half made.
     pub(crate) fn must_stay(&self) -> bool {
         let seen = self.availability();
         let is_voter = seen.voters.contains(&self.id) || seen.outgoing.contains(&self.id);
@@ -325,7 +326,7 @@ impl Node {
             return false;
         }
         let joint = !seen.outgoing.is_empty();
-        let asked = self.membership.newcomer_at.is_some_and(|at| self.now.mono < at + WISH_TIME);
+        let asked = self.membership.newcomer_at.is_some_and(|at| self.now.mono < at + REQUEST_TIME);
         if !joint && !asked && seen.learners.is_empty() {
             return false;
         }

@@ -1,18 +1,17 @@
-//! What nodes say to each other.
+//! The messages between nodes.
 //!
-//! Raft's messages travel in our own form, one variant for each kind that a
-//! peer may send: what raft-rs must never be stepped with from outside
-//! (proposals, local messages, reads) cannot be written down here. The
-//! envelope (from whom, to whom) is the transport's, which has authenticated
-//! it; a message does not repeat it.
+//! Raft's messages travel in our own form, one variant for each kind that a peer may send. So
+//! messages that raft-rs must never be stepped with from outside (proposals, local messages, reads)
+//! cannot be expressed. The transport has authenticated the envelope (sender and receiver), and a
+//! message does not repeat it.
 
 use bytes::Bytes;
 use raft::eraftpb::{self, EntryType, MessageType};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Request;
-use crate::node::bootstrap::message::Word;
-use crate::node::client_message::{Ask, News, Told};
+use crate::node::bootstrap::message::Announcement;
+use crate::node::client_message::{FromClient, ToClient, Told};
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -30,11 +29,13 @@ pub(crate) enum PeerMessage {
     /// Requests of the sender's sessions, for the leader to propose in this order.
     Forward { requests: Vec<Request> },
     /// "These of my sessions live, and tell me an index that covers every write completed by now."
-    /// Sent to the leader; `boot` is drawn when the sender starts, `round` is never used twice.
-    Round { boot: u64, round: u64, sessions: Vec<SessionId> },
-    /// The leader was still the leader after it had received the round. Its sessions are renewed
-    /// but for those in `refused`: they are gone, held elsewhere, or about to be expired.
-    RoundConfirmed { boot: u64, round: u64, index: u64, refused: Vec<SessionId> },
+    /// Sent to the leader; `boot` is drawn when the sender starts, `read_index` is never used
+    /// twice.
+    ReadIndex { boot: u64, read_index: u64, sessions: Vec<SessionId> },
+    /// The leader was still the leader after it had received the ReadIndex request. Its sessions
+    /// are renewed but for those in `refused`: they are gone, held elsewhere, or about to be
+    /// expired.
+    ReadIndexConfirmed { boot: u64, read_index: u64, index: u64, refused: Vec<SessionId> },
     /// The sender's state hash after it applied the entry at this index, to be compared.
     StateHash { index: u64, hash: u64 },
     /// One piece of a snapshot, in answer to the snapshot that Raft asked for.
@@ -48,31 +49,37 @@ pub(crate) enum PeerMessage {
     /// The sender wants to be a member no more. Repeated until it is gone.
     Leave,
     /// The leader to one who was no member any more after this entry.
-    Gone { index: u64 },
-    /// The leader to the members: the voters that do not answer it, and the learners that have their
-    /// place, since there is no vote for them to take.
+    Removed { index: u64 },
+    /// The leader to the members: the voters that do not answer it, and the learners that have
+    /// their place, since there is no vote for them to take.
     Health { silent: Vec<NodeId>, placed: Vec<NodeId> },
     /// What a node without a cluster tells everybody, and a member answers to that.
-    Meet { word: Word },
+    Announce { announcement: Announcement },
     /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
     /// roster says so, and while it knows of no leader.
     Present { member: Member },
-    /// A client without a replica to its member: `number` counts its messages of this attachment from
-    /// 0, and of the member's it has those below `heard`.
-    Ask { attachment: u64, number: u64, heard: u64, asks: Vec<Ask> },
+    /// A client without a replica to its member: `number` counts its messages of this attachment
+    /// from 0, and of the member's it has those below `heard`.
+    FromClient { attachment: u64, number: u64, heard: u64, asks: Vec<FromClient> },
     /// A member to its client, numbered in the same way. What a step of it has to tell ends with a
     /// message that has `told`; before that, nothing of it counts.
-    Tell { attachment: u64, number: u64, news: Vec<News>, told: Option<Told> },
+    Tell { attachment: u64, number: u64, news: Vec<ToClient>, told: Option<Told> },
     /// A member to a client that it does not serve, or no longer.
     LetGo { attachment: u64, reason: String },
     /// Writes of a member's client, for the leader.
-    GuestForward { guest: NodeId, requests: Vec<Request> },
+    ClientForward { client: NodeId, requests: Vec<Request> },
     /// As `Round`, on behalf of a member's client.
-    GuestRound { guest: NodeId, boot: u64, round: u64, sessions: Vec<SessionId> },
-    /// As `RoundConfirmed`, for that.
-    GuestConfirmed { guest: NodeId, boot: u64, round: u64, index: u64, refused: Vec<SessionId> },
-    /// A member to one that wants to join, in answer to each `Join` while it knows of no leader: how
-    /// many voters there are, and the addresses of those that it does not reach.
+    ClientReadIndex { client: NodeId, boot: u64, read_index: u64, sessions: Vec<SessionId> },
+    /// As `ReadIndexConfirmed`, for that.
+    ClientReadIndexConfirmed {
+        client: NodeId,
+        boot: u64,
+        read_index: u64,
+        index: u64,
+        refused: Vec<SessionId>,
+    },
+    /// A member to one that wants to join, in answer to each `Join` while it knows of no leader:
+    /// how many voters there are, and the addresses of those that it does not reach.
     NoLeader { voters: u32, missing: Vec<String> },
 }
 
@@ -129,8 +136,8 @@ impl PeerMessage {
     pub(crate) fn is_of_cluster(&self) -> bool {
         !matches!(
             self,
-            PeerMessage::Meet { .. }
-                | PeerMessage::Ask { .. }
+            PeerMessage::Announce { .. }
+                | PeerMessage::FromClient { .. }
                 | PeerMessage::Tell { .. }
                 | PeerMessage::LetGo { .. }
         )
@@ -183,8 +190,8 @@ impl From<&LogEntry> for eraftpb::Entry {
             eraftpb::Entry { index: entry.index, term: entry.term, ..eraftpb::Entry::default() };
         match entry.kind {
             EntryKind::Normal => raft.data = entry.data.clone(),
-            // raft-rs reads its own form of a change only where it is proposed. Elsewhere ours stands
-            // for it, in a field that raft-rs passes on and does not look at.
+            // raft-rs reads its own form of a change only where it is proposed. Elsewhere ours
+            // stands for it, in a field that raft-rs passes on and does not look at.
             EntryKind::Membership => {
                 raft.set_entry_type(EntryType::EntryConfChangeV2);
                 raft.context = entry.data.clone();
@@ -359,7 +366,7 @@ mod tests {
         let meta = SnapshotMeta { index: 400, term: 6, zxid: 350, hash: u64::MAX, voting };
         let session = SessionId(0x0123_4567_89ab_cdef);
         let (member, list) = (Member::new(300, "here:7400"), vec!["here:7400".to_owned()]);
-        let word = Word { member, list, cluster: 0, promise: Promise::default() };
+        let announcement = Announcement { member, list, cluster: 0, promise: Promise::default() };
         let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
         vec![
             (
@@ -410,12 +417,12 @@ mod tests {
             ("snapshot", raft(RaftBody::Snapshot { transfer: 3, chunks: 2, meta })),
             ("timeout now", raft(RaftBody::TimeoutNow)),
             ("forward", PeerMessage::Forward { requests: vec![request.clone()] }),
-            ("round", PeerMessage::Round { boot: 1, round: 2, sessions: vec![session] }),
+            ("round", PeerMessage::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] }),
             (
                 "round confirmed",
-                PeerMessage::RoundConfirmed {
+                PeerMessage::ReadIndexConfirmed {
                     boot: 1,
-                    round: 2,
+                    read_index: 2,
                     index: 300,
                     refused: vec![session],
                 },
@@ -429,13 +436,18 @@ mod tests {
             ("snapshot abort", PeerMessage::SnapshotAbort { transfer: 3 }),
             ("join", PeerMessage::Join { member: Member::new(300, "here:7400") }),
             ("leave", PeerMessage::Leave),
-            ("gone", PeerMessage::Gone { index: 300 }),
+            ("gone", PeerMessage::Removed { index: 300 }),
             ("health", PeerMessage::Health { silent: vec![300], placed: vec![301] }),
-            ("meet", PeerMessage::Meet { word }),
+            ("meet", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             (
                 "ask",
-                PeerMessage::Ask { attachment: 5, number: 300, heard: 299, asks: asks(&request) },
+                PeerMessage::FromClient {
+                    attachment: 5,
+                    number: 300,
+                    heard: 299,
+                    asks: asks(&request),
+                },
             ),
             (
                 "tell",
@@ -447,17 +459,22 @@ mod tests {
                 },
             ),
             ("let go", PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned() }),
-            ("guest forward", PeerMessage::GuestForward { guest: 300, requests: vec![request] }),
+            ("client forward", PeerMessage::ClientForward { client: 300, requests: vec![request] }),
             (
-                "guest round",
-                PeerMessage::GuestRound { guest: 300, boot: 1, round: 2, sessions: vec![session] },
+                "client round",
+                PeerMessage::ClientReadIndex {
+                    client: 300,
+                    boot: 1,
+                    read_index: 2,
+                    sessions: vec![session],
+                },
             ),
             (
-                "guest confirmed",
-                PeerMessage::GuestConfirmed {
-                    guest: 300,
+                "client confirmed",
+                PeerMessage::ClientReadIndexConfirmed {
+                    client: 300,
                     boot: 1,
-                    round: 2,
+                    read_index: 2,
                     index: 300,
                     refused: vec![session],
                 },
@@ -470,7 +487,7 @@ mod tests {
     }
 
     /// One of each.
-    fn asks(request: &Request) -> Vec<Ask> {
+    fn asks(request: &Request) -> Vec<FromClient> {
         let Request { session, holder, .. } = *request;
         let path = || "/a".to_owned();
         let call = Call { request: 7, session, holder, after: 9 };
@@ -485,9 +502,9 @@ mod tests {
             Read::Tree,
         ];
         let mut asks = vec![
-            Ask::Begin { seen: 350, cluster: 77 },
-            Ask::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
-            Ask::Watch(HeldWatch {
+            FromClient::Begin { seen: 350, cluster: 77 },
+            FromClient::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
+            FromClient::Watch(HeldWatch {
                 watch: 6,
                 session,
                 holder,
@@ -497,12 +514,12 @@ mod tests {
                 from: 350,
                 data: true,
             }),
-            Ask::Begun,
-            Ask::Write(request.clone()),
-            Ask::Unwatch { watch: 6 },
-            Ask::Leave { session, holder },
-            Ask::Round { boot: 1, round: 2, sessions: vec![session] },
-            Ask::End,
+            FromClient::Begun,
+            FromClient::Write(request.clone()),
+            FromClient::Unwatch { watch: 6 },
+            FromClient::Leave { session, holder },
+            FromClient::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] },
+            FromClient::End,
         ];
         let watch = WatchId(6);
         let reads = reads.map(|read| Query::Read { read, watch: Some(watch) });
@@ -512,12 +529,12 @@ mod tests {
             Query::Sync,
         ];
         let queries = reads.into_iter().chain(others);
-        asks.extend(queries.map(|query| Ask::Query { call, query, round: 2 }));
+        asks.extend(queries.map(|query| FromClient::Query { call, query, read_index: 2 }));
         asks
     }
 
     /// One of each.
-    fn news() -> Vec<News> {
+    fn news() -> Vec<ToClient> {
         let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
         let ids = vec![Id::new("ip", "10.0.0.1")];
         let event = WatchEvent {
@@ -533,24 +550,24 @@ mod tests {
         };
         let path = || "/a".to_owned();
         let mut news = vec![
-            News::Attached,
-            News::Held { session, holder, ids: ids.clone() },
-            News::Outcome { session, holder, seq: 9, result: Ok(Reply::Done) },
-            News::Ended { session, holder, moved: true, known: true },
-            News::Unseen { session, holder },
-            News::Event { watch, event: EventOf::of(event) },
-            News::Over { watch },
-            News::Names { request, names: vec!["a".to_owned()] },
-            News::Znodes {
+            ToClient::Attached,
+            ToClient::Held { session, holder, ids: ids.clone() },
+            ToClient::Outcome { session, holder, seq: 9, result: Ok(Reply::Done) },
+            ToClient::Ended { session, holder, moved: true, known: true },
+            ToClient::Unseen { session, holder },
+            ToClient::Event { watch, event: EventOf::of(event) },
+            ToClient::Over { watch },
+            ToClient::Names { request, names: vec!["a".to_owned()] },
+            ToClient::Znodes {
                 request,
                 znodes: vec![ZnodeRead {
                     path: path(),
                     content: Some(ZnodeContent { data: b"data"[..].into(), stat: Stat::default() }),
                 }],
             },
-            News::Confirmed { boot: 1, round: 2, refused: vec![session] },
-            News::Again,
-            News::Members {
+            ToClient::Confirmed { boot: 1, read_index: 2, refused: vec![session] },
+            ToClient::Again,
+            ToClient::Members {
                 members: vec![Member::new(300, "host:1")],
                 availability: Availability {
                     voters: vec![300],
@@ -559,7 +576,7 @@ mod tests {
                     ..Availability::default()
                 },
             },
-            News::Cluster { cluster: 77 },
+            ToClient::Cluster { cluster: 77 },
         ];
         let answers = [
             Ok(Answer::Reply(Reply::Done)),
@@ -579,7 +596,7 @@ mod tests {
             Err(Refusal::TooLarge { path: path(), size: 2, limit: 1 }),
             Err(Refusal::Other { reason: "reason".to_owned() }),
         ];
-        news.extend(answers.map(|answer| News::Answer { request, answer }));
+        news.extend(answers.map(|answer| ToClient::Answer { request, answer }));
         news
     }
 

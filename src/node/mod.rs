@@ -65,7 +65,7 @@ use self::bootstrap::driver::Bootstrap;
 pub(crate) use self::config::{LogLimits, NodeConfig};
 use self::io::{DiskOp, Effects, Input, Now, Problem, Time};
 use self::leader::Leading;
-pub(crate) use self::leader::planner::Keeping;
+pub(crate) use self::leader::planner::MembershipPolicy;
 pub(crate) use self::leader::reaper::CONTAINER_PERIOD;
 use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
@@ -76,7 +76,7 @@ use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::Incoming;
 use self::replica::Replica;
-use self::sessions::read_index::Rounds;
+use self::sessions::read_index::ReadIndexRequests;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
 use self::stored::{HardState, SnapshotMeta};
@@ -88,8 +88,8 @@ use crate::types::metrics::Metrics;
 
 /// The bytes of one `Forward` message, about.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
-/// A round at least this often: it bounds how stale local reads may be.
-const ROUND_PERIOD: Duration = Duration::from_secs(1);
+/// A ReadIndex request at least this often: it bounds how stale local reads may be.
+const READ_INDEX_PERIOD: Duration = Duration::from_secs(1);
 
 /// Whom this node takes for its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(crate) struct Node {
 
     // This node's users.
     local: LocalSessions,
-    rounds: Rounds,
+    read_index: ReadIndexRequests,
 
     versions: Versions,
     membership: Membership,
@@ -230,13 +230,13 @@ impl Node {
     fn take(&mut self, input: Input) -> Result<(), String> {
         match input {
             Input::Peer { from, message } => {
-                self.heard_of(from);
+                self.received_from(from);
                 self.take_message(from, message)?;
             }
             Input::Connected { peer, version } => {
                 self.note_peer(peer, None);
-                if let Some(formation) = &mut self.bootstrap.formation {
-                    formation.connected(peer);
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.connected(peer);
                 }
                 self.versions.connected(peer, version, self.versions_settled_at());
                 if peer == self.raw.raft.leader_id {
@@ -246,14 +246,14 @@ impl Node {
             }
             Input::Unreachable { peer, problem } => {
                 self.note_peer(peer, Some(problem));
-                if let Some(formation) = &mut self.bootstrap.formation {
-                    formation.lost(peer);
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.lost(peer);
                 }
                 self.versions.lost(peer);
                 if !self.is_member(peer) {
                     self.versions.forget(peer);
                 }
-                self.drop_guest(peer);
+                self.drop_client(peer);
                 self.raw.report_unreachable(peer);
                 if let Some(leading) = &mut self.leading
                     && leading.outgoing.abort(peer, None)
@@ -288,8 +288,8 @@ impl Node {
             Input::Resign => self.resign(),
             Input::Leave => self.leave()?,
             Input::Hindered(hindrance) => {
-                if let Some(formation) = &mut self.bootstrap.formation {
-                    formation.hinder(hindrance);
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.hinder(hindrance);
                 }
             }
         }
@@ -321,9 +321,9 @@ impl Node {
             self.local.lose(session, &mut self.effects);
             self.end_watches(session);
         }
-        // Elections take this long, so a round or a request that takes longer may be lost.
+        // Elections take this long, so a request that takes longer may be lost.
         let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.rounds.restart_older(now.saturating_sub(election));
+        self.read_index.restart_older(now.saturating_sub(election));
         self.local.send_stuck_again(now);
         if let Some(leading) = &mut self.leading {
             for peer in leading.outgoing.take_stalled(now.saturating_sub(election * 4)) {
@@ -335,9 +335,9 @@ impl Node {
                 leading.reap(self.raw.store().applied().index, last, &self.machine, now);
             }
         }
-        self.tell_wish();
+        self.send_membership_requests();
         self.keep_members();
-        self.drop_silent_guests();
+        self.drop_silent_clients();
     }
 
     /// Runs Raft until it wants nothing more.
@@ -350,7 +350,7 @@ impl Node {
             self.send_requests();
             self.raise_version();
             self.propose();
-            self.ask_round();
+            self.request_read_index();
             self.read_index();
             if !self.raw.has_ready() {
                 return Ok(());
@@ -397,7 +397,7 @@ impl Node {
     /// The last things of a step.
     fn finish(&mut self) {
         let applied = self.raw.store().applied();
-        self.rounds.applied(applied.index);
+        self.read_index.applied(applied.index);
         self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;
@@ -407,7 +407,7 @@ impl Node {
             self.effects.tree = Some(self.machine.tree());
             self.hand_members();
         }
-        self.tell_guests();
+        self.tell_clients();
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick.min(self.bootstrap.next_at);
         #[cfg(any(test, feature = "simulator"))]

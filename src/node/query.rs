@@ -21,8 +21,9 @@ use crate::types::znode::{Stat, Zxid};
 /// that were made before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Query {
-    /// With `watch`, the one-shot watch that goes with the read is set in the same instant: not when
-    /// the read fails, but for `Exists` also when the znode is missing. It has the read's path.
+    /// With `watch`, the one-shot watch that goes with the read is set in the same instant: not
+    /// when the read fails, but for `Exists` also when the znode is missing. It has the read's
+    /// path.
     Read { read: Read, watch: Option<WatchId> },
     /// Sets a persistent or a recursive watch. Answered with [`Answer::Watching`].
     Watch {

@@ -1,4 +1,4 @@
-//! What a node makes of its peers' messages.
+//! What a node does with its peers' messages.
 
 use raft::{SnapshotStatus, StateRole};
 
@@ -16,7 +16,7 @@ impl Node {
         from: NodeId,
         message: PeerMessage,
     ) -> Result<(), String> {
-        if self.replica.clients.has(from) && !matches!(message, PeerMessage::Ask { .. }) {
+        if self.replica.clients.has(from) && !matches!(message, PeerMessage::FromClient { .. }) {
             tracing::warn!(from, "refused a message that a client may not send");
             return Ok(());
         }
@@ -29,29 +29,29 @@ impl Node {
                     }
                 }
             }
-            PeerMessage::Round { boot, round, sessions } => {
-                self.take_round(from, None, boot, round, &sessions);
+            PeerMessage::ReadIndex { boot, read_index, sessions } => {
+                self.take_read_index(from, None, boot, read_index, &sessions);
             }
-            PeerMessage::Ask { attachment, number, heard, asks } => {
+            PeerMessage::FromClient { attachment, number, heard, asks } => {
                 self.take_asks(from, attachment, number, heard, asks);
             }
-            PeerMessage::GuestForward { guest, requests } => {
+            PeerMessage::ClientForward { client, requests } => {
                 if let Some(leading) = &mut self.leading {
                     for request in requests {
-                        leading.take_forwarded(guest, request, &self.machine);
+                        leading.take_forwarded(client, request, &self.machine);
                     }
                 }
             }
-            PeerMessage::GuestRound { guest, boot, round, sessions } => {
-                self.take_round(from, Some(guest), boot, round, &sessions);
+            PeerMessage::ClientReadIndex { client, boot, read_index, sessions } => {
+                self.take_read_index(from, Some(client), boot, read_index, &sessions);
             }
-            PeerMessage::GuestConfirmed { guest, boot, round, index, refused } => {
-                self.guest_confirmed(guest, boot, round, index, refused);
+            PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
+                self.client_confirmed(client, boot, read_index, index, refused);
             }
             // What is told to clients, and this is none.
             PeerMessage::Tell { .. } | PeerMessage::LetGo { .. } => {}
-            PeerMessage::RoundConfirmed { boot, round, index, refused } => {
-                self.round_confirmed(boot, round, index, &refused);
+            PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused } => {
+                self.read_index_confirmed(boot, read_index, index, &refused);
             }
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
@@ -79,11 +79,11 @@ impl Node {
                     self.raw.report_snapshot(from, SnapshotStatus::Finish);
                 }
             }
-            PeerMessage::Meet { word } => self.take_word(from, word),
+            PeerMessage::Announce { announcement } => self.take_announcement(from, announcement),
             PeerMessage::Join { member } => self.take_join(from, member),
             PeerMessage::Present { member } => self.take_present(from, member),
             PeerMessage::Leave => self.take_leave(from),
-            PeerMessage::Gone { index } => self.take_gone(from, index)?,
+            PeerMessage::Removed { index } => self.take_removed(from, index)?,
             PeerMessage::Health { silent, placed } => self.take_health(from, silent, &placed),
             PeerMessage::NoLeader { voters, missing } => self.take_no_leader(from, voters, missing),
             PeerMessage::SnapshotAbort { transfer } => {
@@ -106,7 +106,7 @@ impl Node {
         );
         if self.serves() && !leads && !self.is_member(from) {
             // It may have been one. Its messages would only disturb.
-            self.tell_gone(from);
+            self.send_removed(from);
             return Ok(());
         }
         let raft = &self.raw.raft;

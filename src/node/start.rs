@@ -1,4 +1,4 @@
-//! How a node starts from what its disk held.
+//! How a node starts from what its disk holds.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::io::{Effects, Now, Problem};
 use super::membership::{Membership, VOTER_WINDOW};
 use super::versions::Versions;
 use crate::machine::Machine;
-use crate::node::bootstrap::Formation;
+use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::driver::Bootstrap;
 use crate::node::raft::divergence::Hashes;
 use crate::node::raft::elections::{ELECTION_TICKS, Elections};
@@ -20,7 +20,7 @@ use crate::node::raft::snapshot_transfer::Incoming;
 use crate::node::replica::Replica;
 use crate::node::replica::history::History;
 use crate::node::sessions::LocalSessions;
-use crate::node::sessions::read_index::Rounds;
+use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node, NodeConfig};
 use crate::planted::{Bug, planted};
@@ -70,11 +70,11 @@ impl Node {
             .filter(|member| *member != id)
             .map(|member| (member, Some(Problem::not_yet())));
         let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
-        let formation = members.is_empty().then(|| {
+        let founding = members.is_empty().then(|| {
             let (list, majority_after) = (&config.peers, config.majority_after);
             let cluster = identity.cluster;
             let me = me.clone();
-            Formation::new(me, list, cluster, majority_after, promise, config.seed, now.mono)
+            Founding::new(me, list, cluster, majority_after, promise, config.seed, now.mono)
         });
         let mut node = Node {
             id,
@@ -83,11 +83,11 @@ impl Node {
             next_tick: now.mono + config.heartbeat,
             persistence: Persistence::new(checkpoint, now.mono),
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
-            rounds: Rounds::new(config.seed),
+            read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.keeping),
             quorum_loss: QuorumLoss::default(),
-            bootstrap: Bootstrap::new(identity, formation),
+            bootstrap: Bootstrap::new(identity, founding),
             leading: None,
             incoming: Incoming::default(),
             staged: None,
@@ -107,7 +107,7 @@ impl Node {
             machine,
             now,
         };
-        if node.bootstrap.formation.is_none() && node.bootstrap.identity.cluster == 0 {
+        if node.bootstrap.founding.is_none() && node.bootstrap.identity.cluster == 0 {
             // It stopped between the founding state and the name of the cluster.
             let founded = founded.ok_or("a state of no cluster")?;
             node.belong_to(founded);

@@ -4,7 +4,7 @@ use raft::StateRole;
 
 use crate::machine::Machine;
 use crate::node::Node;
-use crate::node::bootstrap::Formation;
+use crate::node::bootstrap::Founding;
 use crate::node::io::NodeStatus;
 use crate::node::stored::Identity;
 use crate::types::membership::{Member, NodeId};
@@ -82,7 +82,7 @@ impl Node {
             term: raft.term,
             zxid: self.machine.zxid(),
             hash: self.machine.hash(),
-            fresh_at: self.rounds.fresh_at(),
+            fresh_at: self.read_index.fresh_at(),
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
             peers: self.unreachable.clone(),
@@ -90,7 +90,7 @@ impl Node {
             own_version: self.versions.own(),
             availability: self.availability(),
             is_placed: self.membership.is_placed(),
-            forming: self.bootstrap.formation.as_ref().and_then(Formation::problem),
+            forming: self.bootstrap.founding.as_ref().and_then(Founding::problem),
             quorum_loss: self.quorum_loss(),
             blank: self.blank(),
             versions: self

@@ -13,17 +13,17 @@ pub(crate) struct Identity {
     /// The cluster, drawn when it was founded; 0 as long as the node belongs to none.
     pub(crate) cluster: u64,
     pub(crate) node: NodeId,
-    /// Drawn anew for each empty directory: tells a wiped disk from a restart.
+    /// Drawn again for each empty directory: tells a wiped disk from a restart.
     pub(crate) incarnation: u64,
     /// The address that peers reach this node by.
     pub(crate) address: String,
-    /// Drawn for a directory that nothing is left of before it, and kept when one is begun anew.
+    /// Drawn for a directory that nothing is left of before it, and kept when one is begun again.
     pub(crate) uid: u64,
 }
 
 impl Identity {
-    /// Who the node is once its directory has been begun anew: another member, of the same cluster,
-    /// that can be told to come from this one.
+    /// Who the node is once its directory has been begun again: another member, of the same
+    /// cluster, that can be told to come from this one.
     pub(crate) fn anew(&self, incarnation: u64) -> Identity {
         Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
     }

@@ -290,7 +290,7 @@ mod tests {
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
     use crate::node::stored::Identity;
-    use crate::node::{CONTAINER_PERIOD, Keeping, LogLimits, NodeConfig};
+    use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig};
     use crate::runtime::expect;
     use crate::runtime::host::CLOSE_TIME;
     use crate::runtime::session::SessionShared;
@@ -318,7 +318,7 @@ mod tests {
             version: VERSION,
             seed: node,
             log: LogLimits::default(),
-            keeping: Keeping::default(),
+            keeping: MembershipPolicy::default(),
             peers: Vec::new(),
             majority_after: None,
             zone: String::new(),

@@ -80,7 +80,7 @@ mod tests {
             version,
             seed: 1,
             log: LogLimits::default(),
-            keeping: crate::node::Keeping::default(),
+            keeping: crate::node::MembershipPolicy::default(),
             peers: Vec::new(),
             majority_after: None,
             zone: String::new(),

@@ -103,7 +103,7 @@ impl SimDisk {
     }
 
     /// A disk with nothing on it but whose it is, and which cluster it was of if it was of one
-    /// before it was begun anew.
+    /// before it was begun again.
     pub(crate) fn blank(cluster: u64, member: &Member, incarnation: u64) -> SimDisk {
         let machine = Machine::new();
         let (zxid, hash) = (machine.zxid(), machine.hash());

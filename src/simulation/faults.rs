@@ -44,9 +44,9 @@ pub(crate) enum Fault {
     FullDisk,
     /// A disk cannot be read when its node starts, for once.
     ReadError,
-    /// What is on a disk decays: its node must refuse to start from it, and begins anew.
+    /// What is on a disk decays: its node must refuse to start from it, and begins again.
     BitRot,
-    /// A disk has lost what it had synced: its node must refuse to start from it, and begins anew.
+    /// A disk has lost what it had synced: its node must refuse to start from it, and begins again.
     LostWrites,
     /// A disk is replaced by an empty one: whoever starts from it is somebody else.
     Wipe,

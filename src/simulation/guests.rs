@@ -20,7 +20,7 @@ use super::workload;
 use super::world::{Event, World};
 use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
-use crate::node::client_message::Ask;
+use crate::node::client_message::FromClient;
 use crate::node::io::{Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, Simulated};
@@ -44,22 +44,22 @@ const FAULTS: [Fault; 7] = [
 
 /// All places without a replica.
 #[derive(Debug)]
-pub(crate) struct Guests {
-    guests: Vec<Guest>,
+pub(crate) struct ClientServer {
+    guests: Vec<ServedClient>,
     /// By whom they are now.
     pub(super) places: BTreeMap<NodeId, usize>,
     random: Random,
 }
 
-impl Default for Guests {
-    fn default() -> Guests {
-        Guests { guests: Vec::new(), places: BTreeMap::new(), random: Random::new(0) }
+impl Default for ClientServer {
+    fn default() -> ClientServer {
+        ClientServer { guests: Vec::new(), places: BTreeMap::new(), random: Random::new(0) }
     }
 }
 
 /// A place for a client.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct ServedClient {
     /// Whom its last start has made it.
     pub(super) node: NodeId,
     clock: Arc<NodeClock>,
@@ -102,7 +102,7 @@ impl World {
             let ahead = self.guests.random.below(1000 * SECOND);
             let drift = self.kernel.plan.drift_ppm;
             let rate = 1_000_000 - drift + self.guests.random.below(2 * drift + 1);
-            self.guests.guests.push(Guest {
+            self.guests.guests.push(ServedClient {
                 node: 0,
                 clock: Arc::new(NodeClock::new(self.kernel.time.clone(), ahead, rate)),
                 life: None,
@@ -122,11 +122,11 @@ impl World {
         first..first + self.guests.guests.len()
     }
 
-    pub(super) fn guest(&self, place: usize) -> Option<&Guest> {
+    pub(super) fn guest(&self, place: usize) -> Option<&ServedClient> {
         self.guests.guests.get(place.checked_sub(self.kernel.plan.places)?)
     }
 
-    pub(super) fn guest_mut(&mut self, place: usize) -> &mut Guest {
+    pub(super) fn guest_mut(&mut self, place: usize) -> &mut ServedClient {
         let first = self.kernel.plan.places;
         &mut self.guests.guests[place - first]
     }
@@ -306,8 +306,8 @@ impl World {
             messages.truncate(self.guests.random.index(messages.len() + 1));
         }
         let asks = |(_, message): &(NodeId, PeerMessage)| match message {
-            PeerMessage::Ask { asks, .. } => {
-                asks.iter().any(|ask| matches!(ask, Ask::Round { .. }))
+            PeerMessage::FromClient { asks, .. } => {
+                asks.iter().any(|ask| matches!(ask, FromClient::ReadIndex { .. }))
             }
             _ => false,
         };
@@ -406,7 +406,7 @@ impl World {
     fn forgotten_by(&self, member: NodeId, shown: Zxid) -> Zxid {
         match self.place_of(member) {
             Some(place) => self.kernel.forgotten(self.kernel.known_from.borrow()[place], shown),
-            // It has begun anew since.
+            // It has begun again since.
             None => Zxid::MAX,
         }
     }
@@ -589,7 +589,7 @@ impl World {
     }
 
     pub(crate) fn describe_guests(&self) -> Vec<String> {
-        let describe = |guest: &Guest| match &guest.life {
+        let describe = |guest: &ServedClient| match &guest.life {
             None => "down".to_owned(),
             Some(visit) => format!("{:?}", visit.client()),
         };

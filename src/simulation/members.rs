@@ -1,4 +1,4 @@
-//! Places and who is there: disks that begin blank, are lost and begin anew, and instances that
+//! Places and who is there: disks that begin blank, are lost and begin again, and instances that
 //! join, leave and move.
 
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ impl World {
         self.lost_at = self.now();
     }
 
-    /// The directory is of no use any more: the same instance begins it anew, and is another member
+    /// The directory is of no use any more: the same instance begins it again, and is another member
     /// of the cluster that it was of.
     pub(super) fn begin_anew(&mut self, place: usize) {
         let old = self.processes[place].disk.identity();

@@ -1,5 +1,5 @@
 //! What a seed makes of a world: its size, its settings, its faults and its
-//! clients, drawn anew for each.
+//! clients, drawn again for each.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::clock::{MICRO, MILLI, Nanos, SECOND};
 use super::faults::{Fault, Rates};
 use super::random::Random;
 use super::workload::steady;
-use crate::node::{Keeping, LogLimits};
+use crate::node::{LogLimits, MembershipPolicy};
 use crate::types::watch::WATCH_CAPACITY;
 
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) founded: bool,
     /// After what time most of the list found a cluster.
     pub(crate) majority_after: Option<Duration>,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: MembershipPolicy,
     pub(crate) heartbeat: Duration,
     pub(crate) tick: Duration,
     pub(crate) session_timeout: Duration,
@@ -121,7 +121,7 @@ impl Plan {
             places: nodes,
             founded: false,
             majority_after: None,
-            keeping: Keeping::default(),
+            keeping: MembershipPolicy::default(),
             heartbeat,
             tick,
             session_timeout,
@@ -203,7 +203,7 @@ impl Plan {
             places: 20,
             founded: false,
             majority_after: None,
-            keeping: Keeping { max_voters: 5, replace_after: Duration::from_secs(30) },
+            keeping: MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(30) },
             heartbeat,
             tick: heartbeat * 4,
             session_timeout: Duration::from_secs(12),
@@ -281,9 +281,9 @@ impl Plan {
         self.founded = self.mixed || random.percent(15);
         self.places += random.index(4);
         let time = self.heartbeat * random.within(30..120) as u32;
-        self.keeping = Keeping {
+        self.keeping = MembershipPolicy {
             max_voters: *random.pick(&[3, 5, 5, 7]),
-            replace_after: *random.pick(&[time, Keeping::default().replace_after]),
+            replace_after: *random.pick(&[time, MembershipPolicy::default().replace_after]),
         };
         // Whoever wants that accepts that a disk that is lost meanwhile may make two clusters.
         let losses = [Fault::Wipe, Fault::BitRot, Fault::LostWrites];

@@ -195,7 +195,7 @@ mod tests {
         model
     }
 
-    /// What a directory that was begun anew holds.
+    /// What a directory that was begun again holds.
     fn anew(incarnation: u64) -> Model {
         let founded = Model::founded(HardState::default(), &nothing(), &[b"empty".to_vec()]);
         Model { identity: identity().anew(incarnation), ..founded }

@@ -10,7 +10,7 @@
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter since the directory was made; text   |
-//! | `anew/`       | a data directory that is made to take this one's place         |
+//! | `again/`       | a data directory that is made to take this one's place         |
 //! | `ANEW`        | a frame: the above is whole, and is taking this one's place    |
 //! | `before-*/`   | what was here before, named by its incarnation                 |
 //! | `*.tmp`       | a file about to be renamed, or left over from a crash          |
@@ -296,7 +296,7 @@ impl Directory {
         Ok(anew)
     }
 
-    /// Puts the data directory in `anew`, which must be whole and closed, into this one's place,
+    /// Puts the data directory in `again`, which must be whole and closed, into this one's place,
     /// and what is here aside. A crash leaves the one or the other, to whoever opens it next.
     pub(super) fn replace(&mut self) -> Result<PathBuf, StorageError> {
         let takeover = Takeover { before: self.aside()?, cleared: false };

@@ -96,7 +96,7 @@ pub(crate) trait LogStore: Send {
     fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError>;
 
     /// Marks the store as that of a member that was removed: it opens and loads never again, and all
-    /// that is left to do with it is to begin it anew. Not on a blank one.
+    /// that is left to do with it is to begin it again. Not on a blank one.
     fn mark_removed(&mut self) -> Result<(), StorageError>;
 
     /// Turns a blank store into the store of `identity`, with this as its first, full checkpoint,

@@ -14,7 +14,7 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use crate::node::message::PeerMessage;
-use crate::node::replica::server::GUESTS_MAX as CLIENTS_MAX;
+use crate::node::replica::server::CLIENTS_MAX;
 use crate::security::Security;
 use crate::transport::names::Resolver;
 use crate::types::membership::NodeId;

@@ -12,7 +12,7 @@
 //! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
 //!
 //! Equal states give equal bytes. What follows from the rest is left out (sets
-//! of children, the ephemerals of a session, hashes) and made anew.
+//! of children, the ephemerals of a session, hashes) and made again.
 //!
 //! A writer holds a clone of the state and a cursor, so that it encodes one
 //! chunk at a time while the machine goes on. A reader believes nothing: any
@@ -95,8 +95,8 @@ enum Item<'a> {
         time: u64,
         znodes: u64,
         sessions: u64,
-        graves: u64,
-        /// See `Graves::forgotten`.
+        tombstones: u64,
+        /// See `Tombstones::forgotten`.
         forgotten: Zxid,
     },
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{FORMAT, Item};
 use crate::machine::command::{OpError, Reply};
-use crate::machine::graves::Graves;
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
+use crate::machine::tombstones::Tombstones;
 use crate::machine::tree::{Fields, RESERVED, Tree};
 use crate::machine::{Machine, State};
 use crate::types::acl::{AccessList, Acl};
@@ -18,7 +18,7 @@ use crate::types::znode::{SessionId, Zxid};
 pub(crate) struct ChunkReader {
     tree: Tree,
     sessions: Sessions,
-    graves: Graves,
+    tombstones: Tombstones,
     time: u64,
     version: u16,
     phase: Phase,
@@ -43,7 +43,7 @@ impl ChunkReader {
         ChunkReader {
             tree: Tree::empty(),
             sessions: Sessions::new(),
-            graves: Graves::new(),
+            tombstones: Tombstones::new(),
             time: 0,
             version: FIRST,
             phase: Phase::Blank,
@@ -90,7 +90,7 @@ impl ChunkReader {
         let machine = Machine::from_state(State {
             tree: self.tree,
             sessions: self.sessions,
-            graves: self.graves,
+            tombstones: self.tombstones,
             time: self.time,
             version: self.version,
         });
@@ -131,7 +131,7 @@ impl ChunkReader {
             (Phase::Open, Item::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
                 if let Some(zxid) = zxid {
-                    self.graves.put(id, zxid);
+                    self.tombstones.put(id, zxid);
                 }
                 Ok(())
             }
@@ -174,10 +174,10 @@ impl ChunkReader {
                 }
                 Ok(())
             }
-            (Phase::Open, Item::End { zxid, time, znodes, sessions, graves, forgotten }) => {
-                self.graves.forget(forgotten);
-                let found = [self.tree.len(), self.sessions.len(), self.graves.len()];
-                let expected = [znodes, sessions, graves];
+            (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
+                self.tombstones.forget(forgotten);
+                let found = [self.tree.len(), self.sessions.len(), self.tombstones.len()];
+                let expected = [znodes, sessions, tombstones];
                 if found.map(|count| count as u64) != expected {
                     return Err(format!(
                         "{found:?} znodes, sessions and ended sessions, but {expected:?} are expected"

@@ -236,7 +236,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         time: 0,
         znodes,
         sessions,
-        graves: 0,
+        tombstones: 0,
         forgotten: 0,
     };
     let session = |results| Item::Session {

@@ -33,7 +33,7 @@ enum Step {
     /// The sessions that are gone after this one.
     SessionsGone(Option<SessionId>),
     /// In a full image, the sessions that ended after this zxid.
-    Graves(Option<Zxid>),
+    Tombstones(Option<Zxid>),
     /// The sessions after this one; in a delta, those still in the dirty set.
     Sessions(Option<SessionId>),
     /// A session's results from this place on.
@@ -103,18 +103,18 @@ impl ChunkWriter {
                 let mut gone = ids.filter(|id| self.state.sessions.get(**id).is_none());
                 match gone.next() {
                     Some(id) => {
-                        let zxid = self.state.graves.get(*id);
+                        let zxid = self.state.tombstones.get(*id);
                         add(pending, &Item::SessionGone { id: *id, zxid });
                         Step::SessionsGone(Some(*id))
                     }
-                    None if self.dirty.is_none() => Step::Graves(None),
+                    None if self.dirty.is_none() => Step::Tombstones(None),
                     None => Step::Sessions(None),
                 }
             }
-            Step::Graves(cursor) => match self.state.graves.after(cursor) {
+            Step::Tombstones(cursor) => match self.state.tombstones.after(cursor) {
                 Some((zxid, id)) => {
                     add(pending, &Item::SessionGone { id, zxid: Some(zxid) });
-                    Step::Graves(Some(zxid))
+                    Step::Tombstones(Some(zxid))
                 }
                 None => Step::Sessions(None),
             },
@@ -162,8 +162,8 @@ impl ChunkWriter {
                     time: self.state.time,
                     znodes: tree.len() as u64,
                     sessions: self.state.sessions.len() as u64,
-                    graves: self.state.graves.len() as u64,
-                    forgotten: self.state.graves.forgotten(),
+                    tombstones: self.state.tombstones.len() as u64,
+                    forgotten: self.state.tombstones.forgotten(),
                 };
                 add(pending, &item);
                 Step::Done

@@ -5,7 +5,7 @@ use crate::machine::tree::Fields;
 
 #[test]
 fn sequence_numbers_count_every_create_under_the_parent() {
-    // Creates of any kind count, deletes do not, and a parent made anew starts at 0.
+    // Creates of any kind count, deletes do not, and a parent made again starts at 0.
     let mut s = Script::new();
     s.make("/q", Persistent);
     assert_eq!(s.make("/q/n-", PersistentSequential), "/q/n-0000000000");

@@ -130,7 +130,7 @@ fn a_resumed_session_belongs_to_its_new_holder() {
     let record = s.machine.session(A).unwrap();
     assert_eq!((record.owner, record.holder, record.last_seq), (2, 50, 0));
     assert!(s.exists("/e"));
-    // The numbers start anew, and the former holder is refused whatever it sends.
+    // The numbers start again, and the former holder is refused whatever it sends.
     let moved = s.op(create("/x", Persistent));
     assert_eq!(moved, Err(OpError::SessionMoved));
     let moved = s.send(A, A.0, 2, 0, Command::Close);

@@ -1,8 +1,8 @@
-//! How a node without a cluster comes to one: [`formation`](super::formation) decides, and this does.
+//! How a node without a cluster comes to one. [`Founding`] decides; this carries its decisions out.
 
 use crate::machine::Machine;
-use crate::node::bootstrap::message::Word;
-use crate::node::bootstrap::{Formation, Outcome};
+use crate::node::bootstrap::message::Announcement;
+use crate::node::bootstrap::{Founding, Outcome};
 use crate::node::io::{DiskOp, Time};
 use crate::node::message::PeerMessage;
 use crate::node::raft::log::Position;
@@ -23,20 +23,20 @@ pub(in crate::node) struct Bootstrap {
     /// The disk operation of the promise that is being written, and its number as a promise.
     promising: Option<(u64, u64)>,
     /// As long as it has no cluster, and the time of its next step.
-    pub(in crate::node) formation: Option<Formation>,
+    pub(in crate::node) founding: Option<Founding>,
     pub(in crate::node) next_at: Time,
     /// Not a member of its cluster yet, it wants to be one.
     pub(in crate::node) joins: bool,
 }
 
 impl Bootstrap {
-    pub(in crate::node) fn new(identity: Identity, formation: Option<Formation>) -> Bootstrap {
+    pub(in crate::node) fn new(identity: Identity, founding: Option<Founding>) -> Bootstrap {
         Bootstrap {
             cluster: identity.cluster,
             identity,
             writing: None,
             promising: None,
-            formation,
+            founding,
             next_at: Time::MAX,
             joins: false,
         }
@@ -49,18 +49,18 @@ impl Node {
         if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.cluster }
     }
 
-    pub(in crate::node) fn take_word(&mut self, from: NodeId, word: Word) {
-        if let Some(formation) = &mut self.bootstrap.formation {
-            formation.take(from, word);
-        } else if word.cluster == 0 && self.cluster() != 0 {
+    pub(in crate::node) fn take_announcement(&mut self, from: NodeId, announcement: Announcement) {
+        if let Some(founding) = &mut self.bootstrap.founding {
+            founding.take(from, announcement);
+        } else if announcement.cluster == 0 && self.cluster() != 0 {
             self.note_newcomer(from);
-            let word = Word {
+            let announcement = Announcement {
                 member: self.membership.me.clone(),
                 list: Vec::new(),
                 cluster: self.cluster(),
                 promise: Promise::default(),
             };
-            self.effects.messages.push((from, PeerMessage::Meet { word }));
+            self.effects.messages.push((from, PeerMessage::Announce { announcement }));
         }
     }
 
@@ -68,9 +68,9 @@ impl Node {
     pub(in crate::node) fn kept(&mut self) {
         let written = self.persistence.written;
         if let Some((_, number)) = self.bootstrap.promising.take_if(|(op, _)| *op <= written)
-            && let Some(formation) = &mut self.bootstrap.formation
+            && let Some(founding) = &mut self.bootstrap.founding
         {
-            formation.written(number);
+            founding.written(number);
         }
         if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
             self.effects.cluster = Some(self.bootstrap.cluster);
@@ -79,12 +79,12 @@ impl Node {
 
     /// Goes on towards a cluster, while there is none.
     pub(in crate::node) fn form(&mut self) -> Result<(), String> {
-        let Some(formation) = &mut self.bootstrap.formation else {
+        let Some(founding) = &mut self.bootstrap.founding else {
             return Ok(());
         };
-        let todo = formation.step(self.now.mono);
+        let todo = founding.step(self.now.mono);
         let words = todo.tell.into_iter();
-        let words = words.map(|(to, word)| (to, PeerMessage::Meet { word }));
+        let words = words.map(|(to, announcement)| (to, PeerMessage::Announce { announcement }));
         self.effects.messages.extend(words);
         self.bootstrap.next_at = todo.wake_at;
         if let Some((number, promise)) = todo.keep {
@@ -97,7 +97,7 @@ impl Node {
             Some(Outcome::Found(genesis)) => self.found(&genesis),
             Some(Outcome::Join { cluster }) => {
                 tracing::info!(node = self.id, cluster, "joining a cluster");
-                self.bootstrap.formation = None;
+                self.bootstrap.founding = None;
                 self.bootstrap.joins = true;
                 self.belong_to(cluster);
                 Ok(())
@@ -108,7 +108,7 @@ impl Node {
     /// Starts from this genesis, in place of the nothing that there was.
     fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
         tracing::info!(node = self.id, cluster = genesis.cluster, "founding a cluster");
-        self.bootstrap.formation = None;
+        self.bootstrap.founding = None;
         let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
         let boot = Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() };

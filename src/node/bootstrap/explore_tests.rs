@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::node::bootstrap::model_tests::{Event, Place, Words, check, check_end, fair};
+use crate::node::bootstrap::model_tests::{Announcements, Event, Place, check, check_end, fair};
 use crate::planted::{Bug, plant};
 
 /// How far an exploration goes.
@@ -48,7 +48,7 @@ struct Explored {
 
 struct Explorer {
     bounds: Bounds,
-    words: Words,
+    words: Announcements,
     places: Vec<Place>,
     ids: BTreeMap<String, PlaceId>,
     after: Vec<BTreeMap<Event, Option<PlaceId>>>,
@@ -97,10 +97,11 @@ impl Explorer {
         let places = self.of(state);
         let mut events = vec![Event::Written, Event::Late];
         for (_, peer) in places.iter().enumerate().filter(|(index, _)| *index != at) {
-            events.extend(peer.told.iter().map(|word| Event::Hear(*word)));
+            events.extend(peer.told.iter().map(|announcement| Event::Hear(*announcement)));
             // Other words count for nothing before the peer is connected.
-            let vetoes = peer.told.iter().filter(|word| self.words.of(**word).cluster != 0);
-            events.extend(vetoes.map(|word| Event::Overhear(*word)));
+            let vetoes =
+                peer.told.iter().filter(|announcement| self.words.of(**announcement).cluster != 0);
+            events.extend(vetoes.map(|announcement| Event::Overhear(*announcement)));
         }
         let alive = |node| places.iter().any(|place| place.disk.id == node);
         let lost = places[at].connections().into_iter();
@@ -139,7 +140,7 @@ impl Explorer {
     fn explore(bounds: Bounds) -> Result<Explored, String> {
         let mut explorer = Explorer {
             bounds,
-            words: Words::default(),
+            words: Announcements::default(),
             places: Vec::new(),
             ids: BTreeMap::new(),
             after: Vec::new(),
@@ -160,7 +161,8 @@ impl Explorer {
             let mut verdict = check(&explorer.of(state));
             let founded = |place: &Place| !place.founded.is_empty();
             explored.founded += u64::from(explorer.of(state).into_iter().any(founded));
-            // Whoever has founded a cluster may have lost most of it with the disks that were wiped.
+            // Whoever has founded a cluster may have lost most of it with the disks that were
+            // wiped.
             let places = explorer.of(state);
             let whole = places.iter().all(|place| place.wipes == 0)
                 || !bounds.majority && places.iter().all(|place| place.is_blank());
@@ -198,15 +200,16 @@ impl Explorer {
         while at != 0 {
             let (_, before, place, event) = from[at];
             let event = match event {
-                Event::Hear(word) | Event::Overhear(word) => {
-                    let how = if event == Event::Hear(word) { "hears" } else { "overhears" };
-                    let word = self.words.of(word);
-                    let pledge = word.promise.pledge.as_ref();
+                Event::Hear(announcement) | Event::Overhear(announcement) => {
+                    let how =
+                        if event == Event::Hear(announcement) { "hears" } else { "overhears" };
+                    let announcement = self.words.of(announcement);
+                    let pledge = announcement.promise.pledge.as_ref();
                     format!(
                         "{how} {}: cluster {:x}, promised {:?}, pledged {:?}",
-                        word.member.node,
-                        word.cluster,
-                        word.promise.ballot,
+                        announcement.member.node,
+                        announcement.cluster,
+                        announcement.promise.ballot,
                         pledge.map(|pledge| (pledge.ballot, pledge.genesis.cluster)),
                     )
                 }
@@ -370,7 +373,7 @@ fn five_and_seven_peers_found_one_cluster() {
         let mut random = Random(seed);
         let of = if seed % 2 == 0 { 5 } else { 7 };
         let majority = seed % 3 != 0;
-        let mut words = Words::default();
+        let mut words = Announcements::default();
         let mut places: Vec<Place> =
             (0..of).map(|index| Place::new(index, of, majority, &mut words)).collect();
         let (mut crashes, mut wipes) = (random.below(6), [0, 0, 1, 2][random.below(4)]);

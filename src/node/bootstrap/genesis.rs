@@ -1,4 +1,4 @@
-//! The states that nodes begin with.
+//! The states that nodes start from: a founded cluster, a restored one, or nothing.
 
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, SnapshotMeta, Voting};

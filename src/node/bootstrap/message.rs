@@ -1,4 +1,4 @@
-//! What a node without a cluster tells its peers.
+//! What a node without a cluster announces to its peers.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ const ROUND_MAX: u64 = 1 << 48;
 /// All that a node has to say about founding a cluster. It tells the whole of it each time, so
 /// that loss, duplication and delay do no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Word {
+pub(crate) struct Announcement {
     /// Who tells it.
     pub(crate) member: Member,
     /// The peers that the member was given: see [`normalised`].
@@ -27,7 +27,7 @@ pub(crate) struct Word {
     pub(crate) promise: Promise,
 }
 
-impl Word {
+impl Announcement {
     /// What this is to be refused for when it comes from `from`: it is longer than any word may
     /// be, or says what no instance says.
     pub(crate) fn check(&self, from: u64) -> Result<(), String> {

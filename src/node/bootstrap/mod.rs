@@ -1,55 +1,54 @@
-//! How the nodes of a list found one cluster, or find the one that there is.
+//! How the nodes of one list found a cluster, or find the one that exists.
 //!
-//! Each node without a cluster tells all peers that it reaches its [`Word`]: who it is, which
-//! peers it was given, and what it has promised. Any peer that tells of a cluster vetoes founding,
-//! and is joined. Where there is none:
+//! Each node without a cluster sends an [`Announcement`] to every peer that it reaches: its identity,
+//! its list of peers, and its promises. A peer that announces a cluster vetoes the founding, and the
+//! node joins that cluster. Where no cluster exists:
 //!
-//! 1. The lowest id of those that are there proposes a ballot, which the others promise: they take
-//!    no part in any earlier one from then on.
-//! 2. Once all have promised, it picks a genesis: the one of the highest ballot that any of them
-//!    has pledged, or else a new one, whose members they all are. It pledges that, and so do the
-//!    others.
-//! 3. Who sees that all members of the genesis have pledged it at one ballot, and has itself not
-//!    promised a later one, starts from it.
+//! 1. The node with the lowest id among the reachable ones proposes a ballot. The others promise it:
+//!    from then on they take part in no earlier ballot.
+//! 2. Once all have promised, the proposer picks a genesis. If any of them has pledged one, it picks
+//!    that of the highest ballot. Otherwise it makes a new genesis with all of them as members. It
+//!    pledges the genesis, and so do the others.
+//! 3. A node starts from the genesis once it sees that all members have pledged it at one ballot, and
+//!    it has not promised a later ballot itself.
 //!
-//! Whatever is promised or pledged is on the disk before it is told. Without the option
-//! `majority_after`, step 1 needs every listed address; with it, after that time, most of them.
+//! A promise or a pledge is on the disk before it is sent. Step 1 needs every listed address. With
+//! the option `majority_after` it needs only a majority of them after that time.
 //!
-//! Why there is never a second cluster: a genesis is started from only when it was *chosen*, which
-//! is when all of its members, most of the list, have pledged it at one ballot. A later ballot's
-//! promises come from most of the list too, so that one of them is such a member's, who tells the
-//! pledge with its promise; so the later ballot's genesis is the same. (Single-decree Paxos.
+//! Why no second cluster arises: a node starts only from a genesis that was *chosen*, that is,
+//! pledged at one ballot by all of its members, who are a majority of the list. The promises of a
+//! later ballot come from a majority too, so at least one of them comes from such a member and
+//! carries its pledge. The later ballot's genesis is therefore the same. (Single-decree Paxos:
 //! Lamport, *Paxos Made Simple*, section 2.2.)
 //!
-//! A disk that was wiped comes back as another member. With the whole list that does no harm: when
-//! every listed address has promised and has no cluster, every disk that there still is will
-//! refuse all earlier ballots, so a genesis with a member that is gone can be given up. With a
-//! majority it may: of five, three found a cluster, one of them is wiped, and it meets the other
-//! two while it does not reach its former fellows. This is the risk of that option; nobody who sees
-//! none but blank disks can know better.
+//! A wiped disk comes back as another member. With the whole list that does no harm: once every
+//! listed address has promised and has no cluster, every disk that still exists refuses all earlier
+//! ballots. A genesis with a lost member can then be given up. With a majority it may do harm: three
+//! of five found a cluster, one of them is wiped, and it meets the other two of the list while it
+//! cannot reach the founders. This is the risk of that option. A node that sees nothing but blank
+//! disks cannot know better.
 //!
-//! So the veto is what makes a founding safe that is not of the whole list, and it is remembered
-//! for as long as the process runs, even if the peer is never reached again
-//! ([`Formation::remembered`]). With the whole list it would not be needed: it is forgotten then if
-//! a blank disk is where it came from, which says that the one that told it is gone.
+//! The veto is what makes it safe to found with less than the whole list. A node remembers a veto for
+//! as long as its process runs, even if it never reaches that peer again ([`Founding::remembered`]).
+//! With the whole list it forgets the veto when a blank disk is at the address that the veto came
+//! from.
 //!
 //! # Invariants
 //!
-//! - Nothing of a promise is told before it is durable.
-//! - A promise only grows; a pledge is made at the ballot that is promised.
-//! - After its outcome a formation says and promises nothing any more.
+//! - Nothing of a promise is sent before it is durable.
+//! - A promise only grows. A pledge is made at the ballot that is promised.
+//! - After its outcome a founding sends and promises nothing more.
 //!
-//! All of this takes an address for one node. Whether the names of the list are such addresses is
-//! decided elsewhere (`crate::transport::names`), and a node that is told that they are not takes no part.
+//! All of this assumes that each address stands for one node. `crate::transport::names` checks that
+//! for the names of the list. A node whose names fail the check takes no part.
 //!
 //! # Caveats
 //!
-//! Proposers do not duel: a node promises nothing to another one than the lowest that it sees. With
-//! broken connections among nodes that are all alive, that can keep a majority from founding until
-//! they are mended.
+//! Proposers do not compete: a node promises only to the lowest node that it sees. If connections
+//! among live nodes are broken, a majority may be unable to found until they are repaired.
 //!
-//! Only the first of several peers is believed about its cluster: a node that a stray of another
-//! cluster reaches before its own fellows do joins that.
+//! A node believes the first peer that announces a cluster. If a stray of another cluster reaches it
+//! before its own peers do, it joins that cluster.
 
 pub(crate) mod driver;
 #[cfg(test)]
@@ -70,7 +69,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use self::message::{Word, normal, normalised};
+use self::message::{Announcement, normal, normalised};
 use crate::node::io::{Hindrance, Time};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Ballot, Genesis, Member, NodeId, Pledge, Promise};
@@ -85,7 +84,7 @@ const UNLISTED_MAX: usize = 64;
 
 /// What a node without a cluster does to have one.
 #[derive(Clone, Debug)]
-pub(crate) struct Formation {
+pub(crate) struct Founding {
     me: Member,
     list: Vec<String>,
     /// The only cluster that this node may join, or 0.
@@ -115,7 +114,7 @@ struct Peer {
     /// A word that came before the connection was made counts only from then on.
     connected: bool,
     /// What it has told since it was last lost.
-    word: Option<Arc<Word>>,
+    announcement: Option<Arc<Announcement>>,
     /// Whether it was sent the word as it is now.
     told: bool,
 }
@@ -124,8 +123,8 @@ struct Peer {
 #[derive(Debug)]
 pub(crate) struct Todo {
     /// Sent to peers; may be lost.
-    pub(crate) tell: Vec<(NodeId, Word)>,
-    /// Written to the disk, and confirmed by [`Formation::written`] with the number. It replaces
+    pub(crate) tell: Vec<(NodeId, Announcement)>,
+    /// Written to the disk, and confirmed by [`Founding::written`] with the number. It replaces
     /// what was kept before.
     pub(crate) keep: Option<(u64, Promise)>,
     /// The formation is over.
@@ -135,8 +134,8 @@ pub(crate) struct Todo {
 }
 
 /// How it ends. It is told (as a [`Word`] with the cluster, and with what was promised last) only
-/// once it is durable: a crash before that leaves a node without a cluster, which must not have said
-/// that it has one.
+/// once it is durable: a crash before that leaves a node without a cluster, which must not have
+/// said that it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Start from this genesis.
@@ -156,9 +155,9 @@ struct Present<'a> {
     whole: bool,
 }
 
-impl Formation {
-    /// `promise` is what the disk has, `seed` is drawn anew for each start, and `cluster` is 0, or
-    /// the one that the directory belonged to before it was begun anew.
+impl Founding {
+    /// `promise` is what the disk has, `seed` is drawn again for each start, and `cluster` is 0, or
+    /// the one that the directory belonged to before it was begun again.
     pub(crate) fn new(
         me: Member,
         list: &[String],
@@ -167,8 +166,8 @@ impl Formation {
         promise: Promise,
         seed: u64,
         now: Time,
-    ) -> Formation {
-        Formation {
+    ) -> Founding {
+        Founding {
             me,
             list: normalised(list),
             cluster,
@@ -186,8 +185,9 @@ impl Formation {
         }
     }
 
-    /// From now on this node takes no part in founding a cluster, and joins none if that is forbidden
-    /// too; `None` lifts that. What it has pledged stands: the others may have started from it.
+    /// From now on this node takes no part in founding a cluster, and joins none if that is
+    /// forbidden too; `None` lifts that. What it has pledged stands: the others may have started
+    /// from it.
     pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
         if let Some(hindrance) = &hindrance {
             let (node, reason) = (self.me.node, &hindrance.reason);
@@ -210,43 +210,44 @@ impl Formation {
     }
 
     /// What a peer tells. Anything that no instance tells is dropped.
-    pub(crate) fn take(&mut self, from: NodeId, word: Word) {
-        self.take_shared(from, &Arc::new(word));
+    pub(crate) fn take(&mut self, from: NodeId, announcement: Announcement) {
+        self.take_shared(from, &Arc::new(announcement));
     }
 
-    fn take_shared(&mut self, from: NodeId, word: &Arc<Word>) {
-        if from == self.me.node || word.check(from).is_err() {
+    fn take_shared(&mut self, from: NodeId, announcement: &Arc<Announcement>) {
+        if from == self.me.node || announcement.check(from).is_err() {
             return;
         }
-        if word.cluster != 0 {
-            self.remember(word);
+        if announcement.cluster != 0 {
+            self.remember(announcement);
         }
         let known = self.peers.get(&from);
-        let stale = known.and_then(|peer| peer.word.as_ref()).is_some_and(|last| {
-            let stands = |word: &Word| {
-                let pledged = word.promise.pledge.as_ref().map(|pledge| pledge.ballot);
-                (word.cluster != 0, word.promise.ballot, pledged)
+        let stale = known.and_then(|peer| peer.announcement.as_ref()).is_some_and(|last| {
+            let stands = |announcement: &Announcement| {
+                let pledged = announcement.promise.pledge.as_ref().map(|pledge| pledge.ballot);
+                (announcement.cluster != 0, announcement.promise.ballot, pledged)
             };
-            stands(last) > stands(word)
+            stands(last) > stands(announcement)
         });
-        let new = known.is_none_or(|peer| peer.word.is_none());
-        if stale || (new && !self.listed(word) && self.unlisted() >= UNLISTED_MAX) {
+        let new = known.is_none_or(|peer| peer.announcement.is_none());
+        if stale || (new && !self.listed(announcement) && self.unlisted() >= UNLISTED_MAX) {
             return;
         }
-        self.peers.entry(from).or_default().word = Some(Arc::clone(word));
+        self.peers.entry(from).or_default().announcement = Some(Arc::clone(announcement));
     }
 
     /// A peer has told of its cluster, over whatever connection.
-    fn remember(&mut self, word: &Word) {
-        let address = normal(&word.member.address);
+    fn remember(&mut self, announcement: &Announcement) {
+        let address = normal(&announcement.member.address);
         let unlisted = self.vetoes.keys().filter(|address| !self.list.contains(address)).count();
-        if unlisted >= UNLISTED_MAX && !self.listed(word) {
+        if unlisted >= UNLISTED_MAX && !self.listed(announcement) {
             // Those that are remembered veto as well as this one would.
             return;
         }
-        let before = self.vetoes.insert(address, word.cluster);
-        if before != Some(word.cluster) {
-            let (node, address, cluster) = (self.me.node, &word.member.address, word.cluster);
+        let before = self.vetoes.insert(address, announcement.cluster);
+        if before != Some(announcement.cluster) {
+            let (node, address, cluster) =
+                (self.me.node, &announcement.member.address, announcement.cluster);
             tracing::info!(node, address, cluster, "a peer belongs to a cluster: none is founded");
         }
     }
@@ -293,12 +294,12 @@ impl Formation {
         self.peers.values_mut().for_each(|peer| peer.told = false);
     }
 
-    fn tell(&mut self) -> Vec<(NodeId, Word)> {
+    fn tell(&mut self) -> Vec<(NodeId, Announcement)> {
         let promise = match &self.writing {
             Some((_, promise)) if planted(Bug::PledgeUnsynced) => promise,
             _ => &self.kept,
         };
-        let word = Word {
+        let announcement = Announcement {
             member: self.me.clone(),
             list: self.list.clone(),
             cluster: self.cluster,
@@ -308,24 +309,27 @@ impl Formation {
         untold
             .map(|(id, peer)| {
                 peer.told = true;
-                (*id, word.clone())
+                (*id, announcement.clone())
             })
             .collect()
     }
 
-    fn listed(&self, word: &Word) -> bool {
-        self.list.contains(&normal(&word.member.address))
+    fn listed(&self, announcement: &Announcement) -> bool {
+        self.list.contains(&normal(&announcement.member.address))
     }
 
     /// Of how many peers that are not on the list a word is remembered.
     fn unlisted(&self) -> usize {
-        let words = self.peers.values().filter_map(|peer| peer.word.as_deref());
-        words.filter(|word| !self.listed(word)).count()
+        let words = self.peers.values().filter_map(|peer| peer.announcement.as_deref());
+        words.filter(|announcement| !self.listed(announcement)).count()
     }
 
     /// What peers have told, over connections that are there.
-    fn heard(&self) -> impl Iterator<Item = &Word> {
-        self.peers.values().filter(|peer| peer.connected).filter_map(|peer| peer.word.as_deref())
+    fn heard(&self) -> impl Iterator<Item = &Announcement> {
+        self.peers
+            .values()
+            .filter(|peer| peer.connected)
+            .filter_map(|peer| peer.announcement.as_deref())
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -358,7 +362,7 @@ impl Formation {
 
     /// Whether any peer tells of a cluster, or has told of one that may still be there.
     fn vetoed(&self) -> bool {
-        let told = self.heard().any(|word| word.cluster != 0);
+        let told = self.heard().any(|announcement| announcement.cluster != 0);
         (told || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
     }
 
@@ -372,7 +376,10 @@ impl Formation {
             return None;
         }
         let blank = |address: &String| {
-            let told = self.heard().filter(|word| word.cluster == 0).map(|word| &word.member);
+            let told = self
+                .heard()
+                .filter(|announcement| announcement.cluster == 0)
+                .map(|announcement| &announcement.member);
             told.chain([&self.me]).any(|member| normal(&member.address) == *address)
         };
         let is_whole = !self.vetoes.is_empty() && self.list.iter().all(blank);
@@ -383,10 +390,10 @@ impl Formation {
     /// The clusters that peers tell of. Not those at whose address there is another, blank node:
     /// one of the two is not there any more, and soon it will show which.
     fn clusters(&self) -> BTreeSet<u64> {
-        let telling = self.heard().filter(|word| word.cluster != 0);
+        let telling = self.heard().filter(|announcement| announcement.cluster != 0);
         telling
-            .filter(|word| self.nodes_at(&normal(&word.member.address)).len() == 1)
-            .map(|word| word.cluster)
+            .filter(|announcement| self.nodes_at(&normal(&announcement.member.address)).len() == 1)
+            .map(|announcement| announcement.cluster)
             .collect()
     }
 
@@ -394,10 +401,11 @@ impl Formation {
     fn chosen(&self) -> Option<&Genesis> {
         let pledge_of = |node| {
             let peer = self.peers.get(&node).filter(|peer| peer.connected)?;
-            peer.word.as_ref()?.promise.pledge.as_ref()
+            peer.announcement.as_ref()?.promise.pledge.as_ref()
         };
         if planted(Bug::OwnPromiseIgnored) {
-            let pledges = self.heard().filter_map(|word| word.promise.pledge.as_ref());
+            let pledges =
+                self.heard().filter_map(|announcement| announcement.promise.pledge.as_ref());
             let mut chosen = pledges.filter(|pledge| {
                 let mut members = pledge.genesis.members.iter().map(|member| member.node);
                 is_member(&pledge.genesis, self.me.node)
@@ -486,10 +494,10 @@ impl Formation {
 
     /// A peer that would found a cluster from another list, though one of the two is on the
     /// other's.
-    fn other_list(&self) -> Option<&Word> {
-        self.heard().find(|word| {
-            let concerns = word.founds() || self.listed(word);
-            word.cluster == 0 && word.list != self.list && concerns
+    fn other_list(&self) -> Option<&Announcement> {
+        self.heard().find(|announcement| {
+            let concerns = announcement.founds() || self.listed(announcement);
+            announcement.cluster == 0 && announcement.list != self.list && concerns
         })
     }
 
@@ -501,7 +509,7 @@ impl Formation {
 
     /// The live nodes of an address.
     fn nodes_at(&self, address: &str) -> Vec<&Member> {
-        let all = self.heard().map(|word| &word.member).chain([&self.me]);
+        let all = self.heard().map(|announcement| &announcement.member).chain([&self.me]);
         all.filter(|member| normal(&member.address) == address).collect()
     }
 
@@ -512,9 +520,15 @@ impl Formation {
             return None;
         }
         let mut nodes = BTreeMap::from([(self.me.node, (&self.me, &self.kept))]);
-        for word in self.heard() {
-            if self.listed(word) && word.cluster == 0 && word.list == self.list {
-                nodes.insert(word.member.node, (&word.member, &word.promise));
+        for announcement in self.heard() {
+            if self.listed(announcement)
+                && announcement.cluster == 0
+                && announcement.list == self.list
+            {
+                nodes.insert(
+                    announcement.member.node,
+                    (&announcement.member, &announcement.promise),
+                );
             }
         }
         let all = self.list.len();
@@ -525,7 +539,8 @@ impl Formation {
             needed = nodes.len();
         }
         if planted(Bug::VetoIgnored) {
-            needed -= self.heard().filter(|word| word.cluster != 0).count().min(needed);
+            needed -=
+                self.heard().filter(|announcement| announcement.cluster != 0).count().min(needed);
         }
         Some(Present { nodes, needed, whole })
     }

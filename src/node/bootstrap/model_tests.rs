@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::bootstrap::message::Word;
-use crate::node::bootstrap::{Formation, Outcome};
+use crate::node::bootstrap::message::Announcement;
+use crate::node::bootstrap::{Founding, Outcome};
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
 
 /// Is always connected and never says anything, so that everything is told to somebody.
@@ -21,26 +21,26 @@ const LISTENER: NodeId = u64::MAX;
 pub(super) const MAJORITY_AFTER: Duration = Duration::from_secs(10);
 
 /// A word, by its number in [`Words`].
-pub(super) type WordId = u32;
+pub(super) type AnnouncementId = u32;
 
 /// All words that were ever told in any run.
 #[derive(Default)]
-pub(super) struct Words {
-    all: Vec<Arc<Word>>,
-    ids: BTreeMap<String, WordId>,
+pub(super) struct Announcements {
+    all: Vec<Arc<Announcement>>,
+    ids: BTreeMap<String, AnnouncementId>,
 }
 
-impl Words {
-    fn id(&mut self, word: &Word) -> WordId {
-        let next = self.all.len() as WordId;
-        let id = *self.ids.entry(format!("{word:?}")).or_insert(next);
+impl Announcements {
+    fn id(&mut self, announcement: &Announcement) -> AnnouncementId {
+        let next = self.all.len() as AnnouncementId;
+        let id = *self.ids.entry(format!("{announcement:?}")).or_insert(next);
         if id == next {
-            self.all.push(Arc::new(word.clone()));
+            self.all.push(Arc::new(announcement.clone()));
         }
         id
     }
 
-    pub(super) fn of(&self, id: WordId) -> &Arc<Word> {
+    pub(super) fn of(&self, id: AnnouncementId) -> &Arc<Announcement> {
         &self.all[id as usize]
     }
 }
@@ -48,10 +48,10 @@ impl Words {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Event {
     /// A word arrives, over a connection that is made if it is not there.
-    Hear(WordId),
-    /// A word arrives from a peer that cannot be reached (any more): it was sent just before it died,
-    /// or the network carries messages one way only.
-    Overhear(WordId),
+    Hear(AnnouncementId),
+    /// A word arrives from a peer that cannot be reached (any more): it was sent just before it
+    /// died, or the network carries messages one way only.
+    Overhear(AnnouncementId),
     /// The connection to this peer is lost.
     Lose(NodeId),
     /// The disk finishes what it writes.
@@ -75,7 +75,7 @@ pub(super) struct Disk {
 
 #[derive(Clone, Debug)]
 pub(super) enum Process {
-    Blank(Box<Formation>),
+    Blank(Box<Founding>),
     /// The disk is writing this.
     Ending(Outcome),
     Member,
@@ -90,9 +90,9 @@ pub(super) struct Place {
     pub(super) disk: Disk,
     pub(super) process: Process,
     /// All words that came from here, by former disks too.
-    pub(super) told: BTreeSet<WordId>,
+    pub(super) told: BTreeSet<AnnouncementId>,
     /// What the process that is there tells.
-    pub(super) tells: WordId,
+    pub(super) tells: AnnouncementId,
     /// The clusters that any disk of this address was given as a founder.
     pub(super) founded: BTreeSet<u64>,
     pub(super) crashes: u64,
@@ -108,7 +108,7 @@ pub(super) fn address(index: usize) -> String {
 
 impl Place {
     /// One of so many, with an empty disk.
-    pub(super) fn new(index: usize, of: usize, majority: bool, words: &mut Words) -> Place {
+    pub(super) fn new(index: usize, of: usize, majority: bool, words: &mut Announcements) -> Place {
         let disk = Disk { id: 200 + index as NodeId, promise: Promise::default(), cluster: None };
         let mut place = Place {
             index,
@@ -140,9 +140,9 @@ impl Place {
         if self.late { MAJORITY_AFTER } else { Duration::ZERO }
     }
 
-    fn start(&mut self, words: &mut Words) {
+    fn start(&mut self, words: &mut Announcements) {
         let seed = self.index as u64 + 100 * (self.crashes + 10 * self.wipes);
-        let mut formation = Formation::new(
+        let mut founding = Founding::new(
             self.member(),
             &self.list(),
             0,
@@ -151,42 +151,42 @@ impl Place {
             seed,
             Duration::ZERO,
         );
-        formation.connected(LISTENER);
-        self.process = Process::Blank(Box::new(formation));
+        founding.connected(LISTENER);
+        self.process = Process::Blank(Box::new(founding));
         self.step(words);
     }
 
-    fn step(&mut self, words: &mut Words) {
+    fn step(&mut self, words: &mut Announcements) {
         let now = self.now();
-        let Process::Blank(formation) = &mut self.process else {
+        let Process::Blank(founding) = &mut self.process else {
             return;
         };
-        let todo = formation.step(now);
+        let todo = founding.step(now);
         // States that differ by a count alone are one.
-        formation.writes = u64::from(formation.writing.is_some());
-        if let Some((number, _)) = &mut formation.writing {
+        founding.writes = u64::from(founding.writing.is_some());
+        if let Some((number, _)) = &mut founding.writing {
             *number = 1;
         }
-        for (_, word) in &todo.tell {
-            self.tells = words.id(word);
+        for (_, announcement) in &todo.tell {
+            self.tells = words.id(announcement);
             self.told.insert(self.tells);
         }
         if let Some(outcome) = todo.outcome {
             if let Outcome::Found(genesis) = &outcome {
-                let told = formation.heard().map(|word| word.cluster);
+                let told = founding.heard().map(|announcement| announcement.cluster);
                 let told: BTreeSet<u64> = told.filter(|cluster| *cluster != 0).collect();
                 if !told.is_empty() && !told.contains(&genesis.cluster) {
                     self.broken = Some(format!("founds {:x} despite {told:x?}", genesis.cluster));
                 }
-                let blank = formation.heard().filter(|word| word.cluster == 0);
+                let blank = founding.heard().filter(|announcement| announcement.cluster == 0);
                 let blank: BTreeSet<&str> =
-                    blank.map(|word| word.member.address.as_str()).collect();
-                let mut known = formation.vetoes.values().chain(&told);
+                    blank.map(|announcement| announcement.member.address.as_str()).collect();
+                let mut known = founding.vetoes.values().chain(&told);
                 // Nobody who has it says so.
-                let other = !formation.vetoes.is_empty()
-                    && known.all(|cluster| *cluster != genesis.cluster);
+                let other =
+                    !founding.vetoes.is_empty() && known.all(|cluster| *cluster != genesis.cluster);
                 if other && blank.len() + 1 < self.of {
-                    let vetoes = &formation.vetoes;
+                    let vetoes = &founding.vetoes;
                     self.broken =
                         Some(format!("founds {:x} and knows of {vetoes:x?}", genesis.cluster));
                 }
@@ -196,28 +196,28 @@ impl Place {
     }
 
     /// What follows from the event here, or `None` if it cannot happen.
-    pub(super) fn after(&self, event: Event, words: &mut Words) -> Option<Place> {
+    pub(super) fn after(&self, event: Event, words: &mut Announcements) -> Option<Place> {
         let mut place = self.clone();
         match (event, &mut place.process) {
-            (Event::Hear(id), Process::Blank(formation)) => {
-                let word = Arc::clone(words.of(id));
-                formation.connected(word.member.node);
-                formation.take_shared(word.member.node, &word);
+            (Event::Hear(id), Process::Blank(founding)) => {
+                let announcement = Arc::clone(words.of(id));
+                founding.connected(announcement.member.node);
+                founding.take_shared(announcement.member.node, &announcement);
             }
-            (Event::Overhear(id), Process::Blank(formation)) => {
-                let word = words.of(id);
-                let from = word.member.node;
+            (Event::Overhear(id), Process::Blank(founding)) => {
+                let announcement = words.of(id);
+                let from = announcement.member.node;
                 // The loss of a connection is an event of its own.
-                let connected = formation.peers.get(&from).is_some_and(|peer| peer.connected);
-                (!connected).then(|| formation.take_shared(from, word))?;
+                let connected = founding.peers.get(&from).is_some_and(|peer| peer.connected);
+                (!connected).then(|| founding.take_shared(from, announcement))?;
             }
-            (Event::Lose(node), Process::Blank(formation)) => {
-                formation.peers.contains_key(&node).then(|| formation.lost(node))?;
+            (Event::Lose(node), Process::Blank(founding)) => {
+                founding.peers.contains_key(&node).then(|| founding.lost(node))?;
             }
-            (Event::Written, Process::Blank(formation)) => {
-                let (number, promise) = formation.writing.clone()?;
+            (Event::Written, Process::Blank(founding)) => {
+                let (number, promise) = founding.writing.clone()?;
                 place.disk.promise = promise;
-                formation.written(number);
+                founding.written(number);
             }
             (Event::Written, Process::Ending(outcome)) => {
                 place.disk.cluster = Some(match outcome {
@@ -230,7 +230,7 @@ impl Place {
                 place.process = Process::Member;
                 let (cluster, promise) = (place.cluster(), place.disk.promise.clone());
                 let (member, list) = (place.member(), place.list());
-                place.tells = words.id(&Word { member, list, cluster, promise });
+                place.tells = words.id(&Announcement { member, list, cluster, promise });
                 place.told.insert(place.tells);
             }
             (Event::Crash, Process::Blank(_) | Process::Ending(_)) => {
@@ -254,7 +254,7 @@ impl Place {
     /// What hinders it, if it has no cluster.
     pub(super) fn problem(&self) -> Option<String> {
         match &self.process {
-            Process::Blank(formation) => formation.problem(),
+            Process::Blank(founding) => founding.problem(),
             Process::Ending(_) | Process::Member => None,
         }
     }
@@ -272,7 +272,7 @@ impl Place {
     /// The round that it has promised, or is about to.
     pub(super) fn round(&self) -> u64 {
         let writing = match &self.process {
-            Process::Blank(formation) => formation.writing.as_ref(),
+            Process::Blank(founding) => founding.writing.as_ref(),
             _ => None,
         };
         writing.map_or(&self.disk.promise, |(_, promise)| promise).ballot.round
@@ -286,8 +286,8 @@ impl Place {
     /// The peers that it has a connection to.
     pub(super) fn connections(&self) -> Vec<NodeId> {
         match &self.process {
-            Process::Blank(formation) => {
-                let connected = formation.peers.iter().filter(|(_, peer)| peer.connected);
+            Process::Blank(founding) => {
+                let connected = founding.peers.iter().filter(|(_, peer)| peer.connected);
                 connected.map(|(node, _)| *node).filter(|node| *node != LISTENER).collect()
             }
             _ => Vec::new(),
@@ -340,9 +340,9 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
     Ok(())
 }
 
-/// The events of a time in which all is well: what is written gets done, connections to what is gone
-/// are noticed, and each node hears what each other one says now. `None` once nothing changes.
-pub(super) fn fair(places: &[&Place], words: &Words) -> Vec<(usize, Event)> {
+/// The events of a time in which all is well: what is written gets done, connections to what is
+/// gone are noticed, and each node hears what each other one says now. `None` once nothing changes.
+pub(super) fn fair(places: &[&Place], words: &Announcements) -> Vec<(usize, Event)> {
     let mut events = Vec::new();
     let ids: BTreeSet<NodeId> = places.iter().map(|place| place.disk.id).collect();
     for (index, place) in places.iter().enumerate() {

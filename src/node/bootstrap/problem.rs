@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::node::bootstrap::Formation;
+use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::message::normal;
 
-impl Formation {
+impl Founding {
     /// Why there is no cluster yet; `None` once there is. What a person must change comes before
     /// what time may bring.
     pub(crate) fn problem(&self) -> Option<String> {
@@ -23,19 +23,21 @@ impl Formation {
         let clusters = self.clusters();
         if clusters.len() > 1 {
             let told = |cluster: &u64| {
-                let mut words = self.heard().filter(|word| word.cluster == *cluster);
-                let by = words.next().map_or("", |word| word.member.address.as_str());
+                let mut words =
+                    self.heard().filter(|announcement| announcement.cluster == *cluster);
+                let by =
+                    words.next().map_or("", |announcement| announcement.member.address.as_str());
                 format!("{by} belongs to {cluster:016x}")
             };
             let told: Vec<String> = clusters.iter().map(told).collect();
             return Some(format!("peers are of different clusters: {}", told.join(", ")));
         }
-        if let Some(word) = self.other_list() {
+        if let Some(announcement) = self.other_list() {
             return Some(format!(
                 "{} was given the peers {}, and this instance, {}, was given {}: give all \
                  instances the same list",
-                word.member.address,
-                word.list.join(", "),
+                announcement.member.address,
+                announcement.list.join(", "),
                 self.me.address,
                 self.list.join(", "),
             ));
@@ -60,7 +62,7 @@ impl Formation {
 
     fn waits_for(&self) -> String {
         let heard: BTreeSet<String> =
-            self.heard().map(|word| normal(&word.member.address)).collect();
+            self.heard().map(|announcement| normal(&announcement.member.address)).collect();
         let own = normal(&self.me.address);
         let reached = |address: &String| *address == own || heard.contains(address);
         let missing: Vec<&str> =

@@ -1,17 +1,17 @@
 //! What has gone wrong in other systems, event by event.
 
-use crate::node::bootstrap::model_tests::{Event, Place, Words, check, check_end, fair};
+use crate::node::bootstrap::model_tests::{Announcements, Event, Place, check, check_end, fair};
 
 /// Places, of which some can be reached by each other.
 struct World {
-    words: Words,
+    words: Announcements,
     places: Vec<Place>,
     reached: Vec<usize>,
 }
 
 impl World {
     fn new(of: usize, majority: bool) -> World {
-        let mut words = Words::default();
+        let mut words = Announcements::default();
         let places = (0..of).map(|index| Place::new(index, of, majority, &mut words)).collect();
         World { words, places, reached: Vec::new() }
     }

@@ -7,13 +7,13 @@ fn addresses(all: &[&str]) -> Vec<String> {
     all.iter().map(|address| (*address).to_owned()).collect()
 }
 
-fn blank(node: NodeId, address: &str, list: &[&str]) -> Formation {
+fn blank(node: NodeId, address: &str, list: &[&str]) -> Founding {
     let me = Member::new(node, address);
-    Formation::new(me, &addresses(list), 0, None, Promise::default(), node, Time::ZERO)
+    Founding::new(me, &addresses(list), 0, None, Promise::default(), node, Time::ZERO)
 }
 
-fn word(node: NodeId, address: &str, list: &[&str]) -> Word {
-    Word {
+fn announcement(node: NodeId, address: &str, list: &[&str]) -> Announcement {
+    Announcement {
         member: Member::new(node, address),
         list: normalised(list),
         cluster: 0,
@@ -21,9 +21,9 @@ fn word(node: NodeId, address: &str, list: &[&str]) -> Word {
     }
 }
 
-fn hear(formation: &mut Formation, word: Word) {
-    formation.connected(word.member.node);
-    formation.take(word.member.node, word);
+fn hear(founding: &mut Founding, announcement: Announcement) {
+    founding.connected(announcement.member.node);
+    founding.take(announcement.member.node, announcement);
 }
 
 fn genesis(cluster: u64, members: &[(NodeId, &str)]) -> Genesis {
@@ -31,8 +31,8 @@ fn genesis(cluster: u64, members: &[(NodeId, &str)]) -> Genesis {
     Genesis { cluster, members: members.iter().map(member).collect() }
 }
 
-fn problem(formation: &Formation) -> String {
-    formation.problem().unwrap()
+fn problem(founding: &Founding) -> String {
+    founding.problem().unwrap()
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
     assert!(alone.step(Time::ZERO).keep.is_none());
     assert_eq!(problem(&alone), "no cluster yet: a:1 is not mine");
     // It may join one, if that is not forbidden too.
-    let of_cluster = Word { cluster: 5, ..word(2, "b:1", &[]) };
+    let of_cluster = Announcement { cluster: 5, ..announcement(2, "b:1", &[]) };
     for forbids_joining in [true, false] {
         alone.hinder(hindrance(forbids_joining));
         hear(&mut alone, of_cluster.clone());
@@ -92,18 +92,18 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
 fn nothing_is_told_before_it_is_durable() {
     let list = ["a:1", "b:1"];
     let mut lowest = blank(1, "a:1", &list);
-    hear(&mut lowest, word(2, "b:1", &list));
+    hear(&mut lowest, announcement(2, "b:1", &list));
     let todo = lowest.step(Time::ZERO);
     let ballot = Ballot { round: 1, proposer: 1 };
     let (number, promise) = todo.keep.unwrap();
     assert_eq!(promise, Promise { ballot, pledge: None });
-    assert_eq!(todo.tell, [(2, word(1, "a:1", &list))]);
+    assert_eq!(todo.tell, [(2, announcement(1, "a:1", &list))]);
     let again = lowest.step(S);
-    assert_eq!(again.tell, [(2, word(1, "a:1", &list))], "once a second, as it is on disk");
+    assert_eq!(again.tell, [(2, announcement(1, "a:1", &list))], "once a second, as it is on disk");
     assert_eq!(again.wake_at, 2 * S);
     lowest.written(number);
     let told = lowest.step(S).tell;
-    assert_eq!(told, [(2, Word { promise, ..word(1, "a:1", &list) })]);
+    assert_eq!(told, [(2, Announcement { promise, ..announcement(1, "a:1", &list) })]);
     assert!(lowest.step(S).tell.is_empty(), "it has not changed");
     lowest.lost(2);
     lowest.connected(2);
@@ -113,31 +113,31 @@ fn nothing_is_told_before_it_is_durable() {
 #[test]
 fn lists_that_differ_by_order_and_case_are_the_same() {
     let mut one = blank(1, "a:1", &["b:1", "A:1", "b:1 "]);
-    hear(&mut one, word(2, "B:1", &["a:1", "B:1"]));
+    hear(&mut one, announcement(2, "B:1", &["a:1", "B:1"]));
     assert!(one.step(Time::ZERO).keep.is_some());
 }
 
 #[test]
 fn lists_that_differ_are_both_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
-    hear(&mut one, word(2, "b:1", &["b:1", "c:1"]));
+    hear(&mut one, announcement(2, "b:1", &["b:1", "c:1"]));
     assert!(one.step(Time::ZERO).keep.is_none());
     assert_eq!(
         problem(&one),
         "no cluster yet: b:1 was given the peers b:1, c:1, and this instance, a:1, was given \
          a:1, b:1: give all instances the same list"
     );
-    hear(&mut one, word(2, "b:1", &["a:1", "b:1"]));
+    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).keep.is_some(), "it was started anew with the right one");
 }
 
 #[test]
 fn who_only_joins_may_have_another_list() {
     let mut one = blank(1, "a:1", &["a:1"]);
-    hear(&mut one, word(9, "z:1", &["a:1", "b:1"]));
+    hear(&mut one, announcement(9, "z:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).keep.is_some());
     let mut joins = blank(1, "z:1", &["a:1"]);
-    hear(&mut joins, word(2, "a:1", &["a:1"]));
+    hear(&mut joins, announcement(2, "a:1", &["a:1"]));
     assert!(joins.step(Time::ZERO).keep.is_none());
     assert_eq!(
         problem(&joins),
@@ -149,12 +149,12 @@ fn who_only_joins_may_have_another_list() {
 #[test]
 fn who_is_not_reached_is_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1", "c:1"]);
-    hear(&mut one, word(2, "b:1", &["a:1", "b:1", "c:1"]));
+    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1", "c:1"]));
     assert!(one.step(1000 * S).keep.is_none());
     let waits = "no cluster yet: it takes 3 of the peers a:1, b:1, c:1; not reached: c:1";
     assert_eq!(problem(&one), waits);
     // A word that came before its connection is not one of who is there.
-    one.take(3, word(3, "c:1", &["a:1", "b:1", "c:1"]));
+    one.take(3, announcement(3, "c:1", &["a:1", "b:1", "c:1"]));
     assert!(one.step(1000 * S).keep.is_none());
     one.connected(3);
     assert!(one.step(1000 * S).keep.is_some());
@@ -164,24 +164,24 @@ fn who_is_not_reached_is_named() {
 #[test]
 fn two_nodes_of_one_address_are_waited_out() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
-    hear(&mut one, word(2, "b:1", &["a:1", "b:1"]));
-    hear(&mut one, word(3, "b:1", &["a:1", "b:1"]));
+    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
+    hear(&mut one, announcement(3, "b:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).keep.is_none());
     assert!(problem(&one).contains("several instances say that they are b:1"), "{one:?}");
     one.lost(2);
     assert!(one.step(Time::ZERO).keep.is_some());
-    hear(&mut one, word(4, "a:1", &["a:1", "b:1"]));
+    hear(&mut one, announcement(4, "a:1", &["a:1", "b:1"]));
     assert!(problem(&one).contains("several instances say that they are a:1"), "{one:?}");
 }
 
 #[test]
 fn whoever_has_a_cluster_is_joined() {
     let mut one = blank(1, "a:1", &["a:1"]);
-    hear(&mut one, Word { cluster: 5, ..word(9, "z:1", &["z:1"]) });
+    hear(&mut one, Announcement { cluster: 5, ..announcement(9, "z:1", &["z:1"]) });
     assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
     let mut two = blank(1, "a:1", &["a:1"]);
-    hear(&mut two, Word { cluster: 5, ..word(8, "y:1", &["y:1"]) });
-    hear(&mut two, Word { cluster: 6, ..word(9, "z:1", &["z:1"]) });
+    hear(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["y:1"]) });
+    hear(&mut two, Announcement { cluster: 6, ..announcement(9, "z:1", &["z:1"]) });
     let todo = two.step(Time::ZERO);
     assert!(todo.outcome.is_none() && todo.keep.is_none());
     let text = problem(&two);
@@ -194,7 +194,7 @@ fn whoever_has_a_cluster_is_joined() {
 #[test]
 fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
     let mut one = blank(1, "a:1", &["a:1"]);
-    one.take(9, Word { cluster: 5, ..word(9, "Z:1", &["z:1"]) });
+    one.take(9, Announcement { cluster: 5, ..announcement(9, "Z:1", &["z:1"]) });
     let todo = one.step(100 * S);
     assert!(todo.outcome.is_none() && todo.keep.is_none());
     one.lost(9);
@@ -203,10 +203,10 @@ fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
     assert!(text.contains("z:1 belonged to the cluster 0000000000000005"), "{text}");
     // Any that belongs to it is as good.
     let mut two = one.clone();
-    hear(&mut two, Word { cluster: 5, ..word(8, "y:1", &["z:1"]) });
+    hear(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["z:1"]) });
     assert_eq!(two.step(100 * S).outcome, Some(Outcome::Join { cluster: 5 }));
     // Its disk is gone, and so is all that was known of that cluster.
-    hear(&mut one, word(10, "z:1", &["a:1"]));
+    hear(&mut one, announcement(10, "z:1", &["a:1"]));
     assert!(one.step(100 * S).keep.is_some());
 }
 
@@ -214,7 +214,7 @@ fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
 fn a_directory_begun_anew_joins_its_cluster_only() {
     let me = Member::new(1, "a:1");
     let list = addresses(&["a:1"]);
-    let mut one = Formation::new(me, &list, 5, None, Promise::default(), 1, Time::ZERO);
+    let mut one = Founding::new(me, &list, 5, None, Promise::default(), 1, Time::ZERO);
     assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
 }
 
@@ -227,8 +227,8 @@ fn who_pledged_a_cluster_that_was_founded_founds_it_too() {
     // It has promised a later ballot by then; but what a member has founded was chosen.
     let promise = Promise { ballot: Ballot { round: 2, proposer: 1 }, pledge };
     let me = Member::new(2, "b:1");
-    let mut one = Formation::new(me, &addresses(&list), 0, None, promise, 1, Time::ZERO);
-    hear(&mut one, Word { cluster: 5, ..word(1, "a:1", &list) });
+    let mut one = Founding::new(me, &addresses(&list), 0, None, promise, 1, Time::ZERO);
+    hear(&mut one, Announcement { cluster: 5, ..announcement(1, "a:1", &list) });
     assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Found(genesis)));
 }
 
@@ -240,17 +240,17 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     let promise = Promise { ballot: Ballot { round: 4, proposer: 1 }, pledge: Some(pledge) };
     let start = |list: &[&str]| {
         let (me, after) = (Member::new(1, list[0]), Some(S));
-        Formation::new(me, &addresses(list), 0, after, promise.clone(), 1, Time::ZERO)
+        Founding::new(me, &addresses(list), 0, after, promise.clone(), 1, Time::ZERO)
     };
     let promised = Promise { pledge: None, ..promise.clone() };
-    let c = Word { promise: promised.clone(), ..word(3, "c:1", &list) };
+    let c = Announcement { promise: promised.clone(), ..announcement(3, "c:1", &list) };
     let mut one = start(&list);
     hear(&mut one, c.clone());
     assert!(one.step(2 * S).keep.is_none());
     let text = problem(&one);
     assert!(text.contains("a cluster was agreed upon with b:1, which may have"), "{text}");
     // Another one at its address has its place: its disk is gone.
-    hear(&mut one, Word { promise: promised.clone(), ..word(2, "b:1", &list) });
+    hear(&mut one, Announcement { promise: promised.clone(), ..announcement(2, "b:1", &list) });
     let (_, promise) = one.step(2 * S).keep.unwrap();
     let genesis = promise.pledge.unwrap().genesis;
     let ids: Vec<NodeId> = genesis.members.iter().map(|member| member.node).collect();
@@ -258,45 +258,48 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     assert_ne!(genesis.cluster, 5);
     // A list without that address says nothing about its disk.
     let mut other = start(&["a:1", "c:1"]);
-    hear(&mut other, Word { promise: promised, ..word(3, "c:1", &["a:1", "c:1"]) });
+    hear(&mut other, Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) });
     assert!(other.step(2 * S).keep.is_none());
 }
 
 #[test]
 fn what_no_instance_tells_is_dropped() {
     let list = ["a:1", "b:1"];
-    let right = word(2, "b:1", &list);
+    let right = announcement(2, "b:1", &list);
     assert_eq!(right.check(2), Ok(()));
     let ballot = Ballot { round: 1, proposer: 2 };
     let pledging = |genesis| Promise { ballot, pledge: Some(Pledge { ballot, genesis }) };
     let two = [(1, "a:1"), (2, "b:1")];
-    assert_eq!(Word { promise: pledging(genesis(5, &two)), ..right.clone() }.check(2), Ok(()));
+    assert_eq!(
+        Announcement { promise: pledging(genesis(5, &two)), ..right.clone() }.check(2),
+        Ok(())
+    );
     let many: Vec<String> = (0..65).map(|number| format!("a:{number:02}")).collect();
     let crowd: Vec<(NodeId, &str)> = (1..66).map(|node| (node, "a:1")).collect();
     let late = Ballot { round: u64::MAX, proposer: 2 };
     let early = Pledge { ballot, genesis: genesis(5, &two) };
     let wrong = [
-        Word { list: many, ..right.clone() },
-        Word { list: vec!["b:1".to_owned(), "a:1".to_owned()], ..right.clone() },
-        Word { list: vec!["a".repeat(261)], ..right.clone() },
-        word(2, &"b".repeat(261), &list),
-        word(3, "b:1", &list),
-        Word { promise: pledging(genesis(0, &two)), ..right.clone() },
-        Word { promise: pledging(genesis(5, &[])), ..right.clone() },
-        Word { promise: pledging(genesis(5, &crowd)), ..right.clone() },
-        Word { promise: pledging(genesis(5, &[two[1], two[0]])), ..right.clone() },
-        Word { promise: pledging(genesis(5, &[two[1], two[1]])), ..right.clone() },
-        Word { promise: Promise { ballot: late, pledge: None }, ..right.clone() },
-        Word {
+        Announcement { list: many, ..right.clone() },
+        Announcement { list: vec!["b:1".to_owned(), "a:1".to_owned()], ..right.clone() },
+        Announcement { list: vec!["a".repeat(261)], ..right.clone() },
+        announcement(2, &"b".repeat(261), &list),
+        announcement(3, "b:1", &list),
+        Announcement { promise: pledging(genesis(0, &two)), ..right.clone() },
+        Announcement { promise: pledging(genesis(5, &[])), ..right.clone() },
+        Announcement { promise: pledging(genesis(5, &crowd)), ..right.clone() },
+        Announcement { promise: pledging(genesis(5, &[two[1], two[0]])), ..right.clone() },
+        Announcement { promise: pledging(genesis(5, &[two[1], two[1]])), ..right.clone() },
+        Announcement { promise: Promise { ballot: late, pledge: None }, ..right.clone() },
+        Announcement {
             promise: Promise { ballot: Ballot::default(), pledge: Some(early) },
             ..right.clone()
         },
     ];
-    for word in wrong {
-        assert!(word.check(2).is_err(), "{word:?}");
+    for announcement in wrong {
+        assert!(announcement.check(2).is_err(), "{announcement:?}");
         let mut one = blank(1, "a:1", &list);
         one.connected(2);
-        one.take(2, word);
+        one.take(2, announcement);
         assert!(one.step(Time::ZERO).keep.is_none());
     }
 }
@@ -305,15 +308,18 @@ fn what_no_instance_tells_is_dropped() {
 fn strangers_cannot_fill_it() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
     for node in 1000..2000 {
-        one.take(node, word(node, "z:1", &["a:1", "b:1"]));
+        one.take(node, announcement(node, "z:1", &["a:1", "b:1"]));
     }
     assert_eq!(one.peers.len(), UNLISTED_MAX);
     let mut two = one.clone();
     for node in 2000..3000 {
-        two.take(node, Word { cluster: 5, ..word(node, &format!("{node}:1"), &["a:1"]) });
+        two.take(
+            node,
+            Announcement { cluster: 5, ..announcement(node, &format!("{node}:1"), &["a:1"]) },
+        );
     }
     assert_eq!(two.vetoes.len(), UNLISTED_MAX);
-    hear(&mut one, word(2, "b:1", &["a:1", "b:1"]));
+    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).keep.is_some(), "a listed one always finds room");
 }
 
@@ -321,19 +327,19 @@ fn strangers_cannot_fill_it() {
 fn golden_words() {
     let mut golden = Golden::new("words");
     let list = ["a:1", "b:1"];
-    let mut sample = |name, word: &Word| {
-        let bytes = postcard::to_allocvec(word).unwrap();
-        assert_eq!(postcard::from_bytes(&bytes), Ok(word.clone()));
+    let mut sample = |name, announcement: &Announcement| {
+        let bytes = postcard::to_allocvec(announcement).unwrap();
+        assert_eq!(postcard::from_bytes(&bytes), Ok(announcement.clone()));
         golden.sample(name, &bytes);
     };
-    let blank = word(300, "b:1", &list);
+    let blank = announcement(300, "b:1", &list);
     sample("blank", &blank);
     let ballot = Ballot { round: 2, proposer: 300 };
     let genesis = genesis(u64::MAX, &[(300, "b:1"), (400, "a:1")]);
     let pledge = Some(Pledge { ballot: Ballot { round: 1, proposer: 300 }, genesis });
     let member = Member { uid: 17, zone: "west".to_owned(), ..blank.member.clone() };
     let promise = Promise { ballot, pledge };
-    sample("with a pledge", &Word { member, promise, ..blank.clone() });
-    sample("of a member", &Word { cluster: 0x0123_4567_89ab_cdef, ..blank });
+    sample("with a pledge", &Announcement { member, promise, ..blank.clone() });
+    sample("of a member", &Announcement { cluster: 0x0123_4567_89ab_cdef, ..blank });
     golden.check();
 }

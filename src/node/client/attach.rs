@@ -1,8 +1,8 @@
-//! Which member serves a client, and what that one tells.
+//! Which member serves a client, and what the client does with the messages of that member.
 
-use super::{Client, Member, News, PeerMessage, Time};
+use super::{Client, Member, PeerMessage, Time, ToClient};
 use crate::machine::command::Outcome;
-use crate::node::client_message::{Ask, Claim, HeldWatch, Told, are_members};
+use crate::node::client_message::{Claim, FromClient, HeldWatch, Told, are_members};
 use crate::node::io::{Availability, Holding, Problem};
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
@@ -35,8 +35,8 @@ pub(super) struct Attachment {
     /// It has told that it serves.
     pub(super) serves: bool,
     /// What has come of a group that is not whole yet.
-    news: Vec<News>,
-    news_bytes: usize,
+    news: Vec<ToClient>,
+    outgoing_bytes: usize,
     /// What has been heard since that was told.
     unsaid_bytes: usize,
     begun_at: Time,
@@ -60,15 +60,15 @@ impl Client {
                 attached.heard = number + 1;
                 // One that does not serve yet still owes that word: the next it says may be lost.
                 attached.asked_at = (!attached.serves).then_some(self.now.mono);
-                let bytes: usize = news.iter().map(News::size).sum();
+                let bytes: usize = news.iter().map(ToClient::size).sum();
                 attached.unsaid_bytes += bytes;
-                attached.news_bytes += bytes;
+                attached.outgoing_bytes += bytes;
                 attached.news.extend(news);
-                if attached.news_bytes > GROUP_BYTES_MAX {
+                if attached.outgoing_bytes > GROUP_BYTES_MAX {
                     return self.lose_member(from, self.avoided_until());
                 }
                 if let Some(told) = told {
-                    attached.news_bytes = 0;
+                    attached.outgoing_bytes = 0;
                     let news = std::mem::take(&mut attached.news);
                     self.take_news(news, told);
                 }
@@ -216,7 +216,7 @@ impl Client {
             heard: 0,
             serves: false,
             news: Vec::new(),
-            news_bytes: 0,
+            outgoing_bytes: 0,
             unsaid_bytes: 0,
             begun_at: now,
             asked_at: Some(now),
@@ -225,11 +225,11 @@ impl Client {
         self.forget_sent_calls();
         self.claimed.clear();
         self.asks.clear();
-        self.asks.push(Ask::Begin { seen: self.seen, cluster: self.cluster });
+        self.asks.push(FromClient::Begin { seen: self.seen, cluster: self.cluster });
         for session in self.local.ids() {
             let Some(held) = self.local.get(session) else { continue };
             self.claimed.insert((session, held.holder));
-            self.asks.push(Ask::Claim(Claim {
+            self.asks.push(FromClient::Claim(Claim {
                 session,
                 holder: held.holder,
                 applied: held.applied(),
@@ -251,9 +251,9 @@ impl Client {
             };
             bytes += held.path.len();
             debug_assert!(bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
-            self.asks.push(Ask::Watch(held));
+            self.asks.push(FromClient::Watch(held));
         }
-        self.asks.push(Ask::Begun);
+        self.asks.push(FromClient::Begun);
     }
 
     /// Sends what is to be said.
@@ -265,16 +265,19 @@ impl Client {
         if self.asks.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
             return;
         }
-        let owes = self.asks.iter().any(|ask| matches!(ask, Ask::Round { .. } | Ask::Begun));
+        let owes = self
+            .asks
+            .iter()
+            .any(|ask| matches!(ask, FromClient::ReadIndex { .. } | FromClient::Begun));
         if owes {
             attached.asked_at.get_or_insert(self.now.mono);
         }
         attached.unsaid_bytes = 0;
         let (attachment, heard, member) = (attached.id, attached.heard, attached.member);
-        let mut send = |asks: Vec<Ask>| {
+        let mut send = |asks: Vec<FromClient>| {
             let number = attached.said;
             attached.said += 1;
-            let message = PeerMessage::Ask { attachment, number, heard, asks };
+            let message = PeerMessage::FromClient { attachment, number, heard, asks };
             self.effects.messages.push((member, message));
         };
         let (mut part, mut bytes) = (Vec::new(), 0);
@@ -291,10 +294,10 @@ impl Client {
     }
 
     /// A whole group of news: events first, since what is read shows what they tell of.
-    fn take_news(&mut self, news: Vec<News>, told: Told) {
+    fn take_news(&mut self, news: Vec<ToClient>, told: Told) {
         let now = self.now.mono;
         let clusters = news.iter().filter_map(|news| match news {
-            News::Cluster { cluster } => Some(*cluster),
+            ToClient::Cluster { cluster } => Some(*cluster),
             _ => None,
         });
         if let Some(cluster) = clusters.last()
@@ -302,11 +305,12 @@ impl Client {
         {
             return;
         }
-        // What a member has told was told, whatever it has not got yet. One that has not begun tells no
-        // events: what it has seen meanwhile is for the next one to tell, if it never begins.
-        let begins = news.iter().any(|news| matches!(news, News::Attached));
+        // What a member has told was told, whatever it has not got yet. One that has not begun
+        // tells no events: what it has seen meanwhile is for the next one to tell, if it never
+        // begins.
+        let begins = news.iter().any(|news| matches!(news, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
-        if planted(Bug::GuestSeesOlder) {
+        if planted(Bug::ClientSeesOlder) {
             self.seen = told.zxid;
         } else if serves {
             self.seen = self.seen.max(told.zxid);
@@ -324,7 +328,7 @@ impl Client {
         }
         for news in news {
             match news {
-                News::Attached => {
+                ToClient::Attached => {
                     if let Some(attached) = &mut self.attached {
                         attached.serves = true;
                         attached.asked_at = None;
@@ -334,18 +338,18 @@ impl Client {
                         }
                     }
                     self.local.send_again(now);
-                    self.rounds.restart();
+                    self.read_index.restart();
                 }
-                News::Held { session, holder, ids } => {
+                ToClient::Held { session, holder, ids } => {
                     if !ids.is_empty() {
                         self.effects.ids.push((Holding { session, holder }, ids));
                     }
                 }
-                News::Outcome { session, holder, seq, result } => {
+                ToClient::Outcome { session, holder, seq, result } => {
                     let outcome = Outcome { session, holder, seq, result };
                     self.local.outcome(&outcome, now, self.seen, &mut self.effects);
                 }
-                News::Ended { session, holder, moved, known } => {
+                ToClient::Ended { session, holder, moved, known } => {
                     let state = if moved { SessionState::Moved } else { SessionState::Expired };
                     if self.local.get(session).is_none_or(|held| held.holder != holder) {
                         continue;
@@ -357,37 +361,39 @@ impl Client {
                         self.local.end_unknown(session, state, reason, &mut self.effects);
                     }
                 }
-                News::Unseen { session, holder } => {
+                ToClient::Unseen { session, holder } => {
                     if self.local.get(session).is_some_and(|held| held.holder == holder) {
                         self.local.unseen(session);
                     }
                 }
-                News::Event { watch, event } => self.take_event(watch, event),
-                News::Over { watch } => self.watch_over(watch),
-                News::Names { request, names } => self.take_pieces(request, names, Vec::new()),
-                News::Znodes { request, znodes } => {
+                ToClient::Event { watch, event } => self.take_event(watch, event),
+                ToClient::Over { watch } => self.watch_over(watch),
+                ToClient::Names { request, names } => self.take_pieces(request, names, Vec::new()),
+                ToClient::Znodes { request, znodes } => {
                     self.take_pieces(request, Vec::new(), znodes);
                 }
-                News::Answer { request, answer } => self.take_answer(request, answer),
-                News::Confirmed { boot, round, refused } => {
-                    let Some(mut round) = self.rounds.confirmed(boot, round) else { continue };
-                    if planted(Bug::GuestLeaseFromAnswer) {
-                        round.sent = now;
+                ToClient::Answer { request, answer } => self.take_answer(request, answer),
+                ToClient::Confirmed { boot, read_index, refused } => {
+                    let Some(mut read_index) = self.read_index.confirmed(boot, read_index) else {
+                        continue;
+                    };
+                    if planted(Bug::ClientLeaseFromAnswer) {
+                        read_index.sent = now;
                     }
-                    for session in &round.sessions {
+                    for session in &read_index.sessions {
                         if !refused.contains(session) {
-                            self.local.renew(*session, round.sent, now, &mut self.effects);
+                            self.local.renew(*session, read_index.sent, now, &mut self.effects);
                         }
                     }
-                    self.fresh_at = self.fresh_at.max(Some(round.sent));
+                    self.fresh_at = self.fresh_at.max(Some(read_index.sent));
                 }
-                News::Again => {
+                ToClient::Again => {
                     self.local.send_again(now);
-                    self.rounds.restart();
+                    self.read_index.restart();
                 }
-                News::Members { members, availability } => self.learn(members, availability),
+                ToClient::Members { members, availability } => self.learn(members, availability),
                 // It was looked at first.
-                News::Cluster { .. } => {}
+                ToClient::Cluster { .. } => {}
             }
         }
     }

@@ -1,9 +1,9 @@
-//! What a client's users ask of a replica: reads, watches and syncs, which its member answers.
+//! The queries of a client's users, which its member answers.
 
 use std::sync::Arc;
 
 use super::{Client, Watch};
-use crate::node::client_message::{Ask, Call, EventOf, Pieces};
+use crate::node::client_message::{Call, EventOf, FromClient, Pieces};
 use crate::node::io::{Holding, RequestId, WatchId};
 use crate::node::query::{Answer, Query, Read, Refusal, ZnodeRead};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
@@ -18,7 +18,7 @@ pub(super) struct Outstanding {
     session: SessionId,
     holder: u64,
     after: u64,
-    ask: Ask,
+    ask: FromClient,
     size: usize,
     sent: bool,
     /// The watch that it sets.
@@ -39,21 +39,21 @@ impl Client {
         }
         self.next_call += 1;
         let call = Call { request: self.next_call, session, holder, after };
-        // Any round from the next one on does.
-        let round = self.rounds.upcoming();
+        // Any ReadIndex request from the next one on does.
+        let read_index = self.read_index.upcoming();
         let (confirms, data) = match &query {
             Query::Sync => (true, false),
             Query::Watch { from, data, .. } => (from.is_some_and(|from| from > self.seen), *data),
             _ => (false, false),
         };
         if confirms {
-            self.rounds.wait(0);
+            self.read_index.wait(0);
         }
         let watch = query.watch().map(|(id, path, kind)| {
             let path = Arc::clone(path);
             (id, Watch { session, holder, path, kind, existed: true, data })
         });
-        let ask = Ask::Query { call, query, round };
+        let ask = FromClient::Query { call, query, read_index };
         if watch.is_some() && !self.has_room_for_watch(ask.size()) {
             return self.effects.replies.push((id, Err(Error::Busy { limit: WATCHES_MAX })));
         }
@@ -154,7 +154,7 @@ impl Client {
 
     pub(super) fn unwatch(&mut self, id: WatchId) {
         if self.remove_watch(id) && self.attached.is_some() {
-            self.asks.push(Ask::Unwatch { watch: id.0 });
+            self.asks.push(FromClient::Unwatch { watch: id.0 });
         }
     }
 
@@ -220,7 +220,7 @@ impl Client {
         let over: Vec<_> = claimed.filter(|(id, holder)| !held(*id, *holder)).collect();
         for (session, holder) in over {
             self.claimed.remove(&(session, holder));
-            self.asks.push(Ask::Leave { session, holder });
+            self.asks.push(FromClient::Leave { session, holder });
         }
     }
 }

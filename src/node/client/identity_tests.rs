@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Client, ClientConfig};
 use crate::machine::command::Reply;
-use crate::node::client_message::{Ask, News, Told};
+use crate::node::client_message::{FromClient, ToClient, Told};
 use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::{HEARTBEAT, TICK};
@@ -36,7 +36,7 @@ impl Seat {
     }
 
     /// The member of this attachment tells this.
-    fn told(&mut self, from: NodeId, attachment: u64, news: Vec<News>, zxid: u64) -> Effects {
+    fn told(&mut self, from: NodeId, attachment: u64, news: Vec<ToClient>, zxid: u64) -> Effects {
         let told = Some(Told { zxid, version: VERSION, leader: from });
         let message = PeerMessage::Tell { attachment, number: 0, news, told };
         self.step(Input::Peer { from, message })
@@ -58,8 +58,8 @@ impl Seat {
 /// Whom it asks to serve it, with the number of the attachment, and which cluster it says it is of.
 fn begun(effects: &Effects) -> Option<(NodeId, u64, u64)> {
     effects.messages.iter().find_map(|(to, message)| match message {
-        PeerMessage::Ask { attachment, number: 0, asks, .. } => {
-            let Some(Ask::Begin { cluster, .. }) = asks.first() else { return None };
+        PeerMessage::FromClient { attachment, number: 0, asks, .. } => {
+            let Some(FromClient::Begin { cluster, .. }) = asks.first() else { return None };
             Some((*to, *attachment, *cluster))
         }
         _ => None,
@@ -76,16 +76,17 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 1, 0)), "it has no cluster yet");
     let done = Ok(Reply::Session { timeout_ms: 10_000 });
-    let opened = News::Outcome { session: SESSION, holder: 9, seq: 0, result: done };
-    let effects = seat.told(1, 1, vec![News::Cluster { cluster: 77 }, opened, News::Attached], 5);
+    let opened = ToClient::Outcome { session: SESSION, holder: 9, seq: 0, result: done };
+    let effects =
+        seat.told(1, 1, vec![ToClient::Cluster { cluster: 77 }, opened, ToClient::Attached], 5);
     assert_eq!(effects.cluster, Some(77), "its connections say so from now on");
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 5));
     // Where its member was, one of another cluster is found, which serves whom it should not.
     seat.lose(1);
     let effects = seat.reach(2);
     assert_eq!(begun(&effects), Some((2, 2, 77)));
-    let ended = News::Ended { session: SESSION, holder: 9, moved: false, known: false };
-    let news = vec![News::Cluster { cluster: 78 }, ended, News::Attached];
+    let ended = ToClient::Ended { session: SESSION, holder: 9, moved: false, known: false };
+    let news = vec![ToClient::Cluster { cluster: 78 }, ended, ToClient::Attached];
     let effects = seat.told(2, 2, news, 5000);
     assert_eq!(effects.cluster, None);
     assert!(effects.sessions.iter().all(|(_, state)| *state != SessionState::Expired));
@@ -102,7 +103,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     // And it goes on when its own is back.
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 3, 77)));
-    seat.told(1, 3, vec![News::Cluster { cluster: 77 }, News::Attached], 6);
+    seat.told(1, 3, vec![ToClient::Cluster { cluster: 77 }, ToClient::Attached], 6);
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
 }
 
@@ -115,7 +116,7 @@ fn what_a_member_tells_before_it_serves_is_not_seen() {
     assert_eq!(seat.client.seen(), 0);
     seat.lose(1);
     seat.reach(2);
-    seat.told(2, 2, vec![News::Attached], 9);
+    seat.told(2, 2, vec![ToClient::Attached], 9);
     assert_eq!(seat.client.seen(), 9);
 }
 
@@ -130,6 +131,6 @@ fn a_member_that_has_told_something_and_then_nothing_is_left() {
     assert_eq!(begun(&seat.wait(29)), None, "it may be about to serve");
     assert_eq!(begun(&seat.wait(1)), Some((2, 2, 0)));
     // One that serves is asked now and then, and owes nothing meanwhile.
-    seat.told(2, 2, vec![News::Attached], 0);
+    seat.told(2, 2, vec![ToClient::Attached], 0);
     assert_eq!(seat.client.member(), Some(2));
 }

@@ -1,25 +1,25 @@
-//! An instance without a replica: it holds its sessions itself, and asks a member for the rest.
+//! An instance without a replica. It holds its sessions itself and asks a member for the rest.
 //!
-//! [`Client::step`] takes the same inputs as [`Node::step`](super::Node::step) and gives the same
-//! effects, so that whatever runs nodes runs clients. Its sessions are [`LocalSessions`] as a node
-//! has them: their writes are numbered here and kept until the log has said what came of them, and
-//! their leases count from when the round was sent here. The member only passes on ([`guests`]).
+//! [`Client::step`] takes the same inputs as [`Node::step`](super::Node::step) and returns the same
+//! effects, so whatever runs nodes also runs clients. A client's sessions are [`LocalSessions`], as a
+//! node's are: it numbers their writes and keeps them until the log has decided them, and it counts
+//! their leases from the moment at which it sent a ReadIndex request. The member only forwards
+//! (`replica::server`).
 //!
-//! So to move is what a change of leaders is to a node: whatever is not answered is asked again, and
-//! the state machine runs each write once. What the log says in between is not seen; as after a
-//! snapshot, the new member tells of each session what has become of it. Watches are set again from
-//! the zxid up to which all has been told, and reads are answered from a replica that has that.
+//! Moving to another member is to a client what a change of leaders is to a node. It asks again for
+//! everything that is not answered, and the state machine runs each write once. It does not see what
+//! the log decided in between. So the new member reports what has become of each session, as a node
+//! learns it from a snapshot. The client sets its watches again from the zxid up to which it has
+//! received all events, and its reads are answered by a replica that has reached that zxid.
 //!
-//! Invariants: what a member tells counts only in whole groups, each of which ends with the zxid up
-//! to which every event has been told (`seen`); nothing of a former attachment counts. It keeps to
-//! the cluster that first served it, whoever is found at its addresses later.
-//!
-//! [`guests`]: super::guests
+//! Invariants: the messages of a member count only in whole groups, each of which ends with the zxid
+//! up to which all events were sent (`seen`). Nothing of a former attachment counts. A client keeps
+//! to the cluster that served it first, whoever answers at its addresses later.
 
 mod attach;
 mod calls;
 #[cfg(test)]
-mod guest_tests;
+mod client_tests;
 #[cfg(test)]
 mod identity_tests;
 #[cfg(test)]
@@ -37,11 +37,11 @@ use super::message::PeerMessage;
 use super::negotiated;
 use super::versions::Gate;
 use crate::machine::command::Command;
-use crate::node::client_message::{Ask, News};
+use crate::node::client_message::{FromClient, ToClient};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::node::sessions;
 use crate::node::sessions::LocalSessions;
-use crate::node::sessions::read_index::Rounds;
+use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
@@ -54,19 +54,19 @@ use calls::Outstanding;
 /// Why a client stops that was told to leave.
 pub(crate) const LEFT: &str = "it has left";
 
-/// A round at least this often, so that a member that says nothing is noticed.
-const ROUND_PERIOD: Duration = Duration::from_secs(2);
+/// A ReadIndex request at least this often, so that a member that says nothing is noticed.
+const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientConfig {
-    /// The pulse, and the unit of its patience.
+    /// The tick, and the unit of its patience.
     pub(crate) heartbeat: Duration,
     /// As the members have it: session timeouts lie between 2 and 20 of them.
     pub(crate) tick: Duration,
     /// The highest version that it can do.
     pub(crate) version: u16,
-    /// Random, drawn anew for each start.
+    /// Random, drawn again for each start.
     pub(crate) seed: u64,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Client {
     local: LocalSessions,
     /// The sessions that the member knows of, with their holders.
     claimed: BTreeSet<(SessionId, u64)>,
-    rounds: Rounds,
+    read_index: ReadIndexRequests,
     /// Requests that the member answers, by their order.
     calls: BTreeMap<u64, Outstanding>,
     next_call: u64,
@@ -125,7 +125,7 @@ pub(crate) struct Client {
     over: BTreeSet<WatchId>,
     watches: BTreeMap<WatchId, Watch>,
     /// What is to be said next.
-    asks: Vec<Ask>,
+    asks: Vec<FromClient>,
     /// Everything up to here has been told.
     seen: Zxid,
     /// The cluster's version and leader, as last told.
@@ -166,7 +166,7 @@ impl Client {
             attachments: 0,
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
             claimed: BTreeSet::new(),
-            rounds: Rounds::new(config.seed),
+            read_index: ReadIndexRequests::new(config.seed),
             calls: BTreeMap::new(),
             next_call: 0,
             first_unsent: 0,
@@ -312,7 +312,7 @@ impl Client {
         match input {
             Input::Peer { from, message } => self.take_message(from, message),
             Input::Connected { peer, version } => {
-                // A connection made anew may have lost what the former one carried.
+                // A connection made again may have lost what the former one carried.
                 self.lose_member(peer, Time::ZERO);
                 let avoided_until = Time::ZERO;
                 self.members.insert(peer, Member { problem: None, version, avoided_until });
@@ -371,7 +371,7 @@ impl Client {
             self.local.lose(session, &mut self.effects);
         }
         let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.rounds.restart_older(now.saturating_sub(election));
+        self.read_index.restart_older(now.saturating_sub(election));
         self.local.send_stuck_again(now);
         self.check_member();
     }
@@ -388,15 +388,19 @@ impl Client {
         if self.local.has_unsent() {
             for request in self.local.take_unsent(self.gate(), self.now.mono) {
                 self.claimed.insert((request.session, request.holder));
-                self.asks.push(Ask::Write(request));
+                self.asks.push(FromClient::Write(request));
             }
         }
         let now = self.now.mono;
-        let period = self.local.renewal_period(ROUND_PERIOD);
-        if self.rounds.is_due(now, period) {
+        let period = self.local.renewal_period(READ_INDEX_PERIOD);
+        if self.read_index.is_due(now, period) {
             let sessions = self.local.living();
-            let round = self.rounds.ask(now, sessions.clone());
-            self.asks.push(Ask::Round { boot: self.rounds.boot(), round, sessions });
+            let read_index = self.read_index.ask(now, sessions.clone());
+            self.asks.push(FromClient::ReadIndex {
+                boot: self.read_index.boot(),
+                read_index,
+                sessions,
+            });
         }
     }
 
@@ -422,7 +426,8 @@ impl Client {
         self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
         if let Some(attached) = self.attached.take() {
             let (attachment, number, heard) = (attached.id, attached.said, attached.heard);
-            let end = PeerMessage::Ask { attachment, number, heard, asks: vec![Ask::End] };
+            let end =
+                PeerMessage::FromClient { attachment, number, heard, asks: vec![FromClient::End] };
             self.effects.messages.push((attached.member, end));
         }
         self.effects.stopped = Some(reason.clone());

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{Client, ClientConfig};
 use crate::machine::command::{Op, Reply};
-use crate::node::client_message::{News, Told};
+use crate::node::client_message::{ToClient, Told};
 use crate::node::io::{ClientRequest, Effects, Input, Problem, RequestId, Time, WatchId, Write};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query, Read};
@@ -315,7 +315,7 @@ impl Storm {
             15..=17 => {
                 let time = HEARTBEAT * self.dice.roll(28) as u32;
                 self.seats.get_mut(&id).unwrap().held_until = self.cluster.now + time;
-                // With luck it asks for a round right now, and hears of it late.
+                // With luck it asks for a ReadIndex request right now, and hears of it late.
                 self.advance(time);
             }
             _ => self.loss = [0, 0, 3, 10][self.dice.roll(4) as usize],
@@ -368,7 +368,7 @@ fn storm(seed: u64) {
     storm.end();
 }
 
-/// It hears late of the last round that was confirmed, and then nothing more.
+/// It hears late of the last ReadIndex request that was confirmed, and then nothing more.
 fn late_answers(beat: u32) {
     let mut storm = Storm::new(u64::from(beat));
     storm.advance(HEARTBEAT * beat);
@@ -455,7 +455,7 @@ fn members_that_there_cannot_be_are_not_dialled() {
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
         let (attachment, number, member) = seat.client.hears();
         let count = members.len();
-        let news = vec![News::Members { members, availability: Default::default() }];
+        let news = vec![ToClient::Members { members, availability: Default::default() }];
         let told = Some(Told { zxid: 1, version: VERSION, leader: member });
         let from = |member, number| {
             let (news, told) = (news.clone(), told);
@@ -479,7 +479,7 @@ fn a_planted_bug_is_found() {
         let found = (0..200).any(|seed| {
             plant(Some(bug));
             let run = std::panic::catch_unwind(|| match bug {
-                Bug::GuestLeaseFromAnswer => late_answers(seed as u32 % 45),
+                Bug::ClientLeaseFromAnswer => late_answers(seed as u32 % 45),
                 Bug::ClientKeepsToItsList => replaced(seed),
                 _ => storm(seed),
             });

@@ -1,10 +1,9 @@
-//! The leader's door: which requests of sessions are proposed, each once and in order.
+//! Which requests the leader proposes: each one once, and those of a session in order.
 //!
-//! The machine alone decides what a request does, and it does nothing for one
-//! that comes twice or too early. This filter only keeps those out of the log,
-//! where they would cost a write each: requests are resent in bulk whenever a
-//! leader or a connection changes. What is turned away here is sent again by
-//! its node until that node has seen its outcome in the log.
+//! The state machine alone decides what a request does, and it ignores one that comes twice or too
+//! early. This filter keeps such requests out of the log, where each would cost a write: nodes send
+//! requests again in bulk whenever the leader or a connection changes. A node sends a rejected
+//! request again until it sees the outcome in the log.
 
 use std::collections::{BTreeMap, VecDeque};
 

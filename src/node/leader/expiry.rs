@@ -1,13 +1,13 @@
-//! Which sessions the leader believes alive, and when each runs out.
+//! Which sessions the leader believes alive, and when each of them expires.
 //!
-//! Only the leader keeps this table. A session not touched for its timeout
-//! becomes an `Expire` command, so that expiry is a log entry like any other
-//! and every replica drops the session's ephemerals at the same place. What
-//! closing a session does to the tree is the machine's.
+//! Only the leader keeps this table. A session that is not renewed within its timeout becomes an
+//! `Expire` command. So an expiry is a log entry like any other, and every replica deletes the
+//! session's ephemerals at the same index. The state machine decides what closing a session does to
+//! the tree.
 //!
-//! Invariants: a touch never moves a deadline back; a new leader, and one that
-//! was paused, grants every session its full timeout; deadlines are rounded up
-//! to the next bucket, so a session is never expired early.
+//! Invariants: a renewal never moves a deadline back. A new leader, and one that was paused, grants
+//! every session its full timeout. Deadlines are rounded up to the next bucket, so no session expires
+//! early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,21 +1,22 @@
-//! The log's time, as a leader reckons it: the time that it stamps on what it puts into the log.
+//! The time that a leader stamps on what it puts into the log.
 //!
-//! A time to live, an item's delay and a lock-delay count in the log's time, and so should take about
-//! as long as they say. The leader's wall clock alone does not give that. It may be set forward by
-//! mistake, which would end them all at once, and back again: since the log's time never goes back, it
-//! would then stand still until the wall clock has come to it.
+//! Times to live, the delays of queue items and lock delays count in this log time, so they should
+//! take about as long as they say. The leader's wall clock alone does not give that. If somebody sets
+//! it forward by mistake, all of them end at once. If it is then set back, the log time stands still
+//! until the wall clock has caught up, because the log time never goes back.
 //!
-//! So the log's time passes with the leader's monotonic clock, and only leans towards the wall clock: by
-//! a tenth faster while the wall clock is ahead, and by a tenth slower while it is behind. That is how
-//! `adjtime` and NTP daemons correct a clock. (A hybrid logical clock, as CockroachDB's, is never behind
-//! any wall clock, but stands still while it is ahead of them: it orders events, and measures no time.)
+//! So the log time advances with the leader's monotonic clock and only leans towards the wall clock:
+//! a tenth faster while the wall clock is ahead, a tenth slower while it is behind. `adjtime` and NTP
+//! daemons correct a clock in the same way. (A hybrid logical clock, as CockroachDB has it, is never
+//! behind any wall clock, but it stands still while it is ahead of them. It orders events and does
+//! not measure time.)
 //!
-//! A new leader begins with its wall clock, or with the log's time if that is later: how long there was
-//! no leader, no monotonic clock can tell after a restart. So a wall clock that is ahead when its node
-//! begins to lead is the one thing that still takes the log's time forward at once.
+//! A new leader starts from its wall clock, or from the log time if that is later: after a restart no
+//! monotonic clock knows how long there was no leader. So only a wall clock that is ahead when its
+//! node becomes the leader can still move the log time forward at once.
 //!
-//! Invariants: while one node leads, the log's time passes at nine tenths of its monotonic clock's rate
-//! at least and at eleven tenths at most; it never goes back.
+//! Invariants: while one node leads, the log time advances at nine to eleven tenths of the rate of
+//! that node's monotonic clock. It never goes back.
 
 use std::time::Duration;
 
@@ -106,8 +107,8 @@ mod tests {
         }
     }
 
-    /// A wall clock that is a day ahead for half a second moves it by a twentieth of a second, and it
-    /// comes back to the wall clock soon.
+    /// A wall clock that is a day ahead for half a second moves it by a twentieth of a second, and
+    /// it comes back to the wall clock soon.
     #[test]
     fn a_moment_s_mistake_leaves_no_trace() {
         let day = 24 * HOUR_MS;

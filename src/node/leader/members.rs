@@ -1,5 +1,6 @@
-//! What a leader does about the members: it watches who is there and how far each has the log, and
-//! makes one change at a time towards what they should be ([`planner`](super::planner) says which).
+//! What the leader does about the members. It observes who is alive and how far each member has the
+//! log, and makes one change at a time towards the membership that [`planner`](super::planner) asks
+//! for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::node::Node;
 use crate::node::io::Time;
 use crate::node::leader::Leading;
 use crate::node::leader::planner::{Action, Sight, View, plan};
-use crate::node::membership::WISH_TIME;
+use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
@@ -23,13 +24,13 @@ const LEVEL_ENTRIES: u64 = 64;
 /// What a leader has seen of the members since it leads.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Observed {
-    /// Since when it would have been noticed if nothing came from a member. Nobody is taken for dead
-    /// for what this node did not listen for.
+    /// Since when it would have been noticed if nothing came from a member. Nobody is taken for
+    /// dead for what this node did not listen for.
     listening: BTreeMap<NodeId, Time>,
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
-    /// Up to which entry a member that has not stored all has done so, and since when. One whose disk
-    /// hangs is heard of, and stores nothing.
+    /// Up to which entry a member that has not stored all has done so, and since when. One whose
+    /// disk hangs is heard of, and stores nothing.
     stored: BTreeMap<NodeId, (u64, Time)>,
     /// Who asks to be a member, or has told something new of itself, until when that holds.
     wishes: BTreeMap<NodeId, (Member, Time)>,
@@ -47,17 +48,17 @@ impl Observed {
     pub(in crate::node) fn wants_to_join(&mut self, member: Member, now: Time) {
         let wishes = &mut self.wishes;
         if wishes.contains_key(&member.node) || wishes.len() < MEMBERS_MAX {
-            wishes.insert(member.node, (member, now + WISH_TIME));
+            wishes.insert(member.node, (member, now + REQUEST_TIME));
         }
     }
 
     /// A member tells who it is.
     pub(in crate::node) fn presents_itself(&mut self, member: Member, now: Time) {
-        self.wishes.insert(member.node, (member, now + WISH_TIME));
+        self.wishes.insert(member.node, (member, now + REQUEST_TIME));
     }
 
     pub(in crate::node) fn wants_to_leave(&mut self, node: NodeId, now: Time) {
-        self.leavers.insert(node, now + WISH_TIME);
+        self.leavers.insert(node, now + REQUEST_TIME);
     }
 
     /// What one asked for who is gone now would have it taken in again under its old id.
@@ -66,8 +67,8 @@ impl Observed {
         self.leavers.remove(&gone);
     }
 
-    /// Notes who is there and who is level with the log, which ends with the entry `last`. `matched`
-    /// has the other members, and up to where each has the log.
+    /// Notes who is there and who is level with the log, which ends with the entry `last`.
+    /// `matched` has the other members, and up to where each has the log.
     fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time) {
         self.wishes.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
@@ -93,8 +94,8 @@ impl Observed {
         }
     }
 
-    /// Whether a change may be proposed as far as the state machine goes: none of this term is still to
-    /// be applied.
+    /// Whether a change may be proposed as far as the state machine goes: none of this term is
+    /// still to be applied.
     fn may_change(&mut self, applied: u64) -> bool {
         self.changing = self.changing.filter(|index| *index > applied);
         self.changing.is_none()
@@ -118,7 +119,8 @@ impl Node {
             || !voting.voters_outgoing.is_empty()
             || raft.has_pending_conf()
             || raft.lead_transferee.is_some();
-        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen level.
+        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen
+        // level.
         if now < serves_since + patience + self.config.heartbeat * 2 || busy {
             return self.report_health(BTreeSet::new());
         }
@@ -151,7 +153,8 @@ impl Node {
         }
     }
 
-    /// Whether a member has stored nothing for longer than an election takes, though there is something.
+    /// Whether a member has stored nothing for longer than an election takes, though there is
+    /// something.
     fn stores_nothing(&self, leading: &Leading, node: NodeId) -> bool {
         let stored = leading.members.stored.get(&node);
         stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())

@@ -1,12 +1,12 @@
-//! What a node does as the leader: it lets requests into the log, expires sessions, deletes znodes
-//! whose time is over, keeps the members as they should be, and confirms that it still leads.
+//! What a node does as the leader: it admits requests to the log, expires sessions, deletes znodes
+//! whose time is over, maintains the membership, and confirms that it still leads.
 //!
-//! All that belongs to one term of leadership is in one value, [`Leading`]. It is made when the node
-//! becomes the leader and dropped when it is not any more, or leads in another term: nothing of a
-//! former term is left to be reset.
+//! One value, [`Leading`], holds everything that belongs to one term of leadership. The node makes it
+//! when it becomes the leader and drops it when it loses the leadership or leads in another term. So
+//! nothing of a former term has to be reset.
 //!
-//! A leader *serves* once it has applied an entry of its own term, and with it all earlier ones. Until
-//! then its state may lack writes that were acknowledged, so what comes waits.
+//! A leader *serves* once it has applied an entry of its own term, and with it all earlier ones.
+//! Until then its state may lack acknowledged writes, so requests wait.
 
 pub(crate) mod admission;
 pub(crate) mod expiry;
@@ -44,8 +44,8 @@ const HEIR_TICKS: u32 = 4;
 /// Forwarded requests that a new leader holds until it serves.
 const EARLY_MAX: usize = 65_536;
 const EARLY_BYTES_MAX: usize = 64 << 20;
-/// The same for rounds.
-const EARLY_ROUNDS_MAX: usize = 1024;
+/// The same for ReadIndex requests.
+const EARLY_READS_MAX: usize = 1024;
 
 /// One term of leadership.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(in crate::node) struct Leading {
 struct Early {
     requests: VecDeque<(NodeId, Request)>,
     bytes: usize,
-    rounds: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
+    read_index: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
 }
 
 impl Leading {
@@ -114,8 +114,8 @@ impl Leading {
         for (from, request) in early.requests {
             self.take_forwarded(from, request, machine);
         }
-        for (from, boot, round, sessions) in early.rounds {
-            self.take_round(from, None, boot, round, &sessions, machine, now.mono);
+        for (from, boot, read_index, sessions) in early.read_index {
+            self.take_read_index(from, None, boot, read_index, &sessions, machine, now.mono);
         }
     }
 
@@ -150,24 +150,24 @@ impl Leading {
 
     /// A node asks whether this one still leads, and renews its sessions.
     #[allow(clippy::too_many_arguments, reason = "the parts of one message")]
-    pub(in crate::node) fn take_round(
+    pub(in crate::node) fn take_read_index(
         &mut self,
         from: NodeId,
-        guest: Option<NodeId>,
+        client: Option<NodeId>,
         boot: u64,
-        round: u64,
+        read_index: u64,
         sessions: &[SessionId],
         machine: &Machine,
         now: Time,
     ) {
         if !self.serves() {
-            // A client's is asked anew before long.
-            if guest.is_none() && self.early.rounds.len() < EARLY_ROUNDS_MAX {
-                self.early.rounds.push((from, boot, round, sessions.to_vec()));
+            // A client's is asked again before long.
+            if client.is_none() && self.early.read_index.len() < EARLY_READS_MAX {
+                self.early.read_index.push((from, boot, read_index, sessions.to_vec()));
             }
             return;
         }
-        let owner = guest.unwrap_or(from);
+        let owner = client.unwrap_or(from);
         let mut refused = Vec::new();
         for session in sessions {
             match machine.session(*session) {
@@ -181,7 +181,7 @@ impl Leading {
                 _ => refused.push(*session),
             }
         }
-        self.confirmations.ask(Asked { from, guest, boot, round, refused });
+        self.confirmations.ask(Asked { from, client, boot, read_index, refused });
     }
 
     /// Time passes.
@@ -265,17 +265,17 @@ impl Leading {
 
 impl Node {
     /// A node or a client asks whether this node still leads, and renews its sessions.
-    pub(in crate::node) fn take_round(
+    pub(in crate::node) fn take_read_index(
         &mut self,
         from: NodeId,
-        guest: Option<NodeId>,
+        client: Option<NodeId>,
         boot: u64,
-        round: u64,
+        read_index: u64,
         sessions: &[SessionId],
     ) {
         if let Some(leading) = &mut self.leading {
             let (machine, now) = (&self.machine, self.now.mono);
-            leading.take_round(from, guest, boot, round, sessions, machine, now);
+            leading.take_read_index(from, client, boot, read_index, sessions, machine, now);
         }
     }
 
@@ -332,7 +332,7 @@ impl Node {
         };
         let patience = self.config.heartbeat * 2;
         if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
-            let mut context = self.rounds.boot().to_be_bytes().to_vec();
+            let mut context = self.read_index.boot().to_be_bytes().to_vec();
             context.extend(read.to_be_bytes());
             if planted(Bug::ReadWithoutQuorum) {
                 let committed = self.raw.raft.raft_log.committed;
@@ -349,31 +349,38 @@ impl Node {
             return;
         };
         let Some(leading) = &mut self.leading else { return };
-        if u64::from_be_bytes(*boot) != self.rounds.boot() {
+        if u64::from_be_bytes(*boot) != self.read_index.boot() {
             return;
         }
         for asked in leading.confirmations.confirmed(read) {
-            let Asked { from, guest, boot, round, refused } = asked;
+            let Asked { from, client, boot, read_index, refused } = asked;
             if from == self.id {
-                match guest {
-                    Some(guest) => self.guest_confirmed(guest, boot, round, index, refused),
-                    None => self.round_confirmed(boot, round, index, &refused),
+                match client {
+                    Some(client) => self.client_confirmed(client, boot, read_index, index, refused),
+                    None => self.read_index_confirmed(boot, read_index, index, &refused),
                 }
                 continue;
             }
-            let message = match guest {
-                Some(guest) => PeerMessage::GuestConfirmed { guest, boot, round, index, refused },
-                None => PeerMessage::RoundConfirmed { boot, round, index, refused },
+            let message = match client {
+                Some(client) => PeerMessage::ClientReadIndexConfirmed {
+                    client,
+                    boot,
+                    read_index,
+                    index,
+                    refused,
+                },
+                None => PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused },
             };
             self.effects.messages.push((from, message));
         }
     }
 
-    /// Hands leadership over, to one heir, until somebody else leads. May be asked for again and again.
+    /// Hands leadership over, to one heir, until somebody else leads. May be asked for again and
+    /// again.
     ///
-    /// raft-rs takes no proposals meanwhile, brings the heir level with the log and tells it once to
-    /// stand for election. An heir that does not lead after [`HEIR_TICKS`] has died or has not received
-    /// that: then another voter is chosen, if there is one.
+    /// raft-rs takes no proposals meanwhile, brings the heir level with the log and tells it once
+    /// to stand for election. An heir that does not lead after [`HEIR_TICKS`] has died or has not
+    /// received that: then another voter is chosen, if there is one.
     pub(super) fn resign(&mut self) {
         if self.raw.raft.state != StateRole::Leader {
             return;

@@ -1,27 +1,27 @@
-//! Who should be a member, and who of them should vote: what a leader makes of it.
+//! Who should be a member, and which members should vote: the leader's plan.
 //!
-//! The leader looks at the members as they are and does one thing at a time towards what they should
-//! be: [`plan`] says which. It is a pure function, so that what it may never do can be tested for all
-//! that it may meet. In this order:
+//! The leader looks at the members as they are and does one thing at a time. [`plan`] says which. It
+//! is a pure function, so tests can check what it must never do for every situation. In this order:
 //!
-//! 1. Who asks to be a member is put down in the roster, then made a learner.
-//! 2. A member whose address or uid a newer one has (its disk was wiped or begun anew) gives its
-//!    place to that one, by one joint change, once the new one has caught up.
-//! 3. Who wants to leave goes: first its vote, to a learner that has caught up if there is one, and
-//!    then the rest of it.
-//! 4. Too many voters: one less.
+//! 1. An instance that asks to be a member is entered in the roster, then becomes a learner.
+//! 2. If a newer member has the address or the uid of an older one (whose disk was wiped or
+//!    replaced), it takes the place of the older one by one joint change, once it has caught up.
+//! 3. A member that wants to leave gives up its vote first, to a learner that has caught up if there
+//!    is one. Then it is removed.
+//! 4. If there are too many voters, one of them becomes a learner.
 //! 5. A voter that was silent for `replace_after` gives its vote to a learner that has caught up.
-//! 6. Too few voters: learners that have caught up become voters, so that their number is odd.
-//! 7. Voters that are spread badly over the zones: a vote goes from a zone to one that has fewer by
-//!    two or more.
-//! 8. A learner that was silent for ten times as long is not a member any more.
+//! 6. If there are too few voters, learners that have caught up become voters, so that their number
+//!    is odd.
+//! 7. If voters are spread badly over the zones, a vote moves from one zone to another that has fewer
+//!    votes by two or more.
+//! 8. A learner that was silent for ten times `replace_after` is removed.
 //!
-//! What is never done: a change after which the voters that are alive are not a majority of those
-//! that would vote (then nothing could be decided, and the change could not be taken back); a change
-//! while another one is under way; to take the vote of the leader itself, which hands over first; to
-//! take the place of a member that is alive.
+//! The plan never makes a change after which the live voters are no majority of the voters, because
+//! then nothing could be decided, and the change could not be taken back. It makes no change while
+//! another one is under way. It never takes the vote of the leader itself, which hands over first. It
+//! never gives away the place of a member that is alive.
 //!
-//! Source: Raft thesis, sections 4.1 to 4.3; Consul's autopilot for what is done by itself.
+//! Source: Raft thesis, sections 4.1 to 4.3; Consul's autopilot for what happens automatically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,20 +32,20 @@ use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
 /// How the leader keeps the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Keeping {
+pub(crate) struct MembershipPolicy {
     /// 1, 3, 5 or 7.
     pub(crate) max_voters: usize,
     /// How long a voter may be silent before a learner votes in its place.
     pub(crate) replace_after: Duration,
 }
 
-impl Default for Keeping {
-    fn default() -> Keeping {
-        Keeping { max_voters: 5, replace_after: Duration::from_secs(60) }
+impl Default for MembershipPolicy {
+    fn default() -> MembershipPolicy {
+        MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) }
     }
 }
 
-/// A learner that was silent for so many times [`Keeping::replace_after`] is forgotten.
+/// A learner that was silent for so many times [`MembershipPolicy::replace_after`] is forgotten.
 pub(crate) const FORGET_FACTOR: u32 = 10;
 
 /// What a leader sees of a member.
@@ -97,11 +97,11 @@ impl View {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
     }
 
-    /// The learners that have their place: they are level with the log, every voter answers, and `plan`
-    /// has nothing left to do.
+    /// The learners that have their place: they are level with the log, every voter answers, and
+    /// `plan` has nothing left to do.
     ///
-    /// A learner that is level was watched for as long as it takes to notice that a voter is gone. So
-    /// a voter that had stopped before the learner started is known to be gone by then.
+    /// A learner that is level was watched for as long as it takes to notice that a voter is gone.
+    /// So a voter that had stopped before the learner started is known to be gone by then.
     pub(crate) fn placed(&self, plan: Option<&Action>) -> BTreeSet<NodeId> {
         if plan.is_some() || !self.voters.iter().all(|voter| self.is_heard(*voter)) {
             return BTreeSet::new();
@@ -176,7 +176,8 @@ impl View {
         (!change.steps.is_empty() && self.is_safe(&change)).then_some(Action::Vote(change))
     }
 
-    /// Whether another one, which was a member elsewhere, tells that it is at this member's address.
+    /// Whether another one, which was a member elsewhere, tells that it is at this member's
+    /// address.
     fn was_moved_to(&self, member: &Member) -> bool {
         let moved = |(node, told): (&NodeId, &Member)| {
             let before = self.roster.get(*node).filter(|_| self.is_member(*node));
@@ -196,7 +197,7 @@ impl View {
 }
 
 /// The next thing that a leader does about the members, if there is any.
-pub(crate) fn plan(view: &View, keeping: &Keeping) -> Option<Action> {
+pub(crate) fn plan(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
     configure(view)
         .or_else(|| admit(view))
         .or_else(|| replace(view))
@@ -216,7 +217,8 @@ fn configure(view: &View) -> Option<Action> {
         // Who is put down before it is a member stays only as long as it wants to be one.
         if view.is_member(node) || view.wishes.contains_key(&node) {
             let mut member = view.wishes.get(&node).unwrap_or(&seat.member).clone();
-            // Where another member has moved to, this one is not any more. Where it is it will tell.
+            // Where another member has moved to, this one is not any more. Where it is it will
+            // tell.
             if !view.wishes.contains_key(&node) && view.was_moved_to(&member) {
                 member.address.clear();
             }
@@ -294,16 +296,16 @@ fn let_go(view: &View) -> Option<Action> {
         let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
         return view.vote([(heir, Part::Voter)]);
     }
-    // A member acts by those changes that it knows to be committed, and after a crash it may not know
-    // of the last. So that the leaver's vote is not needed any more when it has gone, it loses that
-    // by a change of its own, which is known to be committed wherever the next one is on disk.
+    // A member acts by those changes that it knows to be committed, and after a crash it may not
+    // know of the last. So that the leaver's vote is not needed any more when it has gone, it loses
+    // that by a change of its own, which is known to be committed wherever the next one is on disk.
     if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
         return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
     }
     (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
 }
 
-fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
+fn demote(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
     if view.voters.len() <= keeping.max_voters {
         return None;
     }
@@ -311,7 +313,7 @@ fn demote(view: &View, keeping: &Keeping) -> Option<Action> {
 }
 
 /// A voter that has been silent for long hands its vote to a learner.
-fn relieve(view: &View, keeping: &Keeping) -> Option<Action> {
+fn relieve(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
     let silent = |voter: &&NodeId| view.silent_for(**voter, keeping.replace_after);
     let dead = *view.voters.iter().find(silent)?;
     let heir = view.candidates(&BTreeSet::from([dead])).into_iter().next()?;
@@ -320,9 +322,9 @@ fn relieve(view: &View, keeping: &Keeping) -> Option<Action> {
 
 /// As many voters as there may be, in an odd number.
 ///
-/// Not while one of them is silent: it would stay one of them for ever if nobody were left to vote in
-/// its place.
-fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
+/// Not while one of them is silent: it would stay one of them for ever if nobody were left to vote
+/// in its place.
+fn promote(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
@@ -344,8 +346,8 @@ fn promote(view: &View, keeping: &Keeping) -> Option<Action> {
     whole.vote(steps)
 }
 
-/// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of the
-/// two come nearer to each other each time, so that this ends.
+/// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of
+/// the two come nearer to each other each time, so that this ends.
 fn spread(view: &View) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
@@ -356,9 +358,9 @@ fn spread(view: &View) -> Option<Action> {
     (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()
 }
 
-/// A learner that was silent for very long is not a member any more. One of which nothing is put down
-/// has no place that a newer one could take, and goes sooner.
-fn forget(view: &View, keeping: &Keeping) -> Option<Action> {
+/// A learner that was silent for very long is not a member any more. One of which nothing is put
+/// down has no place that a newer one could take, and goes sooner.
+fn forget(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
     let patience = |learner: NodeId| match view.roster.get(learner) {
         Some(_) => keeping.replace_after.saturating_mul(FORGET_FACTOR),
         None => keeping.replace_after,
@@ -376,7 +378,8 @@ mod tests {
     use super::*;
     use crate::planted::plant;
 
-    const KEEPING: Keeping = Keeping { max_voters: 5, replace_after: Duration::from_secs(60) };
+    const KEEPING: MembershipPolicy =
+        MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
     const ALIVE: Sight = Sight { silent: Duration::ZERO, heard: true, caught_up: true };
 
     fn dead_for(seconds: u64) -> Sight {
@@ -436,7 +439,7 @@ mod tests {
         for (seat, zone) in view.roster.seats.iter_mut().zip(zones) {
             seat.member.zone = zone.to_owned();
         }
-        let keeping = Keeping { max_voters: 3, ..KEEPING };
+        let keeping = MembershipPolicy { max_voters: 3, ..KEEPING };
         // Who names no zone is in one of its own.
         assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
@@ -521,8 +524,8 @@ mod tests {
         assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Voter)]));
     }
 
-    /// Two instances that change their addresses with each other, one after the other: the one that is
-    /// back takes the other's place on the network, and not in the cluster.
+    /// Two instances that change their addresses with each other, one after the other: the one that
+    /// is back takes the other's place on the network, and not in the cluster.
     #[test]
     fn who_moves_to_a_silent_member_s_address_does_not_take_its_place() {
         let mut view = view(&[1, 2, 3], &[]);

@@ -1,5 +1,6 @@
-//! Confirming that this node still leads, by Raft's ReadIndex (Raft thesis 6.4): a quorum answers a
-//! heartbeat that was sent after the request came. `sessions::read_index` is the side that asks.
+//! How the leader confirms that it still leads, by Raft's ReadIndex (Raft thesis 6.4): a quorum
+//! answers a heartbeat that was sent after the request came. `sessions::read_index` is the side that
+//! asks.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,7 @@ use crate::node::raft::numbers_of;
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 
-/// The leader's side: the rounds that nodes have asked it for.
+/// The leader's side: the ReadIndex requests that nodes have asked it for.
 #[derive(Debug)]
 pub(crate) struct Confirmations {
     queue: Vec<Asked>,
@@ -21,10 +22,10 @@ pub(crate) struct Confirmations {
 pub(crate) struct Asked {
     pub(crate) from: NodeId,
     /// The client on whose behalf it was asked.
-    pub(crate) guest: Option<NodeId>,
+    pub(crate) client: Option<NodeId>,
     pub(crate) boot: u64,
-    pub(crate) round: u64,
-    /// Sessions of the round that could not be renewed.
+    pub(crate) read_index: u64,
+    /// Sessions of the ReadIndex request that could not be renewed.
     pub(crate) refused: Vec<SessionId>,
 }
 
@@ -35,7 +36,7 @@ impl Confirmations {
     }
 
     pub(crate) fn ask(&mut self, asked: Asked) {
-        /// Nodes ask anew after a while, so the oldest of too many is no loss.
+        /// Nodes ask again after a while, so the oldest of too many is no loss.
         const QUEUE_MAX: usize = 4096;
         if self.queue.len() >= QUEUE_MAX {
             self.queue.remove(0);
@@ -79,7 +80,8 @@ mod tests {
     #[test]
     fn the_leader_gathers_while_a_read_is_under_way() {
         let mut leader = Confirmations::new(1);
-        let asked = |round| Asked { from: 2, guest: None, boot: 7, round, refused: vec![] };
+        let asked =
+            |read_index| Asked { from: 2, client: None, boot: 7, read_index, refused: vec![] };
         assert_eq!(leader.next_read(Time::ZERO, S), None);
         leader.ask(asked(1));
         let first = leader.next_read(Time::ZERO, S).unwrap();

@@ -1,14 +1,13 @@
-//! Which znodes the leader asks the log to delete: containers that are not used
-//! any more, and znodes whose time to live is over.
+//! Which znodes the leader asks the log to delete: containers that are no longer used, and znodes
+//! whose time to live is over.
 //!
-//! The tree keeps them in order, so that nothing is searched. An end is a
-//! `Reap` command in the log, which is checked again when it is applied: a
-//! container that has a child by then stays, and so does what was set meanwhile.
-//! (ZooKeeper's leader decides alone, so that a set just before the end is lost.)
+//! The tree keeps them in order, so the leader searches nothing. Each deletion is a `Reap` command in
+//! the log, and the state machine checks it again when it applies it: a container that has a child by
+//! then stays, and so does a znode that was set in the meantime. (ZooKeeper's leader decides alone,
+//! so a set just before the deletion is lost.)
 //!
-//! Invariants: what is in the log already is not asked for again before it is
-//! applied; and neither kind, however many of it there are, keeps the other from
-//! its turn.
+//! Invariants: the leader asks for no deletion again before the last one is applied. Neither kind
+//! keeps the other from its turn, however many there are.
 
 use std::time::Duration;
 

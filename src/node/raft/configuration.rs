@@ -1,4 +1,4 @@
-//! Changes of who votes, as entries of the log.
+//! Changes of the voters, as entries of the log.
 
 use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
-//! Comparing the state hashes of the replicas.
+//! The divergence check: comparing the state hashes of the replicas.
 //!
-//! All replicas that applied the same entries have the same state, and so the
-//! same hash. Each node tells the others its hash at the same few indexes. A
-//! node that finds itself alone against a majority has diverged, by a broken
-//! disk, memory or build, and stops before it hands on what it has.
+//! Replicas that applied the same entries have the same state and the same hash. Each node sends its
+//! hash to the others at the same few indexes. A node that finds itself alone against a majority has
+//! diverged, by a broken disk, broken memory or a broken build. It stops before it passes its state
+//! on.
 
 use std::collections::BTreeMap;
 

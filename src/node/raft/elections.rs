@@ -1,4 +1,4 @@
-//! When this node stands for election, and how long it waits for a leader before.
+//! When this node stands for election, and how long it waits for a leader before that.
 
 use raft::{Raft, StateRole};
 

@@ -1,10 +1,9 @@
 //! What a peer's Raft message must satisfy before raft-rs may see it.
 //!
-//! raft-rs 0.7 panics on messages that a correct peer cannot send, and takes
-//! some that it should refuse. This check is pure and is fuzzed together with
-//! raft-rs itself. That a message comes from whom it claims to come from is
-//! the transport's business; a sender need not be in our own configuration,
-//! since a lagging follower must accept a leader it has not heard of yet.
+//! raft-rs 0.7 panics on messages that a correct peer cannot send, and accepts some that it should
+//! refuse. This check is pure, and is fuzzed together with raft-rs itself. The transport makes sure
+//! that a message comes from the sender that it names. The sender need not be in this node's
+//! configuration: a lagging follower must accept a leader that it does not know yet.
 
 use crate::node::message::RaftBody;
 use crate::node::raft::configuration::VotingChange;

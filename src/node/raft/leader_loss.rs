@@ -1,15 +1,14 @@
 //! What a follower does when its connection to the leader has ended.
 //!
-//! A killed process closes its sockets at once, long before an election timeout
-//! would notice its silence. So a follower whose connection to the leader has
-//! ended forgets the leader and holds a pre-vote. That is safe, whatever the
-//! reason was: followers that still hear from the leader refuse a pre-vote
-//! (Raft thesis, 9.6), and a leader that is alive is followed again as soon as
-//! it sends something.
+//! A killed process closes its sockets at once, long before an election timeout would notice its
+//! silence. So a follower whose connection to the leader has ended forgets the leader and holds a
+//! pre-vote. That is safe whatever the reason was. Followers that still receive from the leader
+//! refuse a pre-vote (Raft thesis, 9.6), and the node follows a live leader again as soon as that
+//! sends something.
 //!
-//! The followers take turns, one a tick, so that they do not split the votes:
-//! the first at once, and each again when the others have not heard of the loss
-//! yet. After a few turns the usual election timeouts go on alone.
+//! The followers take turns, one each tick, so that they do not split the votes. The first one starts
+//! at once. Each starts again if the others have not noticed the loss yet. After a few turns only the
+//! usual election timeouts are left.
 
 use crate::node::Node;
 use crate::types::membership::NodeId;

@@ -1,11 +1,10 @@
 //! The Raft log since the last checkpoint, in memory: what raft-rs reads.
 //!
-//! The disk holds the same entries but is read at start-up only. Entries are
-//! put here before the disk has them; what rests on their durability waits in
-//! the node for the disk's word.
+//! The disk holds the same entries, but is read only at start-up. An entry is put here before the
+//! disk has it. What depends on its durability waits in [`persistence`](super::persistence).
 //!
-//! Invariants: entries are contiguous from `base.index + 1`; `base` is an entry
-//! (or the checkpoint) whose term is known though its data is not kept.
+//! Invariants: entries are contiguous from `base.index + 1`. `base` is an entry (or the checkpoint)
+//! whose term is known though its data is gone.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! raft-rs's own log lines, passed on through `tracing` one level lower: what
-//! is information to raft-rs is a detail to a user.
+//! raft-rs's own log lines, passed on to `tracing` one level lower: what raft-rs calls information is
+//! a detail to a user.
 
 use slog::{Drain, Level, Logger, Never, OwnedKVList, Record, o};
 

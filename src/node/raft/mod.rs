@@ -1,5 +1,5 @@
-//! Raft, as this node runs it: the log in memory, what raft-rs wants done after each step, and what
-//! stands between raft-rs and the network.
+//! Raft, as this node runs it: the log in memory, the ready rounds of raft-rs, elections,
+//! persistence, and the check that stands between raft-rs and the network.
 
 pub(crate) mod configuration;
 pub(crate) mod divergence;

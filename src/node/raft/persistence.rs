@@ -1,5 +1,5 @@
-//! What waits for the disk: messages that may leave, and snapshots that count, only once something
-//! is durable; and the checkpoints.
+//! What waits for the disk: messages and snapshots that count only once something is durable. Also
+//! when a checkpoint is due.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -103,9 +103,9 @@ impl Persistence {
 /// What a share of a limit is counted in.
 const SHARE: u64 = 1024;
 
-/// How much of the limits a member waits for before its next checkpoint: from three quarters to five
-/// quarters, another share for each member and each time, so that they are not all busy with their
-/// disks at once.
+/// How much of the limits a member waits for before its next checkpoint: from three quarters to
+/// five quarters, another share for each member and each time, so that they are not all busy with
+/// their disks at once.
 fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
     let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
     SHARE * 3 / 4 + drawn % (SHARE / 2)

@@ -1,19 +1,20 @@
-//! What is missing where there is no leader, in words for people.
+//! What is missing while there is no leader, in words for people.
 //!
-//! A member knows which voters it does not reach. An instance that wants to join knows nothing, so
-//! each member that it asks answers with that ([`PeerMessage::NoLeader`]) while there is no leader
-//! that could take it in. Whoever asks to join has no data: one that stands at the address of a voter
-//! says that the voter's data is lost, damaged or put aside.
+//! A member knows which voters it cannot reach. An instance that wants to join knows nothing. So each
+//! member that it asks replies with what is missing ([`PeerMessage::NoLeader`]) while no leader could
+//! take it in. An instance that asks to join has no data: if it is at the address of a voter, the
+//! data of that voter is lost, damaged or put aside.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::node::Node;
 use crate::node::io::Time;
-use crate::node::membership::WISH_TIME;
+use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
-/// What is known of a cluster without a leader. Everything in it is forgotten when it is not repeated.
+/// What is known of a cluster without a leader. Everything in it is forgotten when it is not
+/// repeated.
 #[derive(Debug, Default)]
 pub(in crate::node) struct QuorumLoss {
     /// The addresses of instances that asked to join, by their ids.
@@ -28,7 +29,7 @@ impl Node {
         if self.raw.raft.leader_id != 0 {
             return;
         }
-        let until = self.now.mono + WISH_TIME;
+        let until = self.now.mono + REQUEST_TIME;
         let blank = &mut self.quorum_loss.blank;
         blank.retain(|_, (_, until)| self.now.mono < *until);
         if from == member.node && blank.len() < MEMBERS_MAX {
@@ -47,7 +48,7 @@ impl Node {
         voters: u32,
         missing: Vec<String>,
     ) {
-        let until = self.now.mono + WISH_TIME;
+        let until = self.now.mono + REQUEST_TIME;
         let told = &mut self.quorum_loss.told;
         told.retain(|_, (_, _, until)| self.now.mono < *until);
         if told.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
@@ -81,10 +82,10 @@ impl Node {
         blank.into_iter().cloned().collect()
     }
 
-    /// What keeps the cluster from having a leader, as far as this node knows; `None` if there is one,
-    /// or if enough voters are there to elect one.
+    /// What keeps the cluster from having a leader, as far as this node knows; `None` if there is
+    /// one, or if enough voters are there to elect one.
     pub(in crate::node) fn quorum_loss(&self) -> Option<String> {
-        if self.raw.raft.leader_id != 0 || self.bootstrap.formation.is_some() {
+        if self.raw.raft.leader_id != 0 || self.bootstrap.founding.is_some() {
             return None;
         }
         let now = self.now.mono;

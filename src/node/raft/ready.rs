@@ -1,8 +1,8 @@
-//! What Raft wants done: messages sent, entries stored and then applied,
-//! snapshots sent and taken.
+//! A ready round of raft-rs: messages are sent, entries are stored and then applied, snapshots are
+//! sent and installed.
 //!
-//! raft-rs's contract for a ready round is the documentation of `RawNode`; the
-//! asynchronous form is used, in which the disk comes after.
+//! The documentation of `RawNode` has the contract. This uses the asynchronous form, in which the
+//! node does not wait for the disk.
 
 use raft::SnapshotStatus;
 use raft::eraftpb::{self, MessageType};
@@ -149,7 +149,7 @@ impl Node {
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
         self.persistence.replaced(position, self.now.mono);
-        // They have it all from another member, or from this one once they begin anew.
+        // They have it all from another member, or from this one once they begin again.
         self.let_all_go("the member was brought up to date by a snapshot");
         let mut fired = Fired::default();
         self.local.identify(&self.machine);

@@ -1,10 +1,9 @@
 //! Bringing a lagging peer up to date: the state itself, in chunks.
 //!
-//! Raft says when a peer needs a snapshot; it travels as
-//! [`PeerMessage::SnapshotChunk`]s, a few at a time, and ends with Raft's own
-//! snapshot message, which the receiver steps only once the state has been
-//! put together and its hash found right. Neither side holds more than a few
-//! encoded chunks, and writes go on meanwhile: the state is immutable.
+//! Raft decides that a peer needs a snapshot. It travels as [`PeerMessage::SnapshotChunk`]s, a few at
+//! a time, and ends with Raft's own snapshot message. The receiver steps that message only after it
+//! has put the state together and checked its hash. Neither side holds more than a few encoded
+//! chunks, and writes go on in the meantime because the state is immutable.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +20,10 @@ use crate::types::membership::NodeId;
 /// How many chunks may be under way to one peer.
 const WINDOW: u32 = 8;
 
-/// To a learner a state is sent only while it goes to fewer peers than this. Each transfer keeps the
-/// state as it was when that began, so that this bounds how much of what was written over stays in
-/// memory, and what all learners together take of the network. The others have their turn when one of
-/// those is done; a voter waits for nobody.
+/// To a learner a state is sent only while it goes to fewer peers than this. Each transfer keeps
+/// the state as it was when that began, so that this bounds how much of what was written over stays
+/// in memory, and what all learners together take of the network. The others have their turn when
+/// one of those is done; a voter waits for nobody.
 pub(crate) const LEARNER_TRANSFERS_MAX: usize = 8;
 
 /// The leader's side.
@@ -169,8 +168,8 @@ struct Receiving {
 }
 
 impl Incoming {
-    /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node can
-    /// do `newest` at most and that is more.
+    /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node
+    /// can do `newest` at most and that is more.
     pub(crate) fn chunk(
         &mut self,
         from: NodeId,

@@ -1,10 +1,10 @@
 //! The latest changes of the tree, for watches that begin in the past.
 //!
-//! Every replica keeps what it has applied: since its start, from the checkpoint and the log
-//! behind it; or since a snapshot took the tree's place, of which only the result is known. Bounded
-//! by the number of changes and by their bytes.
+//! Every replica retains the changes that it has applied one by one: since its start, from the
+//! checkpoint and the log behind it, or since it installed a snapshot, of which only the result is
+//! known. The number of changes and their bytes are bounded.
 //!
-//! Invariant: every change after `oldest` is here, in order, and nothing is said of those before.
+//! Invariant: every change after `oldest` is here, in order, and no earlier one.
 
 use std::collections::VecDeque;
 

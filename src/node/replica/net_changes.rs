@@ -1,4 +1,5 @@
-//! What watches are told when a snapshot has taken the tree's place: the net changes between the two.
+//! The events that watches get when a snapshot replaces the tree: the net changes between the two
+//! trees.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +9,8 @@ use crate::types::path;
 use crate::types::watch::{EventKind, WatchEvent};
 use crate::types::znode::Zxid;
 
-/// A net change. Its place within its write is not known: deletions come first, so that a znode that
-/// was deleted and created again is told of in that order, and changes of children last.
+/// A net change. Its place within its write is not known: deletions come first, so that a znode
+/// that was deleted and created again is told of in that order, and changes of children last.
 pub(in crate::node) fn net_event(kind: EventKind, path: &str, zxid: Zxid) -> WatchEvent {
     let position = match kind {
         EventKind::Deleted => 0,

@@ -1,7 +1,8 @@
-//! Tells at one look, whatever the number of watches, that a path is not watched: nearly always.
+//! Decides quickly, whatever the number of watches, that a path is not watched, which is nearly
+//! always so.
 //!
-//! Counts of the watched paths by their hash, with at least [`ROOM`] places for each. A count of
-//! zero says that none is there.
+//! It counts the watched paths by their hash, with at least [`ROOM`] places for each path. A count of
+//! zero says that no such path is watched.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,7 +13,8 @@ const PLACES_MIN: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct PathFilter {
-    /// A power of two of them, or none. One that has reached the most that it can count stays there.
+    /// A power of two of them, or none. One that has reached the most that it can count stays
+    /// there.
     counts: Vec<u8>,
     paths: usize,
 }

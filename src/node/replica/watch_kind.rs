@@ -1,4 +1,4 @@
-//! The kinds of watches, and what each listens to.
+//! The kinds of watches, and the events of each.
 
 use serde::{Deserialize, Serialize};
 

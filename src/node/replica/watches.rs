@@ -1,20 +1,19 @@
-//! Which watches this node's users have set, and what each is told of a change.
+//! Which watches are set at this replica, and which events each change gives them.
 //!
 //! ZooKeeper's rules (`DataTree`, `WatchManager`). For a change of `/p/c`:
-//! - created: `Created` to the data watches of `/p/c`, then `ChildrenChanged`
-//!   to the child watches of `/p`;
+//! - created: `Created` to the data watches of `/p/c`, then `ChildrenChanged` to the child watches of
+//!   `/p`;
 //! - set: `DataChanged` to the data watches of `/p/c`;
-//! - deleted: `Deleted` to the data watches of `/p/c`, then to its child
-//!   watches, then `ChildrenChanged` to the child watches of `/p`.
+//! - deleted: `Deleted` to the data watches of `/p/c`, then to its child watches, then
+//!   `ChildrenChanged` to the child watches of `/p`.
 //!
-//! Data watches are those of get and exists, the persistent and the recursive
-//! ones; child watches are those of children and the persistent ones. A
-//! persistent watch hears of a deletion once. A recursive watch matches its
-//! path and all below it and never hears `ChildrenChanged`. Watches of get,
-//! exists and children fire once.
+//! Data watches are those of get and exists, the persistent and the recursive ones. Child watches are
+//! those of children and the persistent ones. A persistent watch gets one event for a deletion. A
+//! recursive watch matches its path and all paths below it, and never gets `ChildrenChanged`. Watches
+//! of get, exists and children fire once.
 //!
-//! A session that may not read the znode (of `ChildrenChanged`: the parent) is
-//! not told; a watch that fires once is over all the same.
+//! A session that may not read the znode (for `ChildrenChanged`: the parent) gets no event. A watch
+//! that fires once is over all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -81,7 +80,7 @@ impl AtPath {
     }
 }
 
-/// What a round of changes came to: the events in order, and the watches that are over after them.
+/// What some changes came to: the events in order, and the watches that are over after them.
 #[derive(Debug, Default)]
 pub(crate) struct Fired {
     pub(crate) events: Vec<(WatchId, WatchEvent)>,
@@ -103,7 +102,7 @@ pub(crate) struct WatchTable {
 
 /// Something to tell, of which there are as many events as watches that want it.
 #[derive(Clone, Copy)]
-struct News<'a> {
+struct ToClient<'a> {
     kind: EventKind,
     path: &'a str,
     zxid: Zxid,
@@ -112,9 +111,9 @@ struct News<'a> {
     acl: Option<&'a AccessList>,
 }
 
-impl News<'_> {
+impl ToClient<'_> {
     fn event(self) -> WatchEvent {
-        let News { kind, zxid, position, .. } = self;
+        let ToClient { kind, zxid, position, .. } = self;
         let path = self.path.to_owned();
         WatchEvent { kind, path, zxid, position, net: false, znode: None }
     }
@@ -192,14 +191,14 @@ impl WatchTable {
         let events = told.by_ref().take(WATCH_CAPACITY).map(|news| (id, news.event()));
         fired.events.extend(events);
         if let Some(left_out) = told.next() {
-            let gap = News { kind: EventKind::Gap, path: &path, acl: None, ..left_out };
+            let gap = ToClient { kind: EventKind::Gap, path: &path, acl: None, ..left_out };
             fired.events.push((id, gap.event()));
         }
         self.add(id, path, kind, session);
     }
 
-    /// Adds a watch that was set elsewhere and has told of everything up to a zxid: what has happened
-    /// since is told first, as far as it is `known`.
+    /// Adds a watch that was set elsewhere and has told of everything up to a zxid: what has
+    /// happened since is told first, as far as it is `known`.
     pub(crate) fn add_again<'a>(
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
@@ -212,7 +211,7 @@ impl WatchTable {
         let watched = Arc::clone(&path);
         let gap = |(zxid, position)| {
             let (kind, path) = (EventKind::Gap, &*watched);
-            News { kind, path, zxid, position, acl: None }
+            ToClient { kind, path, zxid, position, acl: None }
         };
         match known {
             Some(mut past) if kind.fires_once() => {
@@ -333,18 +332,18 @@ impl WatchTable {
         session: SessionId,
         path: &str,
         which: WatcherType,
-        guests: bool,
+        clients: bool,
         zxid: Zxid,
         fired: &mut Fired,
     ) -> bool {
         let ours = |(id, kind): &(WatchId, WatchKind)| {
             let of = self.watchers.get(id).is_some_and(|of| of.session == session);
-            kind.is(which) && of && id.is_guest() == guests
+            kind.is(which) && of && id.is_client() == clients
         };
         let at_path = self.by_path.get(path).into_iter().flat_map(AtPath::iter);
         let removed: Vec<_> = at_path.filter(ours).collect();
         for (id, kind) in &removed {
-            let news = News { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
+            let news = ToClient { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
             fired.events.push((*id, news.event()));
             if !planted(Bug::RemovedWatchStays) {
                 self.remove(*id);
@@ -357,7 +356,7 @@ impl WatchTable {
     /// Removes the watches of a session that is over here.
     pub(crate) fn end_session(&mut self, session: SessionId) -> Vec<WatchId> {
         let all = self.by_session.get(&session).into_iter().flatten().copied();
-        let ids: Vec<WatchId> = all.filter(|id| !id.is_guest()).collect();
+        let ids: Vec<WatchId> = all.filter(|id| !id.is_client()).collect();
         for id in &ids {
             self.remove(*id);
         }
@@ -365,9 +364,9 @@ impl WatchTable {
     }
 
     /// The watches that clients have set for a session.
-    pub(crate) fn guests_of(&self, session: SessionId) -> Vec<WatchId> {
+    pub(crate) fn clients_of(&self, session: SessionId) -> Vec<WatchId> {
         let all = self.by_session.get(&session).into_iter().flatten().copied();
-        all.filter(|id| id.is_guest()).collect()
+        all.filter(|id| id.is_client()).collect()
     }
 
     /// Tells of a change those who `may_read` it, by the access list that it comes with.
@@ -409,7 +408,7 @@ impl WatchTable {
         &mut self,
         path: &str,
         matches: impl Fn(WatchKind) -> bool,
-        news: News<'_>,
+        news: ToClient<'_>,
         may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
@@ -490,7 +489,7 @@ impl WatchTable {
 
 /// What a watch is told of a change, if anything: as [`WatchTable::fire`]
 /// does it, for one watch alone.
-fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<News<'a>> {
+fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<ToClient<'a>> {
     let rest = change.path.strip_prefix(watched)?;
     let own = of_znode(change);
     if rest.is_empty() {
@@ -516,17 +515,17 @@ fn position(change: &Change) -> u32 {
 }
 
 /// What a change tells of its znode.
-fn of_znode(change: &Change) -> News<'_> {
+fn of_znode(change: &Change) -> ToClient<'_> {
     let Change { zxid, ref path, ref acl, .. } = *change;
     let position = position(change);
-    News { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
+    ToClient { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
 }
 
 /// What a change tells of its znode's parent, which comes behind what it tells of the znode.
-fn of_parent<'a>(change: &'a Change, parent: &'a str) -> News<'a> {
+fn of_parent<'a>(change: &'a Change, parent: &'a str) -> ToClient<'a> {
     let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
     let position = position(change).saturating_add(1);
-    News { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
+    ToClient { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The audit log: who wrote what, and what came of it, as lines of `tracing`.
 //!
-//! A line is written by the node of the session that asked, once its replica has applied the request:
-//! so each request that had an outcome has one line in the whole cluster. Nothing is written, and
-//! nothing is made for it, unless somebody listens to the target.
+//! The node of the session that asked writes the line, once its replica has applied the request. So
+//! each request with an outcome has one line in the whole cluster. Without a subscriber to the
+//! target, nothing is written and nothing is allocated.
 //!
 //! Source: ZooKeeper's `audit.enable`, which logs at the server that the client is connected to.
 

@@ -1,4 +1,4 @@
-//! One session as its node holds it.
+//! One session, as the node that holds it has it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,9 +25,10 @@ pub(crate) struct LocalSession {
     pub(super) first_sent: Option<Time>,
     /// Until when the session is surely alive. Before it is open: not known.
     pub(super) valid_until: Time,
-    /// When it counts as lost: not before rounds had time to renew it since it was opened.
+    /// When it counts as lost: not before ReadIndex requests had time to renew it since it was
+    /// opened.
     pub(super) lost_at: Time,
-    /// When the last round that was confirmed for it was sent.
+    /// When the last ReadIndex request that was confirmed for it was sent.
     pub(super) heard: Time,
     pub(super) issued: u64,
     /// The last number sent to the present leader; `None`: nothing, not even the open.

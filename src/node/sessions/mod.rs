@@ -1,15 +1,15 @@
-//! The sessions that this node's users hold: what they have asked for, in order.
+//! The sessions that this node's users hold, and what they have asked for, in order.
 //!
-//! Each session numbers its writes and keeps them until their outcome is seen
-//! in the log, which every replica applies; no answer from the leader is
-//! needed. Whenever the leader or its connection changes, or nothing moves for
-//! a while, all of them are sent again: the machine runs each once. A write of a version that not
-//! all members are known to have is held back, and what comes after it too (`versions`).
+//! Each session numbers its writes and keeps them until it sees their outcome in the log, which every
+//! replica applies. It needs no answer from the leader. Whenever the leader or its connection
+//! changes, or nothing moves for a while, the node sends all of them again, and the state machine
+//! runs each of them once. A write that not all members are known to support is held back, and so are
+//! those behind it (`versions`).
 //!
-//! Invariants: `writes` holds contiguous numbers from `applied + 1`; those up
-//! to `sent` have been sent to the present leader; a read waits for the writes
-//! before it (`after`), and waits are answered in order. A session in a final
-//! state sends nothing more, and is forgotten once all is answered.
+//! Invariants: `writes` holds contiguous numbers from `applied + 1`. Those up to `sent` have been
+//! sent to the present leader. A query waits for the writes before it (`after`), and queries are
+//! answered in order. A session in a final state sends nothing more, and is forgotten once everything
+//! is answered.
 
 mod audit;
 pub(crate) mod holder;
@@ -29,7 +29,7 @@ use crate::node::io::{Effects, RequestId, Time, Write};
 use crate::node::leader::admission;
 use crate::node::negotiated;
 use crate::node::query::Answer;
-use crate::node::sessions::read_index::Ticket;
+use crate::node::sessions::read_index::SyncId;
 use crate::node::versions::Gate;
 use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -65,12 +65,12 @@ pub(crate) struct LocalSessions {
     /// Those of them whose next write waits for the cluster's version, as of this gate.
     held_back: BTreeSet<SessionId>,
     gate: Gate,
-    next_ticket: Ticket,
+    next_sync: SyncId,
     /// Sessions whose local deadline has passed and which may owe answers yet.
     lost: BTreeSet<SessionId>,
     /// How many waits there are, of all sessions.
     waits: usize,
-    tickets: BTreeMap<Ticket, SessionId>,
+    syncs: BTreeMap<SyncId, SessionId>,
     /// Sessions whose waits may be answerable now.
     ready: BTreeSet<SessionId>,
     /// Sessions whose next wait is a sync or a watch that this replica has to catch up with.
@@ -86,10 +86,10 @@ impl LocalSessions {
             ceilings: BTreeSet::new(),
             held_back: BTreeSet::new(),
             gate: Gate { version: FIRST, possible: FIRST },
-            next_ticket: 0,
+            next_sync: 0,
             lost: BTreeSet::new(),
             waits: 0,
-            tickets: BTreeMap::new(),
+            syncs: BTreeMap::new(),
             ready: BTreeSet::new(),
             catching_up: BTreeSet::new(),
         }
@@ -451,8 +451,9 @@ impl LocalSessions {
                         held.lost_at = held.valid_until;
                     } else {
                         // It took long, perhaps longer than a session lives without being heard of.
-                        // It lives all the same, from now on, but is surely alive only once a round
-                        // has renewed it: not for a moment before, to be lost and found again.
+                        // It lives all the same, from now on, but is surely alive only once a
+                        // ReadIndex request has renewed it: not for a moment before, to be lost and
+                        // found again.
                         held.valid_until = since;
                         held.lost_at = now + trusted(held.timeout);
                     }
@@ -557,7 +558,7 @@ impl LocalSessions {
         self.lost.clear();
         self.unsent.clear();
         self.held_back.clear();
-        self.tickets.clear();
+        self.syncs.clear();
         self.ready.clear();
         self.catching_up.clear();
     }
@@ -581,8 +582,8 @@ impl LocalSessions {
         living.map(|held| held.timeout / 4).fold(most, Duration::min)
     }
 
-    /// A round sent at `sent` was confirmed for the session. After its deadline that comes too
-    /// late: its user may have seen that it is not surely alive, and that is for good.
+    /// A ReadIndex request sent at `sent` was confirmed for the session. After its deadline that
+    /// comes too late: its user may have seen that it is not surely alive, and that is for good.
     pub(crate) fn renew(
         &mut self,
         session: SessionId,

@@ -17,7 +17,7 @@ use crate::node::query::{Answer, Query, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::history::History;
 use crate::node::replica::watches::{Fired, WatchTable};
 use crate::node::sessions::LocalSessions;
-use crate::node::sessions::read_index::Ticket;
+use crate::node::sessions::read_index::SyncId;
 use crate::planted::{Bug, planted};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -256,8 +256,8 @@ impl Answering<'_> {
 }
 
 impl LocalSessions {
-    /// Queues a query. If a ReadIndex request must be made for it, returns the ticket that this must
-    /// carry. `applied` is the last zxid that this replica has.
+    /// Queues a query. If a ReadIndex request must be made for it, returns the ticket that this
+    /// must carry. `applied` is the last zxid that this replica has.
     pub(crate) fn query(
         &mut self,
         request: RequestId,
@@ -265,22 +265,22 @@ impl LocalSessions {
         query: Query,
         applied: Zxid,
         effects: &mut Effects,
-    ) -> Option<Ticket> {
+    ) -> Option<SyncId> {
         let confirms = match &query {
             Query::Sync => true,
             Query::Watch { from, .. } => from.is_some_and(|zxid| zxid > applied),
             _ => false,
         };
-        let ticket = confirms.then_some(self.next_ticket);
+        let sync = confirms.then_some(self.next_sync);
         let held = self.taking(request, session, effects)?;
-        held.waits.push(request, held.issued, Turn::Query(query), ticket);
+        held.waits.push(request, held.issued, Turn::Query(query), sync);
         self.waits += 1;
         self.ready.insert(session);
-        if let Some(ticket) = ticket {
-            self.next_ticket += 1;
-            self.tickets.insert(ticket, session);
+        if let Some(sync) = sync {
+            self.next_sync += 1;
+            self.syncs.insert(sync, session);
         }
-        ticket
+        sync
     }
 
     /// Whether any query waits for its turn.
@@ -294,9 +294,9 @@ impl LocalSessions {
         };
         let error = held.over();
         self.waits -= held.waits.len();
-        for (request, turn, ticket) in held.waits.drain() {
-            if let Some(ticket) = ticket {
-                self.tickets.remove(&ticket);
+        for (request, turn, sync) in held.waits.drain() {
+            if let Some(sync) = sync {
+                self.syncs.remove(&sync);
             }
             let answer = match turn {
                 Turn::Close => Ok(Answer::Reply(Reply::Done)),
@@ -307,12 +307,12 @@ impl LocalSessions {
     }
 
     /// The ReadIndex request that carried this ticket was confirmed at this index.
-    pub(crate) fn synced(&mut self, ticket: Ticket, at: u64) {
-        let Some(session) = self.tickets.remove(&ticket) else {
+    pub(crate) fn synced(&mut self, sync: SyncId, at: u64) {
+        let Some(session) = self.syncs.remove(&sync) else {
             return;
         };
         if let Some(held) = self.sessions.get_mut(&session) {
-            held.waits.confirmed(|number| number == ticket, at);
+            held.waits.confirmed(|number| number == sync, at);
             self.ready.insert(session);
         }
     }

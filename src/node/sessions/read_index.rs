@@ -1,20 +1,19 @@
-//! Rounds: how a node learns that a leader still led after a certain moment.
+//! ReadIndex requests: how a node learns that a leader still led after a certain moment.
 //!
-//! A node asks its leader for a round; the leader confirms it by Raft's
-//! ReadIndex (Raft thesis 6.4), that is, after a quorum has answered it. One
-//! confirmed round does three things for the node that asked:
-//! - its `sync`s have an index that covers all writes completed before them;
-//! - its sessions are renewed, counted from when the round was sent: a leader
-//!   elected later gives each session its full timeout again, and one elected
-//!   earlier could not have let the round be confirmed;
-//! - its local reads are known to be no older than the round, once the index
-//!   is applied.
+//! A node sends its leader a ReadIndex request. The leader confirms it by Raft's ReadIndex (Raft
+//! thesis 6.4), that is, after a quorum has answered. One confirmed request does three things for the
+//! node that sent it:
+//! - its syncs get an index that covers all writes completed before them;
+//! - it renews the node's sessions, counted from the moment at which it was sent: a leader elected
+//!   later gives each session its full timeout again, and the confirmation excludes one elected
+//!   earlier;
+//! - the node's local reads are known to be no older than the request, once the index is applied.
 //!
-//! A round's number is never used twice, not even by the same node after a
-//! restart (`boot` tells them apart), so that a late answer confirms nothing
-//! else. A round that gets no answer is asked anew under another number, and
-//! while a few are under way, what comes in gathers for the next: a sync is
-//! never forgotten, however many there are and however slow the leader is.
+//! The number of a request is never used twice, not even by the same node after a restart (`boot`
+//! tells the starts apart). So a late confirmation confirms nothing else. If a request gets no
+//! answer, the node sends another one under another number. While a few are under way, syncs gather
+//! for the next one. No sync is ever forgotten, however many there are and however slow the leader
+//! is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,42 +21,43 @@ use std::time::Duration;
 use crate::node::io::Time;
 use crate::types::znode::SessionId;
 
-/// How many rounds may be under way: more would only make the leader's queue longer.
+/// How many ReadIndex requests may be under way: more would only make the leader's queue longer.
 const UNDER_WAY_MAX: usize = 8;
-/// How many rounds are remembered, those asked anew included, whose late answers count.
+/// How many ReadIndex requests are remembered, those asked again included, whose late answers
+/// count.
 const ASKED_MAX: usize = 64;
 
 /// A `sync` that waits: the node's own ticket number.
-pub(crate) type Ticket = u64;
+pub(crate) type SyncId = u64;
 
-/// This node's side: the rounds it has asked for.
+/// This node's side: the ReadIndex requests it has asked for.
 #[derive(Debug)]
-pub(crate) struct Rounds {
+pub(crate) struct ReadIndexRequests {
     boot: u64,
     next: u64,
-    asked: BTreeMap<u64, Round>,
-    /// Syncs that no round carries yet.
-    waiting: Vec<Ticket>,
+    asked: BTreeMap<u64, ReadIndexRequest>,
+    /// Syncs that no ReadIndex request carries yet.
+    waiting: Vec<SyncId>,
     /// When the last one was asked for; `None`: the next is due at once.
     last: Option<Time>,
-    /// Rounds confirmed at an index that is not applied yet, and when they were sent.
+    /// ReadIndex requests confirmed at an index that is not applied yet, and when they were sent.
     unapplied: Vec<(u64, Time)>,
     /// Local reads are no older than this.
     fresh_at: Option<Time>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Round {
+pub(crate) struct ReadIndexRequest {
     pub(crate) sent: Time,
     pub(crate) sessions: Vec<SessionId>,
-    pub(crate) tickets: Vec<Ticket>,
-    /// Its syncs wait for another round too.
+    pub(crate) syncs: Vec<SyncId>,
+    /// Its syncs wait for another ReadIndex request too.
     asked_anew: bool,
 }
 
-impl Rounds {
-    pub(crate) fn new(boot: u64) -> Rounds {
-        Rounds {
+impl ReadIndexRequests {
+    pub(crate) fn new(boot: u64) -> ReadIndexRequests {
+        ReadIndexRequests {
             boot,
             next: 0,
             asked: BTreeMap::new(),
@@ -72,30 +72,32 @@ impl Rounds {
         self.boot
     }
 
-    /// Whether a round is to be asked for: for whoever waits for one, and so long after the last. That
-    /// is for the sessions as they are now: one that was just opened may be shorter than all others.
+    /// Whether a ReadIndex request is to be asked for: for whoever waits for one, and so long after
+    /// the last. That is for the sessions as they are now: one that was just opened may be shorter
+    /// than all others.
     pub(crate) fn is_due(&self, now: Time, period: Duration) -> bool {
-        let under_way = self.asked.values().filter(|round| !round.asked_anew).count();
+        let under_way = self.asked.values().filter(|request| !request.asked_anew).count();
         let is_time = || self.last.is_none_or(|last| now >= last + period);
         under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || is_time())
     }
 
-    /// The number of the next round.
+    /// The number of the next ReadIndex request.
     pub(crate) fn upcoming(&self) -> u64 {
         self.next + 1
     }
 
-    pub(crate) fn wait(&mut self, ticket: Ticket) {
-        self.waiting.push(ticket);
+    pub(crate) fn wait(&mut self, sync: SyncId) {
+        self.waiting.push(sync);
     }
 
-    /// Opens the next round, which carries all that wait.
+    /// Opens the next ReadIndex request, which carries all that wait.
     pub(crate) fn ask(&mut self, now: Time, sessions: Vec<SessionId>) -> u64 {
         self.next += 1;
         self.last = Some(now);
-        let tickets = std::mem::take(&mut self.waiting);
-        self.asked.insert(self.next, Round { sent: now, sessions, tickets, asked_anew: false });
-        // The oldest are those asked anew: no others have been under way for so long.
+        let syncs = std::mem::take(&mut self.waiting);
+        self.asked
+            .insert(self.next, ReadIndexRequest { sent: now, sessions, syncs, asked_anew: false });
+        // The oldest are those asked again: no others have been under way for so long.
         while self.asked.len() > ASKED_MAX
             && let Some(oldest) = self.asked.first_entry().filter(|oldest| oldest.get().asked_anew)
         {
@@ -104,9 +106,9 @@ impl Rounds {
         self.next
     }
 
-    /// The answer to a round, if it is one that this node still wants.
-    pub(crate) fn confirmed(&mut self, boot: u64, round: u64) -> Option<Round> {
-        if boot == self.boot { self.asked.remove(&round) } else { None }
+    /// The answer to a ReadIndex request, if it is one that this node still wants.
+    pub(crate) fn confirmed(&mut self, boot: u64, request: u64) -> Option<ReadIndexRequest> {
+        if boot == self.boot { self.asked.remove(&request) } else { None }
     }
 
     /// What was sent at this moment is confirmed at an index, which may still have to be applied.
@@ -131,19 +133,19 @@ impl Rounds {
         self.last = None;
     }
 
-    /// Asks anew for the rounds sent before `before`. A late answer still counts.
+    /// Asks again for the ReadIndex requests sent before `before`. A late answer still counts.
     pub(crate) fn restart_older(&mut self, before: Time) {
-        if self.ask_anew(|round| round.sent < before) {
+        if self.ask_anew(|request| request.sent < before) {
             self.last = None;
         }
     }
 
-    fn ask_anew(&mut self, which: impl Fn(&Round) -> bool) -> bool {
+    fn ask_anew(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> bool {
         let mut any = false;
-        for round in self.asked.values_mut() {
-            if !round.asked_anew && which(round) {
-                round.asked_anew = true;
-                self.waiting.extend(&round.tickets);
+        for request in self.asked.values_mut() {
+            if !request.asked_anew && which(request) {
+                request.asked_anew = true;
+                self.waiting.extend(&request.syncs);
                 any = true;
             }
         }
@@ -161,68 +163,68 @@ mod tests {
 
     #[test]
     fn a_round_carries_all_that_wait_and_is_confirmed_once() {
-        let mut rounds = Rounds::new(7);
-        assert!(rounds.is_due(Time::ZERO, 4 * S));
-        rounds.wait(1);
-        rounds.wait(2);
-        let round = rounds.ask(S, vec![SessionId(9)]);
-        assert!(!rounds.is_due(2 * S, 4 * S));
-        assert!(rounds.confirmed(8, round).is_none());
-        let confirmed = rounds.confirmed(7, round).unwrap();
-        assert_eq!(confirmed.tickets, [1, 2]);
+        let mut requests = ReadIndexRequests::new(7);
+        assert!(requests.is_due(Time::ZERO, 4 * S));
+        requests.wait(1);
+        requests.wait(2);
+        let request = requests.ask(S, vec![SessionId(9)]);
+        assert!(!requests.is_due(2 * S, 4 * S));
+        assert!(requests.confirmed(8, request).is_none());
+        let confirmed = requests.confirmed(7, request).unwrap();
+        assert_eq!(confirmed.syncs, [1, 2]);
         assert_eq!(confirmed.sent, S);
-        assert!(rounds.confirmed(7, round).is_none());
-        assert!(rounds.is_due(5 * S, 4 * S));
+        assert!(requests.confirmed(7, request).is_none());
+        assert!(requests.is_due(5 * S, 4 * S));
     }
 
     /// The next was due a second after the last, whatever came: a session of half a second that was
     /// opened between them was not renewed in time.
     #[test]
     fn a_shorter_session_makes_the_next_one_due_sooner() {
-        let mut rounds = Rounds::new(7);
-        rounds.ask(S, vec![]);
-        assert!(!rounds.is_due(S + S / 8, S));
-        assert!(rounds.is_due(S + S / 8, S / 8));
+        let mut requests = ReadIndexRequests::new(7);
+        requests.ask(S, vec![]);
+        assert!(!requests.is_due(S + S / 8, S));
+        assert!(requests.is_due(S + S / 8, S / 8));
     }
 
     #[test]
     fn what_a_slow_round_carried_is_asked_for_under_another_number() {
-        let mut rounds = Rounds::new(7);
-        rounds.wait(1);
-        let slow = rounds.ask(S, vec![]);
-        rounds.restart_older(S);
-        assert!(!rounds.is_due(2 * S, 4 * S));
-        rounds.restart();
-        assert!(rounds.is_due(2 * S, 4 * S));
-        let again = rounds.ask(2 * S, vec![]);
+        let mut requests = ReadIndexRequests::new(7);
+        requests.wait(1);
+        let slow = requests.ask(S, vec![]);
+        requests.restart_older(S);
+        assert!(!requests.is_due(2 * S, 4 * S));
+        requests.restart();
+        assert!(requests.is_due(2 * S, 4 * S));
+        let again = requests.ask(2 * S, vec![]);
         assert_ne!(slow, again);
-        assert_eq!(rounds.confirmed(7, again).unwrap().tickets, [1]);
-        assert_eq!(rounds.confirmed(7, slow).unwrap().tickets, [1], "late answers count");
+        assert_eq!(requests.confirmed(7, again).unwrap().syncs, [1]);
+        assert_eq!(requests.confirmed(7, slow).unwrap().syncs, [1], "late answers count");
     }
 
     /// Each popped the oldest and asked for its syncs again, behind all that wait at a slow leader:
     /// no sync was ever answered, and no session renewed.
     #[test]
     fn under_load_syncs_gather_and_none_is_forgotten() {
-        let mut rounds = Rounds::new(7);
+        let mut requests = ReadIndexRequests::new(7);
         let mut answered = Vec::new();
         let mut asked = VecDeque::new();
-        for ticket in 0..1000 {
-            rounds.wait(ticket);
-            if rounds.is_due(S, 4 * S) {
-                asked.push_back(rounds.ask(S, vec![]));
+        for sync in 0..1000 {
+            requests.wait(sync);
+            if requests.is_due(S, 4 * S) {
+                asked.push_back(requests.ask(S, vec![]));
             }
-            // The leader answers a round for each hundred syncs.
-            if ticket % 100 == 99
-                && let Some(round) = asked.pop_front()
+            // The leader answers a ReadIndex request for each hundred syncs.
+            if sync % 100 == 99
+                && let Some(request) = asked.pop_front()
             {
-                answered.extend(rounds.confirmed(7, round).unwrap().tickets);
+                answered.extend(requests.confirmed(7, request).unwrap().syncs);
             }
         }
-        while let Some(round) = asked.pop_front() {
-            answered.extend(rounds.confirmed(7, round).unwrap().tickets);
-            if rounds.is_due(S, 4 * S) {
-                asked.push_back(rounds.ask(S, vec![]));
+        while let Some(request) = asked.pop_front() {
+            answered.extend(requests.confirmed(7, request).unwrap().syncs);
+            if requests.is_due(S, 4 * S) {
+                asked.push_back(requests.ask(S, vec![]));
             }
         }
         assert_eq!(answered, (0..1000).collect::<Vec<_>>());
@@ -230,17 +232,17 @@ mod tests {
 
     #[test]
     fn unanswered_rounds_are_forgotten_but_not_their_syncs() {
-        let mut rounds = Rounds::new(7);
-        rounds.wait(1);
-        let first = rounds.ask(S, vec![]);
+        let mut requests = ReadIndexRequests::new(7);
+        requests.wait(1);
+        let first = requests.ask(S, vec![]);
         for n in 0..ASKED_MAX as u32 {
-            rounds.restart_older(Time::MAX);
-            assert!(rounds.is_due(2 * S, 4 * S));
-            rounds.ask(n * S, vec![]);
+            requests.restart_older(Time::MAX);
+            assert!(requests.is_due(2 * S, 4 * S));
+            requests.ask(n * S, vec![]);
         }
-        assert!(rounds.confirmed(7, first).is_none());
-        rounds.restart_older(Time::MAX);
-        let last = rounds.ask(2 * S, vec![]);
-        assert_eq!(rounds.confirmed(7, last).unwrap().tickets, [1]);
+        assert!(requests.confirmed(7, first).is_none());
+        requests.restart_older(Time::MAX);
+        let last = requests.ask(2 * S, vec![]);
+        assert_eq!(requests.confirmed(7, last).unwrap().syncs, [1]);
     }
 }

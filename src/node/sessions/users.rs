@@ -1,5 +1,5 @@
-//! What a node does for its own users: their requests go out, and what the log
-//! says of them comes back.
+//! What a node does for its own users: it sends their requests to the leader, and hands the outcomes
+//! in the log back to them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::node::leader::admission;
 use crate::node::message::PeerMessage;
 use crate::node::replica::watches::Fired;
 use crate::node::versions::Gate;
-use crate::node::{FORWARD_BYTES_MAX, Node, ROUND_PERIOD, negotiated, sessions};
+use crate::node::{FORWARD_BYTES_MAX, Node, READ_INDEX_PERIOD, negotiated, sessions};
 use crate::planted::{Bug, planted, strikes};
 use crate::types::acl::AccessList;
 use crate::types::error::Error;
@@ -45,8 +45,8 @@ impl Node {
             }
             ClientRequest::Query { request, session, query } => {
                 let zxid = self.machine.zxid();
-                if let Some(ticket) = self.local.query(request, session, query, zxid, effects) {
-                    self.rounds.wait(ticket);
+                if let Some(sync) = self.local.query(request, session, query, zxid, effects) {
+                    self.read_index.wait(sync);
                 }
             }
             ClientRequest::Abandon { session, .. } if planted(Bug::DetachCloses) => {
@@ -63,7 +63,7 @@ impl Node {
 
     pub(in crate::node) fn send_again(&mut self) {
         self.local.send_again(self.now.mono);
-        self.rounds.restart();
+        self.read_index.restart();
     }
 
     pub(in crate::node) fn send_requests(&mut self) {
@@ -104,43 +104,47 @@ impl Node {
         self.versions.gate(self.machine.version(), self.others(), self.now.mono)
     }
 
-    pub(in crate::node) fn ask_round(&mut self) {
+    pub(in crate::node) fn request_read_index(&mut self) {
         let leader = self.leadership.leader;
         let now = self.now.mono;
-        let period = self.local.renewal_period(ROUND_PERIOD);
-        if leader == 0 || !self.rounds.is_due(now, period) || (leader == self.id && !self.serves())
+        let period = self.local.renewal_period(READ_INDEX_PERIOD);
+        if leader == 0
+            || !self.read_index.is_due(now, period)
+            || (leader == self.id && !self.serves())
         {
             return;
         }
         let sessions = self.local.living();
-        let round = self.rounds.ask(now, sessions.clone());
-        let boot = self.rounds.boot();
+        let read_index = self.read_index.ask(now, sessions.clone());
+        let boot = self.read_index.boot();
         if leader == self.id {
-            self.take_round(self.id, None, boot, round, &sessions);
+            self.take_read_index(self.id, None, boot, read_index, &sessions);
         } else {
-            self.effects.messages.push((leader, PeerMessage::Round { boot, round, sessions }));
+            self.effects
+                .messages
+                .push((leader, PeerMessage::ReadIndex { boot, read_index, sessions }));
         }
     }
 
-    pub(in crate::node) fn round_confirmed(
+    pub(in crate::node) fn read_index_confirmed(
         &mut self,
         boot: u64,
-        round: u64,
+        read_index: u64,
         index: u64,
         refused: &[SessionId],
     ) {
-        let Some(round) = self.rounds.confirmed(boot, round) else {
+        let Some(read_index) = self.read_index.confirmed(boot, read_index) else {
             return;
         };
-        for session in &round.sessions {
+        for session in &read_index.sessions {
             if !refused.contains(session) {
-                self.local.renew(*session, round.sent, self.now.mono, &mut self.effects);
+                self.local.renew(*session, read_index.sent, self.now.mono, &mut self.effects);
             }
         }
-        for ticket in round.tickets {
-            self.local.synced(ticket, index);
+        for sync in read_index.syncs {
+            self.local.synced(sync, index);
         }
-        self.rounds.covers(index, round.sent);
+        self.read_index.covers(index, read_index.sent);
     }
 
     /// What the entries that the snapshot stands for did to this node's sessions.
@@ -175,8 +179,8 @@ impl Node {
                     self.end_unknown(session, SessionState::Moved);
                 }
                 None if open || ended => self.end_unknown(session, SessionState::Expired),
-                // Its open is not in the log yet, or will be answered when it is; or it was there and
-                // has ended, which the answer to the next one does not tell apart.
+                // Its open is not in the log yet, or will be answered when it is; or it was there
+                // and has ended, which the answer to the next one does not tell apart.
                 Some(_) | None => self.local.unseen(session),
             }
         }
@@ -208,7 +212,7 @@ impl Node {
         let index = self.raw.store().applied().index;
         let (watches, history) = (&mut self.replica.watches, &self.replica.history);
         self.local.answer_waits(&self.machine, index, watches, history, &mut self.effects);
-        self.answer_guests();
+        self.answer_clients();
     }
 
     pub(in crate::node) fn take_applied(&mut self, applied: Applied) {
@@ -229,9 +233,9 @@ impl Node {
                 let used = used.unwrap_or_default().to_string();
                 tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
             }
-            let (local, guests) = (&self.local, &self.replica.clients);
+            let (local, clients) = (&self.local, &self.replica.clients);
             let may_read = |session, acl: Option<&AccessList>| {
-                local.may_read(session, acl) || guests.may_read(session, acl)
+                local.may_read(session, acl) || clients.may_read(session, acl)
             };
             self.replica.watches.fire(change, may_read, &mut fired);
         }
@@ -259,7 +263,7 @@ impl Node {
             }
         }
         for change in applied.sessions {
-            self.guest_session_changed(change);
+            self.client_session_changed(change);
             match change {
                 SessionChange::Held(session) => {
                     self.metrics.sessions_opened += 1;
@@ -313,9 +317,9 @@ impl Node {
 
     pub(in crate::node) fn tell(&mut self, fired: Fired) {
         let mut events = fired.events;
-        let (local, guests) = (&self.local, &self.replica.clients);
+        let (local, clients) = (&self.local, &self.replica.clients);
         let may_read = |session, acl: Option<&AccessList>| {
-            local.may_read(session, acl) || guests.may_read(session, acl)
+            local.may_read(session, acl) || clients.may_read(session, acl)
         };
         self.replica.watches.add_data(&mut events, || self.machine.tree(), may_read);
         if planted(Bug::EventsOutOfOrder) {

@@ -163,7 +163,8 @@ pub(crate) struct Cluster {
     addresses: BTreeMap<NodeId, String>,
     /// The list that all that start are given.
     pub(crate) peers: Vec<String>,
-    /// The highest version of anything that was sent or written: what its reader must be able to do.
+    /// The highest version of anything that was sent or written: what its reader must be able to
+    /// do.
     pub(crate) newest: u16,
     /// Requests on their way to a leader.
     pub(crate) forwarded: Vec<PeerMessage>,
@@ -279,7 +280,7 @@ impl Cluster {
             version: host.version,
             seed,
             log: LogLimits::default(),
-            keeping: crate::node::Keeping::default(),
+            keeping: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
             majority_after: None,
             zone: String::new(),

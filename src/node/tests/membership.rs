@@ -131,7 +131,8 @@ fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// The same, but it runs on meanwhile, and so does the leader that it knows, for all that it can tell.
+/// The same, but it runs on meanwhile, and so does the leader that it knows, for all that it can
+/// tell.
 #[test]
 fn a_learner_that_was_removed_while_it_was_cut_off_learns_of_it() {
     let mut cluster = Cluster::new(3);
@@ -349,7 +350,7 @@ fn nobody_but_a_member_says_that_one_is_gone() {
     let leader = cluster.elect();
     let follower = cluster.follower();
     for node in [leader, follower] {
-        cluster.deliver(99, node, PeerMessage::Gone { index: u64::MAX });
+        cluster.deliver(99, node, PeerMessage::Removed { index: u64::MAX });
         cluster.settle();
     }
     assert!(cluster.stopped.is_empty());

@@ -359,8 +359,8 @@ fn nothing_is_acknowledged_before_it_is_durable_on_a_majority() {
     cluster.answer(set).unwrap();
 }
 
-/// raft-rs hands out what the member's own disk has, so one slow disk held up the answers to all the
-/// users of its member, though a majority had their writes.
+/// raft-rs hands out what the member's own disk has, so one slow disk held up the answers to all
+/// the users of its member, though a majority had their writes.
 #[test]
 fn a_slow_disk_holds_up_no_answer() {
     let mut cluster = Cluster::new(3);
@@ -446,8 +446,8 @@ fn a_failed_disk_stops_the_node_and_answers_everybody() {
     assert_ne!(new, leader);
 }
 
-/// raft-rs tells an heir once to stand for election. When that was lost, the same heir was waited for
-/// as long as an election takes, and then told again.
+/// raft-rs tells an heir once to stand for election. When that was lost, the same heir was waited
+/// for as long as an election takes, and then told again.
 #[test]
 fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
     let mut cluster = Cluster::new(3);
@@ -465,8 +465,8 @@ fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
     assert_eq!((cluster.leader(), cluster.node(other).status().term), (Some(other), term + 1));
 }
 
-/// The heir was chosen anew each time that the leader was asked to hand over: when another voter had as
-/// much of the log a moment later, both stood for election, and often neither won.
+/// The heir was chosen again each time that the leader was asked to hand over: when another voter
+/// had as much of the log a moment later, both stood for election, and often neither won.
 #[test]
 fn a_resigning_leader_has_one_heir() {
     let mut cluster = Cluster::new(3);
@@ -559,8 +559,8 @@ fn caught_up_by_snapshot(cluster: &mut Cluster) -> u64 {
     laggard
 }
 
-/// raft-rs looks at the entries that are not applied yet before it campaigns. After a snapshot those
-/// were entries that it does not have, and it stopped the node.
+/// raft-rs looks at the entries that are not applied yet before it campaigns. After a snapshot
+/// those were entries that it does not have, and it stopped the node.
 #[test]
 fn a_node_may_stand_for_election_right_after_a_snapshot() {
     let mut cluster = Cluster::new(3);
@@ -650,8 +650,8 @@ fn a_leader_s_clock_that_is_ahead_for_a_moment_ends_nothing_early() {
     cluster.check_equal();
 }
 
-/// The log has a time that no wall clock will show for years, since a node whose clock was wrong has
-/// begun to lead: what is to live for a minute after that lives for a minute, whoever leads.
+/// The log has a time that no wall clock will show for years, since a node whose clock was wrong
+/// has begun to lead: what is to live for a minute after that lives for a minute, whoever leads.
 #[test]
 fn a_new_leader_goes_on_from_the_log_s_time() {
     let mut cluster = Cluster::new(3);

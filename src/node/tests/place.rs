@@ -35,7 +35,8 @@ fn until_ready(cluster: &mut Cluster, node: NodeId, at_most: Duration) -> Durati
     waited
 }
 
-/// Every instance in turn is killed, its disk is wiped, and the next one goes as soon as it is ready.
+/// Every instance in turn is killed, its disk is wiped, and the next one goes as soon as it is
+/// ready.
 fn roll(nodes: u64, leader_first: bool) {
     let mut cluster = Cluster::new(nodes);
     let leader = cluster.elect();
@@ -58,8 +59,8 @@ fn roll(nodes: u64, leader_first: bool) {
     }
 }
 
-/// A replacement was ready as a learner while its dead former self was still the voter. Who rolled by
-/// readiness went on, and with the second of three the majority was lost for good.
+/// A replacement was ready as a learner while its dead former self was still the voter. Who rolled
+/// by readiness went on, and with the second of three the majority was lost for good.
 #[test]
 fn a_cluster_rolled_by_readiness_with_empty_disks_keeps_its_data() {
     for (nodes, leader_first) in [(3, true), (3, false), (5, true), (5, false)] {
@@ -95,8 +96,8 @@ fn a_learner_that_is_to_stay_one_becomes_ready() {
     assert!(!votes(&cluster, 7));
 }
 
-/// A voter is gone, and comes back as another at a new address: by that nobody can know whose place it
-/// is to take. It takes one after `replace_after`.
+/// A voter is gone, and comes back as another at a new address: by that nobody can know whose place
+/// it is to take. It takes one after `replace_after`.
 #[test]
 fn at_a_new_address_it_is_ready_with_the_vote_of_the_dead() {
     let mut cluster = Cluster::new(3);

@@ -53,8 +53,8 @@ fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
     assert!(cluster.data(leader, "/e").is_some());
 }
 
-/// It was surely alive for the rest of a timeout that began when the opening was sent, then was not,
-/// and then was again: a lock that it had was lost and found.
+/// It was surely alive for the rest of a timeout that began when the opening was sent, then was
+/// not, and then was again: a lock that it had was lost and found.
 #[test]
 fn a_session_whose_opening_took_long_is_surely_alive_once_it_is_renewed() {
     for (stalled, is_known_alive) in [(HEARTBEAT * 2, true), (TIMEOUT / 2, false)] {

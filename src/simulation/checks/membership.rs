@@ -98,7 +98,7 @@ impl Membership {
         self.voting.voters_outgoing.is_empty() && index <= self.changed_at && at + time < now
     }
 
-    /// I26: a disk that begins anew is somebody who was never there before.
+    /// I26: a disk that begins again is somebody who was never there before.
     pub(crate) fn new_disk(&mut self, node: NodeId) -> Result<(), Violation> {
         require(node != 0 && self.ids.insert(node), "I26 an id is of one disk", || {
             format!("a new disk has the id {node:x}, which another one had")

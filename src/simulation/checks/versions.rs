@@ -50,7 +50,7 @@ pub(crate) fn proposing(
 
 /// What is sent can be read by whom it is sent to, unless that was taken back to an older build.
 pub(crate) fn sending(message: &PeerMessage, to: &Process) -> Result<(), Violation> {
-    let (PeerMessage::Forward { requests } | PeerMessage::GuestForward { requests, .. }) = message
+    let (PeerMessage::Forward { requests } | PeerMessage::ClientForward { requests, .. }) = message
     else {
         return Ok(());
     };

@@ -180,7 +180,7 @@ impl Handle {
     /// The reads that do not wait, one after the other: they show one state.
     pub(crate) fn look(&self, path: &str) {
         let shown = self.shown();
-        // A session that is connecting anew may find its replica behind: only `sync` helps that.
+        // A session that is connecting again may find its replica behind: only `sync` helps that.
         let get = self.session.get(path);
         self.note("get now", path, &get);
         self.check_now("get now", path, shown, &get, data_fits);

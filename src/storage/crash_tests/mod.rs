@@ -66,7 +66,7 @@ impl Script {
     }
 
     /// The next operation. A checkpoint with an append in its middle is two steps, as a crash may
-    /// come between: the append is durable, and then the checkpoint is begun anew without it.
+    /// come between: the append is durable, and then the checkpoint is begun again without it.
     fn next(&self) -> (Op, Option<Op>) {
         if let Some(op) = &self.begun {
             return (op.clone(), None);

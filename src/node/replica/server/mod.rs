@@ -1,20 +1,21 @@
-//! The clients without a replica that this node serves: its guests.
+//! The clients without a replica that this node serves.
 //!
-//! A client holds its sessions itself: it numbers their writes and keeps them until it is told what
-//! came of them ([`client`](super::client)). What it needs a replica for, it asks of one member at a
-//! time: to pass its writes and its rounds on to the leader, to tell it what the log says of them,
-//! to answer its reads, and to watch. So a client that moves to another member takes everything
-//! with it, and a member that loses one has nothing to clean up but tables.
+//! A client holds its sessions itself: it numbers their writes and keeps them until it learns their
+//! outcome ([`client`](crate::node::client)). Whatever needs a replica, it asks of one member at a
+//! time: to forward its writes and its ReadIndex requests to the leader, to report what the log says
+//! of them, to answer its queries, and to watch. So a client that moves to another member takes
+//! everything with it, and a member that loses a client only drops its tables.
 //!
-//! Nothing is told twice and nothing is left out: what a member tells is numbered, and tells up to
-//! which zxid all events have been told. A client that begins with a member says what it has been
-//! told; the member answers once its replica has that, too, so that nothing gets older.
+//! Nothing is sent twice and nothing is left out: the messages of a member are numbered, and say up
+//! to which zxid they contain all events. A client that attaches to a member says how far it has got.
+//! The member answers once its replica has got as far, so no read goes back in time.
 //!
-//! Memory is bounded: there are [`GUESTS_MAX`] of them, who may ask for [`QUEUE_BYTES_MAX`] at a
-//! time. A guest that does not take what it is told gets no more answers, and is let go when its
-//! events come to [`UNHEARD_BYTES_MAX`]; it may begin anew. All together they have
-//! [`BUDGET_BYTES`] for either, and for what they tell when they begin: beyond that, those go that
-//! have more than [`SHARE_BYTES`] of it.
+//! Memory is bounded. A member serves [`CLIENTS_MAX`] clients, and the queries of each take at most
+//! [`QUEUE_BYTES_MAX`]. A client that does not acknowledge what it gets receives no more answers. It
+//! is disconnected when its events come to [`UNACKNOWLEDGED_BYTES_MAX`], and may attach again. All
+//! clients together have [`BUDGET_BYTES`] for each of queries, unacknowledged messages, and what they
+//! report when they attach. Beyond that the member disconnects those that have more than
+//! [`SHARE_BYTES`] of it.
 
 mod serve;
 
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Outcome, Reply};
-use crate::node::client_message::{Ask, News};
+use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{Availability, Time, WatchId};
 use crate::node::sessions::queue::Queue;
 use crate::planted::{Bug, planted};
@@ -32,60 +33,60 @@ use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
 
-/// How many guests a member serves.
-pub(crate) const GUESTS_MAX: usize = 1024;
-/// What the requests of one guest that wait at its member may take. A client keeps to half of it.
+/// How many clients a member serves.
+pub(crate) const CLIENTS_MAX: usize = 1024;
+/// What the requests of one client that wait at its member may take. A client keeps to half of it.
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
-/// What a guest may hold when it begins: watches, mostly.
+/// What a client may hold when it begins: watches, mostly.
 pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
-/// How many watches it holds at most: each is told to the next member when it moves. Their paths take
-/// half of [`CLAIMS_BYTES_MAX`].
+/// How many watches it holds at most: each is told to the next member when it moves. Their paths
+/// take half of [`CLAIMS_BYTES_MAX`].
 pub(crate) const WATCHES_MAX: usize = 1 << 16;
 /// And of how many sessions it may speak.
 const SESSIONS_MAX: usize = 1 << 16;
-/// So much that a guest has not said to have heard, and its reads wait.
+/// So much that a client has not said to have heard, and its reads wait.
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
 /// So much, and it is let go.
-const UNHEARD_BYTES_MAX: usize = 16 << 20;
-/// So much of the past a guest is told when it begins, about, beside what each of its watches takes in
-/// any case: less than what it would be let go for.
+const UNACKNOWLEDGED_BYTES_MAX: usize = 16 << 20;
+/// So much of the past a client is told when it begins, about, beside what each of its watches
+/// takes in any case: less than what it would be let go for.
 const PAST_BYTES_MAX: usize = 2 << 20;
 /// And so many changes are looked at for it: a tenth of a second's work.
 const PAST_CHANGES_MAX: usize = 1 << 24;
-/// What all guests together may ask for at a time, be told without having heard it, and tell when they
-/// begin: so much of each.
+/// What all clients together may ask for at a time, be told without having heard it, and tell when
+/// they begin: so much of each.
 const BUDGET_BYTES: usize = 256 << 20;
 /// What each may have of it in any case.
-const SHARE_BYTES: usize = BUDGET_BYTES / GUESTS_MAX;
+const SHARE_BYTES: usize = BUDGET_BYTES / CLIENTS_MAX;
 /// The bytes of one message, about: one piece of news may be larger.
 const TELL_BYTES: usize = 256 << 10;
-/// After so many ticks without a word, a guest is gone. It says something a few times in that.
+/// After so many ticks without a word, a client is gone. It says something a few times in that.
 const SILENCE_TICKS: u32 = 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Guests {
-    guests: BTreeMap<NodeId, Guest>,
-    sessions: BTreeMap<(SessionId, u64), GuestSession>,
+pub(crate) struct ClientServer {
+    clients: BTreeMap<NodeId, ServedClient>,
+    sessions: BTreeMap<(SessionId, u64), ClientSession>,
     /// Whose they are, and under which number.
     watches: BTreeMap<WatchId, (NodeId, u64)>,
     next_watch: u64,
     /// Sessions with requests that wait.
     waiting: BTreeSet<(SessionId, u64)>,
-    /// What the guests have last been told of the members.
+    /// What the clients have last been told of the members.
     members: (Vec<Member>, Availability),
     /// When one of them has an extra turn to be answered.
     turn_at: Time,
 }
 
 #[derive(Debug)]
-struct Guest {
+struct ServedClient {
     attachment: u64,
     /// The number of its next message, and of the next to it.
     next: u64,
     said: u64,
     /// What it has been told and not heard yet, as far as is known: numbers and bytes.
-    unheard: VecDeque<(u64, usize)>,
-    unheard_bytes: usize,
+    unacknowledged: VecDeque<(u64, usize)>,
+    unacknowledged_bytes: usize,
     heard_at: Time,
     /// What it has told when it began, until this replica has what it has seen.
     beginning: Option<Beginning>,
@@ -94,8 +95,8 @@ struct Guest {
     /// With the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
-    news: Vec<News>,
-    news_bytes: usize,
+    news: Vec<ToClient>,
+    outgoing_bytes: usize,
     /// It waits for a word, if only that there is nothing new.
     greeted: bool,
     /// It has been told of the members as they are.
@@ -105,14 +106,14 @@ struct Guest {
 #[derive(Debug)]
 struct Beginning {
     seen: Zxid,
-    claims: Vec<Ask>,
+    claims: Vec<FromClient>,
     bytes: usize,
     complete: bool,
 }
 
 #[derive(Debug)]
-struct GuestSession {
-    guest: NodeId,
+struct ClientSession {
+    client: NodeId,
     /// It has been this holder's, as this replica has seen.
     opened: bool,
     ids: Arc<Vec<Id>>,
@@ -127,21 +128,21 @@ struct Asker {
     size: usize,
 }
 
-impl Guest {
+impl ServedClient {
     /// Of what it has told when it began, this is not so any more.
-    pub(in crate::node) fn disclaim(&mut self, is_over: impl Fn(&Ask) -> bool) {
+    pub(in crate::node) fn disclaim(&mut self, is_over: impl Fn(&FromClient) -> bool) {
         if let Some(beginning) = &mut self.beginning {
             beginning.claims.retain(|claim| !is_over(claim));
         }
     }
 
-    fn new(attachment: u64, seen: Zxid, now: Time) -> Guest {
-        Guest {
+    fn new(attachment: u64, seen: Zxid, now: Time) -> ServedClient {
+        ServedClient {
             attachment,
             next: 1,
             said: 0,
-            unheard: VecDeque::new(),
-            unheard_bytes: 0,
+            unacknowledged: VecDeque::new(),
+            unacknowledged_bytes: 0,
             heard_at: now,
             beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
             queued_bytes: 0,
@@ -149,21 +150,22 @@ impl Guest {
             watches: BTreeMap::new(),
             watch_bytes: 0,
             news: Vec::new(),
-            news_bytes: 0,
+            outgoing_bytes: 0,
             greeted: true,
             is_informed: false,
         }
     }
 
-    fn tell(&mut self, news: News) {
-        self.news_bytes += news.size();
+    fn tell(&mut self, news: ToClient) {
+        self.outgoing_bytes += news.size();
         self.news.push(news);
     }
 
-    /// Whether what it has not heard is too much, when all guests together have not heard so much.
+    /// Whether what it has not heard is too much, when all clients together have not heard so much.
     fn is_slow(&self, all: usize) -> bool {
-        let unheard = self.unheard_bytes + self.news_bytes;
-        unheard > UNHEARD_BYTES_MAX || (all > BUDGET_BYTES && unheard > SHARE_BYTES)
+        let unacknowledged = self.unacknowledged_bytes + self.outgoing_bytes;
+        unacknowledged > UNACKNOWLEDGED_BYTES_MAX
+            || (all > BUDGET_BYTES && unacknowledged > SHARE_BYTES)
     }
 
     /// It watches more, or speaks of more sessions, than a client may.
@@ -173,33 +175,36 @@ impl Guest {
             || self.sessions.len() > SESSIONS_MAX
     }
 
-    /// Whether there is room for an answer, when all guests together have not heard so much: answers
-    /// take half of what they have, and wait then, so that nobody is let go because many have asked at
-    /// once. Those that hear nothing do not stop the others for good: one of these has an extra
-    /// turn each heartbeat.
+    /// Whether there is room for an answer, when all clients together have not heard so much:
+    /// answers take half of what they have, and wait then, so that nobody is let go because many
+    /// have asked at once. Those that hear nothing do not stop the others for good: one of these
+    /// has an extra turn each heartbeat.
     fn has_turn(&self, all: usize, extra: bool) -> bool {
-        let unheard = self.unheard_bytes + self.news_bytes;
-        all < BUDGET_BYTES / 2 || (extra && unheard <= SHARE_BYTES)
+        let unacknowledged = self.unacknowledged_bytes + self.outgoing_bytes;
+        all < BUDGET_BYTES / 2 || (extra && unacknowledged <= SHARE_BYTES)
     }
 
     fn takes_answers(&self) -> bool {
-        self.unheard_bytes + self.news_bytes < ANSWERS_BYTES_MAX
+        self.unacknowledged_bytes + self.outgoing_bytes < ANSWERS_BYTES_MAX
     }
 }
 
-impl Guests {
-    /// What all guests together were told, or are about to be, and have not heard.
-    fn unheard_bytes(&self) -> usize {
-        self.guests.values().map(|guest| guest.unheard_bytes + guest.news_bytes).sum()
+impl ClientServer {
+    /// What all clients together were told, or are about to be, and have not heard.
+    fn unacknowledged_bytes(&self) -> usize {
+        self.clients
+            .values()
+            .map(|client| client.unacknowledged_bytes + client.outgoing_bytes)
+            .sum()
     }
 
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {
-        self.guests.contains_key(&node)
+        self.clients.contains_key(&node)
     }
 
-    /// Whether what a guest asks for is too much, if the requests that wait take so much of it.
+    /// Whether what a client asks for is too much, if the requests that wait take so much of it.
     fn asks_too_much(&self, queued: usize) -> bool {
-        let all = || self.guests.values().map(|guest| guest.queued_bytes).sum::<usize>();
+        let all = || self.clients.values().map(|client| client.queued_bytes).sum::<usize>();
         queued > QUEUE_BYTES_MAX || (queued > SHARE_BYTES && all() > BUDGET_BYTES)
     }
 
@@ -207,14 +212,14 @@ impl Guests {
         !self.waiting.is_empty()
     }
 
-    /// Whether what a guest tells when it begins is too much, if it takes so much of it.
+    /// Whether what a client tells when it begins is too much, if it takes so much of it.
     fn claims_too_much(&self, claimed: usize) -> bool {
-        let beginnings = || self.guests.values().filter_map(|guest| guest.beginning.as_ref());
+        let beginnings = || self.clients.values().filter_map(|client| client.beginning.as_ref());
         let all = || beginnings().map(|beginning| beginning.bytes).sum::<usize>();
         claimed > CLAIMS_BYTES_MAX || (claimed > SHARE_BYTES && all() > BUDGET_BYTES)
     }
 
-    /// Whether a guest's session may read a znode of this access list.
+    /// Whether a client's session may read a znode of this access list.
     pub(in crate::node) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
         let mut held = self.sessions.range((session, 0)..=(session, u64::MAX));
         held.any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
@@ -222,8 +227,8 @@ impl Guests {
 
     /// What was asked of the leader may be lost.
     pub(in crate::node) fn again(&mut self) {
-        for guest in self.guests.values_mut() {
-            guest.tell(News::Again);
+        for client in self.clients.values_mut() {
+            client.tell(ToClient::Again);
         }
     }
 
@@ -235,18 +240,18 @@ impl Guests {
         let (told, could) = &self.members;
         if told != members || *could != availability {
             self.members = (members.to_vec(), availability);
-            self.guests.values_mut().for_each(|guest| guest.is_informed = false);
+            self.clients.values_mut().for_each(|client| client.is_informed = false);
         }
-        for guest in self.guests.values_mut() {
-            if !guest.is_informed && guest.beginning.is_none() {
-                guest.is_informed = true;
+        for client in self.clients.values_mut() {
+            if !client.is_informed && client.beginning.is_none() {
+                client.is_informed = true;
                 let (members, availability) = self.members.clone();
-                guest.tell(News::Members { members, availability });
+                client.tell(ToClient::Members { members, availability });
             }
         }
     }
 
-    /// What came of a request, if it is a guest's.
+    /// What came of a request, if it is a client's.
     pub(in crate::node) fn outcome(&mut self, outcome: Outcome) {
         let Outcome { session, holder, seq, result } = outcome;
         let Some(held) = self.sessions.get_mut(&(session, holder)) else {
@@ -259,9 +264,9 @@ impl Guests {
             held.ids = Arc::new(ids.clone());
         }
         let refused = seq == 0 && matches!(&result, Err(error) if *error != OpError::StaleOpen);
-        let guest = held.guest;
-        if let Some(guest) = self.guests.get_mut(&guest) {
-            guest.tell(News::Outcome { session, holder, seq, result });
+        let client = held.client;
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.tell(ToClient::Outcome { session, holder, seq, result });
         }
         if refused {
             self.forget(session, holder);
@@ -274,39 +279,39 @@ impl Guests {
             return;
         };
         self.waiting.remove(&(session, holder));
-        if let Some(guest) = self.guests.get_mut(&held.guest) {
-            guest.sessions.remove(&(session, holder));
+        if let Some(client) = self.clients.get_mut(&held.client) {
+            client.sessions.remove(&(session, holder));
             let freed: usize = held.waits.askers().map(|asker| asker.size).sum();
-            guest.queued_bytes -= freed;
+            client.queued_bytes -= freed;
         }
     }
 
-    /// A session of a guest, from now on.
-    fn hold(&mut self, from: NodeId, session: SessionId, holder: u64) -> &mut GuestSession {
-        if let Some(guest) = self.guests.get_mut(&from) {
-            guest.sessions.insert((session, holder));
+    /// A session of a client, from now on.
+    fn hold(&mut self, from: NodeId, session: SessionId, holder: u64) -> &mut ClientSession {
+        if let Some(client) = self.clients.get_mut(&from) {
+            client.sessions.insert((session, holder));
         }
-        let held = self.sessions.entry((session, holder)).or_insert_with(|| GuestSession {
-            guest: from,
+        let held = self.sessions.entry((session, holder)).or_insert_with(|| ClientSession {
+            client: from,
             opened: false,
             ids: Arc::default(),
             waits: Queue::default(),
         });
-        held.guest = from;
+        held.client = from;
         held
     }
 
-    /// A number for a guest's watch of a path of this length. The second one is what the guest has
-    /// called the same before: that is over, and to be removed.
+    /// A number for a client's watch of a path of this length. The second one is what the client
+    /// has called the same before: that is over, and to be removed.
     fn number(&mut self, from: NodeId, watch: u64, bytes: usize) -> (WatchId, Option<WatchId>) {
         self.next_watch += 1;
-        let id = WatchId::of_guest(self.next_watch);
+        let id = WatchId::of_client(self.next_watch);
         self.watches.insert(id, (from, watch));
         let mut former = None;
-        if let Some(guest) = self.guests.get_mut(&from) {
-            guest.watch_bytes += bytes;
-            if let Some((before, bytes)) = guest.watches.insert(watch, (id, bytes)) {
-                guest.watch_bytes -= bytes;
+        if let Some(client) = self.clients.get_mut(&from) {
+            client.watch_bytes += bytes;
+            if let Some((before, bytes)) = client.watches.insert(watch, (id, bytes)) {
+                client.watch_bytes -= bytes;
                 self.watches.remove(&before);
                 former = Some(before);
             }
@@ -317,20 +322,20 @@ impl Guests {
     /// The watch is over.
     fn end_watch(&mut self, id: WatchId) -> Option<(NodeId, u64)> {
         let (of, watch) = self.watches.remove(&id)?;
-        if let Some(guest) = self.guests.get_mut(&of)
-            && let Some((_, bytes)) = guest.watches.get(&watch).filter(|(is, _)| *is == id)
+        if let Some(client) = self.clients.get_mut(&of)
+            && let Some((_, bytes)) = client.watches.get(&watch).filter(|(is, _)| *is == id)
         {
-            guest.watch_bytes -= *bytes;
-            guest.watches.remove(&watch);
+            client.watch_bytes -= *bytes;
+            client.watches.remove(&watch);
         }
         Some((of, watch))
     }
 }
 
-/// Whether a guest may have its member pass this on.
-fn may_write(guest: NodeId, command: &Command) -> bool {
+/// Whether a client may have its member pass this on.
+fn may_write(client: NodeId, command: &Command) -> bool {
     match command {
-        Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == guest,
+        Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == client,
         Command::Close | Command::Op(_) | Command::Multi(_) | Command::Authenticate { .. } => true,
         Command::Expire { .. }
         | Command::Reap { .. }
@@ -339,12 +344,12 @@ fn may_write(guest: NodeId, command: &Command) -> bool {
     }
 }
 
-/// How long a guest may be silent.
+/// How long a client may be silent.
 fn silence(tick: Duration) -> Duration {
     tick * SILENCE_TICKS
 }
 
 /// Whether a client's watch is to be set again from where it had come to.
 fn keeps_place() -> bool {
-    !planted(Bug::GuestWatchFromNow)
+    !planted(Bug::ClientWatchFromNow)
 }

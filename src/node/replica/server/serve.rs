@@ -1,16 +1,16 @@
-//! What a member does for its guests.
+//! What a member does for its clients.
 
 use std::sync::Arc;
 
 use crate::machine::command::{Reply, Request, SessionChange};
-use crate::node::client_message::{Ask, Claim, EventOf, HeldWatch, News, Told};
+use crate::node::client_message::{Claim, EventOf, FromClient, HeldWatch, ToClient, Told};
 use crate::node::io::WatchId;
 use crate::node::leader::admission;
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::server::{
-    Asker, BUDGET_BYTES, Beginning, GUESTS_MAX, Guest, PAST_BYTES_MAX, PAST_CHANGES_MAX,
+    Asker, BUDGET_BYTES, Beginning, CLIENTS_MAX, PAST_BYTES_MAX, PAST_CHANGES_MAX, ServedClient,
     TELL_BYTES, keeps_place, may_write, silence,
 };
 use crate::node::replica::watches::{Fired, Missed};
@@ -23,7 +23,7 @@ use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 use crate::types::{acl, path};
 
-/// What one guest was told of the past when it began.
+/// What one client was told of the past when it began.
 #[derive(Default)]
 struct Past {
     bytes: usize,
@@ -31,8 +31,8 @@ struct Past {
 }
 
 impl Past {
-    /// Whether so many changes are looked at for one more watch. After too much of it the others are
-    /// told as if nothing were known: of what is different by now, or of a gap.
+    /// Whether so many changes are looked at for one more watch. After too much of it the others
+    /// are told as if nothing were known: of what is different by now, or of a gap.
     fn looks_at(&mut self, changes: usize) -> bool {
         self.changes += changes;
         self.bytes <= PAST_BYTES_MAX && self.changes <= PAST_CHANGES_MAX
@@ -46,20 +46,20 @@ impl Node {
         attachment: u64,
         number: u64,
         heard: u64,
-        asks: Vec<Ask>,
+        asks: Vec<FromClient>,
     ) {
         let now = self.now.mono;
         let mut asks = asks.into_iter();
         if number == 0 {
-            let Some(Ask::Begin { seen, cluster }) = asks.next() else {
+            let Some(FromClient::Begin { seen, cluster }) = asks.next() else {
                 return self.let_go(from, attachment, "it did not begin");
             };
-            let served = self.replica.clients.guests.get(&from);
-            if served.is_some_and(|guest| guest.attachment >= attachment) {
+            let served = self.replica.clients.clients.get(&from);
+            if served.is_some_and(|client| client.attachment >= attachment) {
                 // Late, or come twice: what was told since would not be told again.
                 return;
             }
-            self.drop_guest(from);
+            self.drop_client(from);
             if self.cluster() == 0 {
                 return self.let_go(from, attachment, "this member has no cluster yet");
             }
@@ -69,19 +69,19 @@ impl Node {
             if self.is_member(from) {
                 return self.let_go(from, attachment, "it is a member");
             }
-            if self.replica.clients.guests.len() >= GUESTS_MAX {
+            if self.replica.clients.clients.len() >= CLIENTS_MAX {
                 return self.let_go(from, attachment, "it serves too many already");
             }
-            self.replica.clients.guests.insert(from, Guest::new(attachment, seen, now));
+            self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
         } else {
-            let guest = self.replica.clients.guests.get_mut(&from);
-            let Some(guest) =
-                guest.filter(|guest| guest.attachment == attachment && guest.next == number)
+            let client = self.replica.clients.clients.get_mut(&from);
+            let Some(client) =
+                client.filter(|client| client.attachment == attachment && client.next == number)
             else {
                 if self
                     .replica
                     .clients
-                    .guests
+                    .clients
                     .get(&from)
                     .is_none_or(|of| of.attachment <= attachment)
                 {
@@ -89,41 +89,41 @@ impl Node {
                 }
                 return;
             };
-            guest.next += 1;
-            guest.heard_at = now;
+            client.next += 1;
+            client.heard_at = now;
             // A long beginning shows that it is heard.
-            guest.greeted |= guest.beginning.is_some();
-            while let Some((said, bytes)) = guest.unheard.front().copied()
+            client.greeted |= client.beginning.is_some();
+            while let Some((said, bytes)) = client.unacknowledged.front().copied()
                 && said < heard
             {
-                guest.unheard.pop_front();
-                guest.unheard_bytes -= bytes;
+                client.unacknowledged.pop_front();
+                client.unacknowledged_bytes -= bytes;
             }
         }
         let mut writes = Vec::new();
         for ask in asks {
             if let Err(reason) = self.take_ask(from, ask, &mut writes) {
-                tracing::warn!(guest = from, reason, "refused what a client asks for");
+                tracing::warn!(client = from, reason, "refused what a client asks for");
                 return self.let_go(from, attachment, reason);
             }
         }
         self.pass_on(from, writes);
-        self.begin_guest(from);
-        self.answer_guests();
+        self.begin_client(from);
+        self.answer_clients();
     }
 
     fn take_ask(
         &mut self,
         from: NodeId,
-        ask: Ask,
+        ask: FromClient,
         writes: &mut Vec<Request>,
     ) -> Result<(), &'static str> {
-        let guest = self.replica.clients.guests.get_mut(&from).ok_or("it is not served")?;
-        if let Some(beginning) = &mut guest.beginning
+        let client = self.replica.clients.clients.get_mut(&from).ok_or("it is not served")?;
+        if let Some(beginning) = &mut client.beginning
             && !beginning.complete
         {
             match ask {
-                Ask::Claim(_) | Ask::Watch(_) => {
+                FromClient::Claim(_) | FromClient::Watch(_) => {
                     beginning.bytes += ask.size();
                     beginning.claims.push(ask);
                     let claimed = beginning.bytes;
@@ -131,21 +131,24 @@ impl Node {
                         return Err("it holds too much");
                     }
                 }
-                Ask::Begun => beginning.complete = true,
+                FromClient::Begun => beginning.complete = true,
                 _ => return Err("it has not begun yet"),
             }
             return Ok(());
         }
-        if guest.holds_too_much() {
+        if client.holds_too_much() {
             return Err("it holds too much");
         }
         let size = ask.size();
         match ask {
-            Ask::Begin { .. } | Ask::Claim(_) | Ask::Watch(_) | Ask::Begun => {
+            FromClient::Begin { .. }
+            | FromClient::Claim(_)
+            | FromClient::Watch(_)
+            | FromClient::Begun => {
                 return Err("it has begun already");
             }
-            Ask::Write(mut request) => {
-                if planted(Bug::GuestWriteAnew)
+            FromClient::Write(mut request) => {
+                if planted(Bug::ClientWriteAgain)
                     && let Some(record) = self.machine.session(request.session)
                     && (1..=record.last_seq).contains(&request.seq)
                 {
@@ -159,57 +162,60 @@ impl Node {
                 }
                 writes.push(request);
             }
-            Ask::Query { call, query, round } => {
+            FromClient::Query { call, query, read_index } => {
                 if query.path().is_some_and(|path| path::validate(path).is_err()) {
                     return Err("an invalid path");
                 }
-                guest.queued_bytes += size;
-                let queued = guest.queued_bytes;
+                client.queued_bytes += size;
+                let queued = client.queued_bytes;
                 if self.replica.clients.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
                 let held = self.replica.clients.hold(from, call.session, call.holder);
                 let asker = Asker { request: call.request, size };
-                held.waits.push(asker, call.after, Turn::Query(query), Some(round));
+                held.waits.push(asker, call.after, Turn::Query(query), Some(read_index));
                 self.replica.clients.waiting.insert((call.session, call.holder));
             }
-            Ask::Unwatch { watch } => {
+            FromClient::Unwatch { watch } => {
                 // What it has told of and is not there yet is not to come either.
-                guest.disclaim(|claim| matches!(claim, Ask::Watch(held) if held.watch == watch));
-                if let Some((id, _)) = guest.watches.get(&watch).copied() {
+                client.disclaim(
+                    |claim| matches!(claim, FromClient::Watch(held) if held.watch == watch),
+                );
+                if let Some((id, _)) = client.watches.get(&watch).copied() {
                     self.replica.watches.remove(id);
                     self.replica.clients.end_watch(id);
                 }
             }
-            Ask::Leave { session, holder } => {
-                guest.disclaim(|claim| match claim {
-                    Ask::Claim(of) => (of.session, of.holder) == (session, holder),
-                    Ask::Watch(of) => (of.session, of.holder) == (session, holder),
+            FromClient::Leave { session, holder } => {
+                client.disclaim(|claim| match claim {
+                    FromClient::Claim(of) => (of.session, of.holder) == (session, holder),
+                    FromClient::Watch(of) => (of.session, of.holder) == (session, holder),
                     _ => false,
                 });
                 let held = self.replica.clients.sessions.get(&(session, holder));
-                if held.is_some_and(|held| held.guest == from) {
-                    self.end_guest_watches(session, holder);
+                if held.is_some_and(|held| held.client == from) {
+                    self.end_client_watches(session, holder);
                     self.replica.clients.forget(session, holder);
                 }
             }
-            Ask::Round { boot, round, sessions } => {
-                guest.greeted = true;
+            FromClient::ReadIndex { boot, read_index, sessions } => {
+                client.greeted = true;
                 let leader = self.leadership.leader;
                 if leader == self.id {
-                    self.take_round(self.id, Some(from), boot, round, &sessions);
+                    self.take_read_index(self.id, Some(from), boot, read_index, &sessions);
                 } else if leader != 0 {
-                    let message = PeerMessage::GuestRound { guest: from, boot, round, sessions };
+                    let message =
+                        PeerMessage::ClientReadIndex { client: from, boot, read_index, sessions };
                     self.effects.messages.push((leader, message));
                 }
             }
-            Ask::End => self.drop_guest(from),
+            FromClient::End => self.drop_client(from),
         }
         Ok(())
     }
 
     /// Writes go to the leader. If there is none, they are asked for again when there is.
-    fn pass_on(&mut self, guest: NodeId, writes: Vec<Request>) {
+    fn pass_on(&mut self, client: NodeId, writes: Vec<Request>) {
         let leader = self.leadership.leader;
         if leader == 0 || writes.is_empty() {
             return;
@@ -217,7 +223,7 @@ impl Node {
         if leader == self.id {
             for request in writes {
                 if let Some(leading) = &mut self.leading {
-                    leading.take_forwarded(guest, request, &self.machine);
+                    leading.take_forwarded(client, request, &self.machine);
                 }
             }
             return;
@@ -227,42 +233,44 @@ impl Node {
             let size = admission::size(&request.command);
             if bytes + size > FORWARD_BYTES_MAX && !part.is_empty() {
                 let requests = std::mem::take(&mut part);
-                self.effects.messages.push((leader, PeerMessage::GuestForward { guest, requests }));
+                self.effects
+                    .messages
+                    .push((leader, PeerMessage::ClientForward { client, requests }));
                 bytes = 0;
             }
             bytes += size;
             part.push(request);
         }
-        self.effects.messages.push((leader, PeerMessage::GuestForward { guest, requests: part }));
+        self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests: part }));
     }
 
-    /// A guest that has begun is attached as soon as this replica has what it has seen.
-    fn begin_guest(&mut self, from: NodeId) {
+    /// A client that has begun is attached as soon as this replica has what it has seen.
+    fn begin_client(&mut self, from: NodeId) {
         let zxid = self.machine.zxid();
-        let Some(guest) = self.replica.clients.guests.get_mut(&from) else {
+        let Some(client) = self.replica.clients.clients.get_mut(&from) else {
             return;
         };
         let ready = |beginning: &mut Beginning| {
-            let caught_up = beginning.seen <= zxid || planted(Bug::GuestSeesOlder);
+            let caught_up = beginning.seen <= zxid || planted(Bug::ClientSeesOlder);
             beginning.complete && caught_up
         };
-        let Some(beginning) = guest.beginning.take_if(ready) else {
+        let Some(beginning) = client.beginning.take_if(ready) else {
             return;
         };
         let cluster = self.cluster();
-        if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
-            guest.tell(News::Cluster { cluster });
+        if let Some(client) = self.replica.clients.clients.get_mut(&from) {
+            client.tell(ToClient::Cluster { cluster });
         }
         let mut past = Past::default();
         for claim in beginning.claims {
             match claim {
-                Ask::Claim(claim) => self.take_claim(from, claim),
-                Ask::Watch(held) => self.watch_again(from, held, &mut past),
+                FromClient::Claim(claim) => self.take_claim(from, claim),
+                FromClient::Watch(held) => self.watch_again(from, held, &mut past),
                 _ => {}
             }
         }
-        if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
-            guest.tell(News::Attached);
+        if let Some(client) = self.replica.clients.clients.get_mut(&from) {
+            client.tell(ToClient::Attached);
         }
     }
 
@@ -271,15 +279,15 @@ impl Node {
         let Claim { session, holder, applied, opened, base } = claim;
         let ended = base.is_some_and(|base| self.machine.admits(session, base).is_err());
         let record = self.machine.session(session);
-        let ends = |moved| News::Ended { session, holder, moved, known: false };
+        let ends = |moved| ToClient::Ended { session, holder, moved, known: false };
         let mut news = Vec::new();
         match record {
             Some(record) if record.holder == holder => {
                 let held = self.replica.clients.hold(from, session, holder);
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
-                news.push(News::Held { session, holder, ids: (*record.ids).clone() });
-                let outcome = |seq, result| News::Outcome { session, holder, seq, result };
+                news.push(ToClient::Held { session, holder, ids: (*record.ids).clone() });
+                let outcome = |seq, result| ToClient::Outcome { session, holder, seq, result };
                 news.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
                 for seq in applied + 1..=record.last_seq {
                     if let Some(result) = record.result_of(seq) {
@@ -291,11 +299,11 @@ impl Node {
             None if opened || ended => news.push(ends(false)),
             Some(_) | None => {
                 self.replica.clients.hold(from, session, holder);
-                news.push(News::Unseen { session, holder });
+                news.push(ToClient::Unseen { session, holder });
             }
         }
-        if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
-            news.into_iter().for_each(|news| guest.tell(news));
+        if let Some(client) = self.replica.clients.clients.get_mut(&from) {
+            news.into_iter().for_each(|news| client.tell(news));
         }
     }
 
@@ -319,7 +327,7 @@ impl Node {
         self.effects.ended.append(&mut fired.ended);
     }
 
-    /// A number for a guest's watch of a path of this length.
+    /// A number for a client's watch of a path of this length.
     fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
         let (id, former) = self.replica.clients.number(from, watch, bytes);
         if let Some(former) = former {
@@ -328,47 +336,48 @@ impl Node {
         id
     }
 
-    /// A round of a guest was confirmed.
-    pub(in crate::node) fn guest_confirmed(
+    /// A ReadIndex request of a client was confirmed.
+    pub(in crate::node) fn client_confirmed(
         &mut self,
         from: NodeId,
         boot: u64,
-        round: u64,
+        read_index: u64,
         index: u64,
         refused: Vec<SessionId>,
     ) {
-        let guests = &mut self.replica.clients;
-        let Some(guest) = guests.guests.get_mut(&from) else {
+        let clients = &mut self.replica.clients;
+        let Some(client) = clients.clients.get_mut(&from) else {
             return;
         };
-        for key in &guest.sessions {
-            if let Some(held) = guests.sessions.get_mut(key) {
-                held.waits.confirmed(|of| of <= round, index);
+        for key in &client.sessions {
+            if let Some(held) = clients.sessions.get_mut(key) {
+                held.waits.confirmed(|of| of <= read_index, index);
             }
         }
-        guest.tell(News::Confirmed { boot, round, refused });
-        self.answer_guests();
+        client.tell(ToClient::Confirmed { boot, read_index, refused });
+        self.answer_clients();
     }
 
-    /// Answers the guests' requests whose turn has come.
-    pub(in crate::node) fn answer_guests(&mut self) {
+    /// Answers the clients' requests whose turn has come.
+    pub(in crate::node) fn answer_clients(&mut self) {
         if self.replica.clients.waiting.is_empty() {
             return;
         }
         let (applied, tree) = (self.raw.store().applied().index, self.machine.tree());
         let mut fired = Fired::default();
         let waiting: Vec<_> = self.replica.clients.waiting.iter().copied().collect();
-        let (mut unheard, now) = (self.replica.clients.unheard_bytes(), self.now.mono);
+        let (mut unacknowledged, now) =
+            (self.replica.clients.unacknowledged_bytes(), self.now.mono);
         for key in waiting {
             let (session, holder) = key;
             let record = self.machine.session(session).filter(|record| record.holder == holder);
             let Some(last_seq) = record.map(|record| record.last_seq) else {
                 continue;
             };
-            let done = if planted(Bug::GuestReadEarly) { u64::MAX } else { last_seq };
+            let done = if planted(Bug::ClientReadEarly) { u64::MAX } else { last_seq };
             let progress = Progress { done, applied, zxid: tree.zxid() };
             while let Some(held) = self.replica.clients.sessions.get_mut(&key) {
-                let Some(guest) = self.replica.clients.guests.get_mut(&held.guest) else {
+                let Some(client) = self.replica.clients.clients.get_mut(&held.client) else {
                     break;
                 };
                 if held.waits.is_empty() {
@@ -376,26 +385,26 @@ impl Node {
                     break;
                 }
                 let takes = held.opened
-                    && guest.takes_answers()
-                    && guest.has_turn(unheard, now >= self.replica.clients.turn_at);
+                    && client.takes_answers()
+                    && client.has_turn(unacknowledged, now >= self.replica.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
                 let Some((Asker { request, size }, Turn::Query(query))) = due else {
                     break;
                 };
-                guest.queued_bytes -= size;
-                let (from, ids) = (held.guest, Arc::clone(&held.ids));
+                client.queued_bytes -= size;
+                let (from, ids) = (held.client, Arc::clone(&held.ids));
                 let answer =
                     self.answer_client(from, query, Viewer { session, ids: &ids }, &mut fired);
-                if let Some(guest) = self.replica.clients.guests.get_mut(&from) {
-                    let before = guest.news_bytes;
+                if let Some(client) = self.replica.clients.clients.get_mut(&from) {
+                    let before = client.outgoing_bytes;
                     client_message::answer(request, answer)
                         .into_iter()
-                        .for_each(|news| guest.tell(news));
-                    let bytes = guest.news_bytes - before;
-                    if unheard >= BUDGET_BYTES / 2 {
+                        .for_each(|news| client.tell(news));
+                    let bytes = client.outgoing_bytes - before;
+                    if unacknowledged >= BUDGET_BYTES / 2 {
                         self.replica.clients.turn_at = now + self.config.heartbeat;
                     }
-                    unheard += bytes;
+                    unacknowledged += bytes;
                 }
             }
         }
@@ -428,7 +437,7 @@ impl Node {
         answer
     }
 
-    pub(in crate::node) fn guest_session_changed(&mut self, change: SessionChange) {
+    pub(in crate::node) fn client_session_changed(&mut self, change: SessionChange) {
         let (session, holder, gone) = match change {
             SessionChange::Held(session) => {
                 let Some(record) = self.machine.session(session) else {
@@ -441,26 +450,26 @@ impl Node {
         let all = self.replica.clients.sessions.range((session, 0)..=(session, u64::MAX));
         let over: Vec<_> = all
             .filter(|((_, of), held)| held.opened && (gone || *of != holder))
-            .map(|((_, of), held)| (*of, held.guest))
+            .map(|((_, of), held)| (*of, held.client))
             .collect();
-        for (of, guest) in over {
-            self.end_guest_watches(session, of);
+        for (of, client) in over {
+            self.end_client_watches(session, of);
             self.replica.clients.forget(session, of);
-            if let Some(guest) = self.replica.clients.guests.get_mut(&guest) {
+            if let Some(client) = self.replica.clients.clients.get_mut(&client) {
                 let moved = of != holder;
-                guest.tell(News::Ended { session, holder: of, moved, known: true });
+                client.tell(ToClient::Ended { session, holder: of, moved, known: true });
             }
         }
     }
 
-    /// The watches of a guest's session are over, and the guest knows that.
-    fn end_guest_watches(&mut self, session: SessionId, holder: u64) {
+    /// The watches of a client's session are over, and the client knows that.
+    fn end_client_watches(&mut self, session: SessionId, holder: u64) {
         let Some(held) = self.replica.clients.sessions.get(&(session, holder)) else {
             return;
         };
-        let guest = held.guest;
-        for id in self.replica.watches.guests_of(session) {
-            if self.replica.clients.watches.get(&id).is_some_and(|(of, _)| *of == guest) {
+        let client = held.client;
+        for id in self.replica.watches.clients_of(session) {
+            if self.replica.clients.watches.get(&id).is_some_and(|(of, _)| *of == client) {
                 self.replica.watches.remove(id);
                 // Its last events are on their way.
                 self.effects.ended.push(id);
@@ -468,74 +477,74 @@ impl Node {
         }
     }
 
-    pub(in crate::node) fn drop_guest(&mut self, from: NodeId) {
-        let Some(guest) = self.replica.clients.guests.remove(&from) else {
+    pub(in crate::node) fn drop_client(&mut self, from: NodeId) {
+        let Some(client) = self.replica.clients.clients.remove(&from) else {
             return;
         };
-        for (id, _) in guest.watches.into_values() {
+        for (id, _) in client.watches.into_values() {
             self.replica.watches.remove(id);
             self.replica.clients.watches.remove(&id);
         }
-        for key in guest.sessions {
-            if self.replica.clients.sessions.get(&key).is_some_and(|held| held.guest == from) {
+        for key in client.sessions {
+            if self.replica.clients.sessions.get(&key).is_some_and(|held| held.client == from) {
                 self.replica.clients.sessions.remove(&key);
                 self.replica.clients.waiting.remove(&key);
             }
         }
     }
 
-    pub(in crate::node) fn drop_silent_guests(&mut self) {
+    pub(in crate::node) fn drop_silent_clients(&mut self) {
         let patience = silence(self.config.tick);
         let now = self.now.mono;
-        let silent = |guest: &Guest| now >= guest.heard_at + patience;
-        let guests = self.replica.clients.guests.iter();
-        let gone: Vec<_> = guests
-            .filter(|(_, guest)| silent(guest))
+        let silent = |client: &ServedClient| now >= client.heard_at + patience;
+        let clients = self.replica.clients.clients.iter();
+        let gone: Vec<_> = clients
+            .filter(|(_, client)| silent(client))
             .map(|(id, of)| (*id, of.attachment))
             .collect();
-        for (guest, attachment) in gone {
-            self.let_go(guest, attachment, "it was silent");
+        for (client, attachment) in gone {
+            self.let_go(client, attachment, "it was silent");
         }
     }
 
-    fn let_go(&mut self, guest: NodeId, attachment: u64, reason: &str) {
-        self.drop_guest(guest);
+    fn let_go(&mut self, client: NodeId, attachment: u64, reason: &str) {
+        self.drop_client(client);
         let reason = reason.to_owned();
-        self.effects.messages.push((guest, PeerMessage::LetGo { attachment, reason }));
+        self.effects.messages.push((client, PeerMessage::LetGo { attachment, reason }));
     }
 
     pub(in crate::node) fn let_all_go(&mut self, reason: &str) {
-        let guests = self.replica.clients.guests.iter();
-        let all: Vec<_> = guests.map(|(id, guest)| (*id, guest.attachment)).collect();
-        for (guest, attachment) in all {
-            self.let_go(guest, attachment, reason);
+        let clients = self.replica.clients.clients.iter();
+        let all: Vec<_> = clients.map(|(id, client)| (*id, client.attachment)).collect();
+        for (client, attachment) in all {
+            self.let_go(client, attachment, reason);
         }
     }
 
-    /// The last thing of a step: the guests are told what it has brought.
-    pub(in crate::node) fn tell_guests(&mut self) {
-        if self.replica.clients.guests.is_empty() && self.replica.clients.watches.is_empty() {
+    /// The last thing of a step: the clients are told what it has brought.
+    pub(in crate::node) fn tell_clients(&mut self) {
+        if self.replica.clients.clients.is_empty() && self.replica.clients.watches.is_empty() {
             return;
         }
         let behind: Vec<_> = {
-            let guests = self.replica.clients.guests.iter();
-            guests.filter(|(_, guest)| guest.beginning.is_some()).map(|(id, _)| *id).collect()
+            let clients = self.replica.clients.clients.iter();
+            clients.filter(|(_, client)| client.beginning.is_some()).map(|(id, _)| *id).collect()
         };
-        behind.into_iter().for_each(|guest| self.begin_guest(guest));
-        self.answer_guests();
-        for (id, event) in self.effects.events.extract_if(.., |(id, _)| id.is_guest()) {
+        behind.into_iter().for_each(|client| self.begin_client(client));
+        self.answer_clients();
+        for (id, event) in self.effects.events.extract_if(.., |(id, _)| id.is_client()) {
             let of = self.replica.clients.watches.get(&id).copied();
-            if let Some((guest, watch)) = of
-                && let Some(guest) = self.replica.clients.guests.get_mut(&guest)
+            if let Some((client, watch)) = of
+                && let Some(client) = self.replica.clients.clients.get_mut(&client)
             {
-                guest.tell(News::Event { watch, event: EventOf::of(event) });
+                client.tell(ToClient::Event { watch, event: EventOf::of(event) });
             }
         }
-        for id in self.effects.ended.extract_if(.., |id| id.is_guest()) {
-            if let Some((guest, watch)) = self.replica.clients.end_watch(id)
-                && let Some(guest) = self.replica.clients.guests.get_mut(&guest)
+        for id in self.effects.ended.extract_if(.., |id| id.is_client()) {
+            if let Some((client, watch)) = self.replica.clients.end_watch(id)
+                && let Some(client) = self.replica.clients.clients.get_mut(&client)
             {
-                guest.tell(News::Over { watch });
+                client.tell(ToClient::Over { watch });
             }
         }
         let availability = self.availability();
@@ -543,29 +552,29 @@ impl Node {
         let leader = self.leadership.leader;
         let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();
-        let all = self.replica.clients.unheard_bytes();
-        for (id, guest) in &mut self.replica.clients.guests {
-            if guest.news.is_empty() && !guest.greeted {
+        let all = self.replica.clients.unacknowledged_bytes();
+        for (id, client) in &mut self.replica.clients.clients {
+            if client.news.is_empty() && !client.greeted {
                 continue;
             }
-            if guest.is_slow(all) {
-                slow.push((*id, guest.attachment));
+            if client.is_slow(all) {
+                slow.push((*id, client.attachment));
                 continue;
             }
-            guest.greeted = false;
-            guest.news_bytes = 0;
-            let attachment = guest.attachment;
-            let mut send = |news: Vec<News>, bytes: usize, told: Option<Told>| {
-                let number = guest.said;
-                guest.said += 1;
+            client.greeted = false;
+            client.outgoing_bytes = 0;
+            let attachment = client.attachment;
+            let mut send = |news: Vec<ToClient>, bytes: usize, told: Option<Told>| {
+                let number = client.said;
+                client.said += 1;
                 let bytes = bytes + 64;
-                guest.unheard.push_back((number, bytes));
-                guest.unheard_bytes += bytes;
+                client.unacknowledged.push_back((number, bytes));
+                client.unacknowledged_bytes += bytes;
                 let message = PeerMessage::Tell { attachment, number, news, told };
                 self.effects.messages.push((*id, message));
             };
             let (mut part, mut bytes) = (Vec::new(), 0);
-            for news in guest.news.drain(..) {
+            for news in client.news.drain(..) {
                 let size = news.size();
                 if bytes + size > TELL_BYTES && !part.is_empty() {
                     send(std::mem::take(&mut part), bytes, None);
@@ -576,8 +585,8 @@ impl Node {
             }
             send(part, bytes, Some(told));
         }
-        for (guest, attachment) in slow {
-            self.let_go(guest, attachment, "it is too slow for what it watches");
+        for (client, attachment) in slow {
+            self.let_go(client, attachment, "it is too slow for what it watches");
         }
     }
 }

@@ -14,7 +14,7 @@ fn brief() -> TransportOptions {
 }
 
 #[test]
-fn a_guest_is_heard_and_answered() {
+fn a_client_is_heard_and_answered() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &quick());
@@ -30,7 +30,7 @@ fn a_guest_is_heard_and_answered() {
 }
 
 #[test]
-fn a_guest_that_has_left_is_forgotten() {
+fn a_client_that_has_left_is_forgotten() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &brief());
@@ -60,7 +60,7 @@ fn a_guest_that_has_left_is_forgotten() {
 }
 
 #[test]
-fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
+fn a_client_that_is_never_reached_is_forgotten_once_it_is_silent() {
     let (listener_1, address_1) = listen();
     let one = Node::start(listener_1, local(1), &[], &brief());
     let mut told = Hand::introduced(address_1, &hello(9, 1));
@@ -71,7 +71,7 @@ fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
 }
 
 #[test]
-fn guests_are_few() {
+fn clients_are_few() {
     let (listener, address) = listen();
     let options = TransportOptions { unlisted_max: FEW, ..quick() };
     let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
@@ -89,7 +89,7 @@ fn guests_are_few() {
 }
 
 #[test]
-fn silent_guests_make_room() {
+fn silent_clients_make_room() {
     let (listener, address) = listen();
     let options = TransportOptions { unlisted_max: FEW, ..brief() };
     let _one = Node::start(listener, local(1), &[], &options);
@@ -223,7 +223,7 @@ fn a_member_that_has_moved_is_dialled_where_it_says() {
 }
 
 #[test]
-fn a_guest_becomes_a_member_as_it_is() {
+fn a_client_becomes_a_member_as_it_is() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &brief());

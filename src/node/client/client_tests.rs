@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
-use crate::node::client_message::{Ask, Call, Claim, HeldWatch, News};
+use crate::node::client_message::{Call, Claim, FromClient, HeldWatch, ToClient};
 use crate::node::io::{ClientRequest, Input, RequestId, WatchId, Write};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Query, Read};
@@ -20,20 +20,20 @@ use crate::types::membership::NodeId;
 use crate::types::watch::{EventKind, WATCH_CAPACITY};
 use crate::types::znode::SessionId;
 
-/// Says something to member 1 as if from a client, and gives what is let go and why. Its first message
-/// is that of a new attachment.
-fn said(storm: &mut Storm, from: NodeId, number: u64, asks: Vec<Ask>) -> Vec<String> {
+/// Says something to member 1 as if from a client, and gives what is let go and why. Its first
+/// message is that of a new attachment.
+fn said(storm: &mut Storm, from: NodeId, number: u64, asks: Vec<FromClient>) -> Vec<String> {
     say(storm, (from, number, 0), asks)
 }
 
 fn say(
     storm: &mut Storm,
     (from, number, heard): (NodeId, u64, u64),
-    asks: Vec<Ask>,
+    asks: Vec<FromClient>,
 ) -> Vec<String> {
     storm.attachment += u64::from(number == 0);
     let of = storm.attachment;
-    storm.cluster.deliver(from, 1, PeerMessage::Ask { attachment: of, number, heard, asks });
+    storm.cluster.deliver(from, 1, PeerMessage::FromClient { attachment: of, number, heard, asks });
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
     let ours = sent.into_iter().filter(|(_, to, _)| *to == from);
@@ -44,15 +44,16 @@ fn say(
     .collect()
 }
 
-fn get(call: Call, path: &str) -> Ask {
+fn get(call: Call, path: &str) -> FromClient {
     let query = Query::Read { read: Read::Get { path: path.into() }, watch: None };
-    Ask::Query { call, query, round: 0 }
+    FromClient::Query { call, query, read_index: 0 }
 }
 
 #[test]
 fn a_client_may_say_only_what_a_client_may() {
     let mut storm = Storm::new(1);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
+    let (client, begin) =
+        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
     let request = |command| Request { session: SessionId(9), holder: 9, seq: 0, acked: 0, command };
     let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
     let read = |path: &str| {
@@ -60,65 +61,67 @@ fn a_client_may_say_only_what_a_client_may() {
         get(call, path)
     };
     let refused = [
-        Ask::Write(request(Command::Expire { term: 1 })),
-        Ask::Write(request(Command::RaiseVersion { version: 9 })),
-        Ask::Write(request(Command::Reap { path: "/n".to_owned() })),
-        Ask::Write(request(Command::Open { secret, timeout_ms, owner: 1, base })),
-        Ask::Write(request(Command::Resume { secret, timeout_ms, owner: 1 })),
-        Ask::Begin { seen: 0, cluster: 0 },
-        Ask::Begun,
+        FromClient::Write(request(Command::Expire { term: 1 })),
+        FromClient::Write(request(Command::RaiseVersion { version: 9 })),
+        FromClient::Write(request(Command::Reap { path: "/n".to_owned() })),
+        FromClient::Write(request(Command::Open { secret, timeout_ms, owner: 1, base })),
+        FromClient::Write(request(Command::Resume { secret, timeout_ms, owner: 1 })),
+        FromClient::Begin { seen: 0, cluster: 0 },
+        FromClient::Begun,
         read("no path"),
     ];
     for ask in refused {
-        assert!(said(&mut storm, guest, 0, begin()).is_empty());
+        assert!(said(&mut storm, client, 0, begin()).is_empty());
         let told = format!("{ask:?}");
-        assert_eq!(said(&mut storm, guest, 1, vec![ask]).len(), 1, "{told}");
+        assert_eq!(said(&mut storm, client, 1, vec![ask]).len(), 1, "{told}");
         // It is forgotten.
-        assert_eq!(said(&mut storm, guest, 2, vec![]).len(), 1, "{told}");
+        assert_eq!(said(&mut storm, client, 2, vec![]).len(), 1, "{told}");
     }
-    assert_eq!(said(&mut storm, guest, 0, vec![Ask::Begun]).len(), 1, "it has not begun");
+    assert_eq!(said(&mut storm, client, 0, vec![FromClient::Begun]).len(), 1, "it has not begun");
     assert_eq!(said(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
-    let of = |cluster| vec![Ask::Begin { seen: 0, cluster }, Ask::Begun];
-    assert_eq!(said(&mut storm, guest, 0, of(2)), ["it is a client of another cluster"]);
-    assert!(said(&mut storm, guest, 0, of(1)).is_empty());
+    let of = |cluster| vec![FromClient::Begin { seen: 0, cluster }, FromClient::Begun];
+    assert_eq!(said(&mut storm, client, 0, of(2)), ["it is a client of another cluster"]);
+    assert!(said(&mut storm, client, 0, of(1)).is_empty());
     // What is said among members is not for it to say.
-    assert!(said(&mut storm, guest, 0, begin()).is_empty());
-    let round = PeerMessage::Round { boot: 1, round: 1, sessions: vec![SessionId(FIRST_CLIENT)] };
-    storm.cluster.deliver(guest, 1, round);
+    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    let read_index =
+        PeerMessage::ReadIndex { boot: 1, read_index: 1, sessions: vec![SessionId(FIRST_CLIENT)] };
+    storm.cluster.deliver(client, 1, read_index);
     storm.cluster.settle();
-    assert!(storm.cluster.elsewhere.iter().all(|(_, to, _)| *to != guest));
+    assert!(storm.cluster.elsewhere.iter().all(|(_, to, _)| *to != client));
     // A message that is lost shows by the next one.
-    assert_eq!(said(&mut storm, guest, 3, vec![]), ["a message was lost"]);
+    assert_eq!(said(&mut storm, client, 3, vec![]), ["a message was lost"]);
 }
 
 #[test]
 fn what_a_client_costs_its_member_is_bounded() {
     let mut storm = Storm::new(2);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
+    let (client, begin) =
+        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
     let path = format!("/{}", "x".repeat(1000));
     // Reads of a session that is never opened wait.
     let read = |request| {
         let call = Call { request, session: SessionId(9), holder: 9, after: 0 };
         get(call, &path)
     };
-    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    assert!(said(&mut storm, client, 0, begin()).is_empty());
     let mut number = 0;
     let reason = loop {
         number += 1;
         assert!(number < 10_000, "it asks for as much as it likes");
-        if let Some(reason) = said(&mut storm, guest, number, vec![read(number)]).pop() {
+        if let Some(reason) = said(&mut storm, client, number, vec![read(number)]).pop() {
             break reason;
         }
     };
     assert_eq!(reason, "it asks for too much at a time");
     assert!(number as usize * 1000 > QUEUE_BYTES_MAX / 2);
     // One that does not say that it has heard is told no answers any more, and then let go.
-    assert!(said(&mut storm, guest, 0, begin()).is_empty());
-    let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, guest, 0);
+    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, client, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
     let (session, holder) = (SessionId(9), 9);
     let open = Request { session, holder, seq: 0, acked: 0, command };
-    assert!(said(&mut storm, guest, 1, vec![Ask::Write(open)]).is_empty());
+    assert!(said(&mut storm, client, 1, vec![FromClient::Write(open)]).is_empty());
     let data = Bytes::from(vec![7; 1 << 20]);
     let op = Op::Set { path: "/n".to_owned(), data, version: None };
     let session_of_writer = SessionId(FIRST_CLIENT);
@@ -132,14 +135,14 @@ fn what_a_client_costs_its_member_is_bounded() {
         let call = Call { request, session, holder, after: 0 };
         let read = get(call, "/n");
         let (attachment, number, asks) = (storm.attachment, request + 2, vec![read]);
-        let asks = PeerMessage::Ask { attachment, number, heard: 0, asks };
-        storm.cluster.deliver(guest, 1, asks);
+        let asks = PeerMessage::FromClient { attachment, number, heard: 0, asks };
+        storm.cluster.deliver(client, 1, asks);
         storm.cluster.settle();
         for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
             if let PeerMessage::Tell { news, .. } = message
-                && to == guest
+                && to == client
             {
-                let is_answer = |news: &&News| matches!(news, News::Answer { .. });
+                let is_answer = |news: &&ToClient| matches!(news, ToClient::Answer { .. });
                 answers += news.iter().filter(is_answer).count();
             }
         }
@@ -147,47 +150,48 @@ fn what_a_client_costs_its_member_is_bounded() {
     assert!((1..5).contains(&answers), "{answers} answers that nobody hears");
     // And one that is silent is forgotten.
     storm.advance(TICK * 21);
-    assert_eq!(said(&mut storm, guest, 22, vec![]), ["a message was lost"]);
+    assert_eq!(said(&mut storm, client, 22, vec![]), ["a message was lost"]);
 }
 
 /// What it holds costs its member as well: one that holds more than a client does is let go.
 #[test]
 fn what_a_client_may_hold_is_bounded() {
     let mut storm = Storm::new(3);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
+    let (client, begin) =
+        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
     let holder = 9;
     let open = |session| {
-        let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, guest, 0);
+        let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, client, 0);
         let command = Command::Open { secret, timeout_ms, owner, base };
-        Ask::Write(Request { session, holder, seq: 0, acked: 0, command })
+        FromClient::Write(Request { session, holder, seq: 0, acked: 0, command })
     };
     let watch = |session, watch, path: &str| {
         let call = Call { request: watch, session, holder, after: 0 };
         let (watch, path, recursive) = (WatchId(watch), path.into(), false);
         let query = Query::Watch { watch, path, recursive, from: None, data: false };
-        Ask::Query { call, query, round: 0 }
+        FromClient::Query { call, query, read_index: 0 }
     };
     let long = format!("/{}", "x".repeat(4000));
     let watches =
-        |storm: &Storm, session| storm.cluster.node(1).replica.watches.guests_of(session).len();
+        |storm: &Storm, session| storm.cluster.node(1).replica.watches.clients_of(session).len();
     let session = SessionId(9);
     // The same one again and again is one.
-    assert!(said(&mut storm, guest, 0, begin()).is_empty());
-    assert!(said(&mut storm, guest, 1, vec![open(session)]).is_empty());
+    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    assert!(said(&mut storm, client, 1, vec![open(session)]).is_empty());
     storm.advance(Duration::from_secs(1));
     for number in 2..12 {
-        assert!(said(&mut storm, guest, number, vec![watch(session, 7, "/n")]).is_empty());
+        assert!(said(&mut storm, client, number, vec![watch(session, 7, "/n")]).is_empty());
     }
     assert_eq!(watches(&storm, session), 1);
     for (path, session) in [("/n", SessionId(10)), (&long, SessionId(11))] {
-        assert!(said(&mut storm, guest, 0, begin()).is_empty());
-        assert!(said(&mut storm, guest, 1, vec![open(session)]).is_empty());
+        assert!(said(&mut storm, client, 0, begin()).is_empty());
+        assert!(said(&mut storm, client, 1, vec![open(session)]).is_empty());
         storm.advance(HEARTBEAT * 4);
         let many = if path == "/n" { 2000 } else { 100 };
         let asks =
             |number| (0..many).map(|one| watch(session, number * many + one, path)).collect();
         let let_go = (2..200)
-            .find(|number| !say(&mut storm, (guest, *number, u64::MAX), asks(*number)).is_empty());
+            .find(|number| !say(&mut storm, (client, *number, u64::MAX), asks(*number)).is_empty());
         let let_go = let_go.expect("it watches as much as it likes");
         let most = if path == "/n" { WATCHES_MAX as u64 } else { (8 << 20) / path.len() as u64 };
         assert!((most..most + 3 * many).contains(&((let_go - 1) * many)), "{let_go}");
@@ -196,33 +200,40 @@ fn what_a_client_may_hold_is_bounded() {
     // Nor may it speak of as many sessions as it likes, of which nothing comes without a leader.
     storm.cluster.isolate(1);
     storm.advance(Duration::from_secs(5));
-    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    assert!(said(&mut storm, client, 0, begin()).is_empty());
     let asks = |number| {
         let request = |holder| {
             let command = Command::Close;
-            Ask::Write(Request { session, holder, seq: 0, acked: 0, command })
+            FromClient::Write(Request { session, holder, seq: 0, acked: 0, command })
         };
         (0..2000).map(|one| request(number * 2000 + one)).collect()
     };
     let let_go = (1..100)
-        .find(|number| !say(&mut storm, (guest, *number, u64::MAX), asks(*number)).is_empty());
+        .find(|number| !say(&mut storm, (client, *number, u64::MAX), asks(*number)).is_empty());
     assert!((30..40).contains(&let_go.unwrap_or(100)), "{let_go:?}");
 }
 
-/// Each of its watches would be told all of what it has missed: more than it may leave unheard, so that
-/// every member in turn let it go before it had heard anything, for as long as they remembered.
+/// Each of its watches would be told all of what it has missed: more than it may leave unheard, so
+/// that every member in turn let it go before it had heard anything, for as long as they
+/// remembered.
 #[test]
 fn a_client_that_has_missed_much_is_served() {
     const WATCHES: u64 = 250;
     let mut storm = Storm::new(5);
-    let (guest, session, holder) = (500, SessionId(9), 9);
-    let (secret, timeout_ms, owner, base) = ([0; 16], 40_000, guest, 0);
+    let (client, session, holder) = (500, SessionId(9), 9);
+    let (secret, timeout_ms, owner, base) = ([0; 16], 40_000, client, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
-    let open = Ask::Write(Request { session, holder, seq: 0, acked: 0, command });
+    let open = FromClient::Write(Request { session, holder, seq: 0, acked: 0, command });
     assert!(
-        said(&mut storm, guest, 0, vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]).is_empty()
+        said(
+            &mut storm,
+            client,
+            0,
+            vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]
+        )
+        .is_empty()
     );
-    assert!(said(&mut storm, guest, 1, vec![open]).is_empty());
+    assert!(said(&mut storm, client, 1, vec![open]).is_empty());
     storm.advance(Duration::from_secs(1));
     let writer = storm.cluster.open(1, 77, Duration::from_secs(40));
     let from = storm.cluster.node(1).machine().zxid();
@@ -234,24 +245,24 @@ fn a_client_that_has_missed_much_is_served() {
         }
     }
     let claim = Claim { session, holder, applied: 0, opened: true, base: None };
-    let mut asks = vec![Ask::Begin { seen: from, cluster: 0 }, Ask::Claim(claim)];
+    let mut asks = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
     let (path, kind) = ("/n".to_owned(), WatchKind::Persistent);
     asks.extend((0..WATCHES).map(|watch| {
         let (path, existed, data) = (path.clone(), true, false);
-        Ask::Watch(HeldWatch { watch, session, holder, path, kind, existed, from, data })
+        FromClient::Watch(HeldWatch { watch, session, holder, path, kind, existed, from, data })
     }));
-    asks.push(Ask::Begun);
+    asks.push(FromClient::Begun);
     storm.attachment += 1;
     let (attachment, number, heard) = (storm.attachment, 0, 0);
-    let begin = PeerMessage::Ask { attachment, number, heard, asks };
-    storm.cluster.deliver(guest, 1, begin);
+    let begin = PeerMessage::FromClient { attachment, number, heard, asks };
+    storm.cluster.deliver(client, 1, begin);
     storm.cluster.settle();
     let (mut events, mut gaps) = (0, 0);
     for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
         match message {
-            PeerMessage::Tell { news, .. } if to == guest => {
+            PeerMessage::Tell { news, .. } if to == client => {
                 let kinds = news.iter().filter_map(|news| match news {
-                    News::Event { event, .. } => Some(event.clone().into_event().kind),
+                    ToClient::Event { event, .. } => Some(event.clone().into_event().kind),
                     _ => None,
                 });
                 for kind in kinds {
@@ -261,61 +272,66 @@ fn a_client_that_has_missed_much_is_served() {
                     }
                 }
             }
-            PeerMessage::LetGo { reason, .. } if to == guest => panic!("{reason}"),
+            PeerMessage::LetGo { reason, .. } if to == client => panic!("{reason}"),
             _ => {}
         }
     }
     assert_eq!(gaps, WATCHES, "each knows that it has missed something");
     assert!(events > 10 * WATCH_CAPACITY, "as much as may be is told: {events}");
-    assert_eq!(storm.cluster.node(1).replica.watches.guests_of(session).len() as u64, WATCHES);
+    assert_eq!(storm.cluster.node(1).replica.watches.clients_of(session).len() as u64, WATCHES);
 }
 
 /// It was told that its resumption had not come yet, asked for it again, and was never answered.
 #[test]
 fn a_session_that_was_overtaken_has_moved() {
     let mut storm = Storm::new(7);
-    let (guest, timeout) = (500, Duration::from_secs(40));
+    let (client, timeout) = (500, Duration::from_secs(40));
     let session = storm.cluster.open(1, 77, timeout);
     let former = 77_000;
     storm.cluster.resume(2, session, 10, [7; 16]).unwrap();
     storm.cluster.settle();
     let claim = Claim { session, holder: former, applied: 0, opened: false, base: None };
-    let asks = vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Claim(claim), Ask::Begun];
+    let asks = vec![
+        FromClient::Begin { seen: 0, cluster: 0 },
+        FromClient::Claim(claim),
+        FromClient::Begun,
+    ];
     let (attachment, number, heard) = (1, 0, 0);
-    let begin = PeerMessage::Ask { attachment, number, heard, asks };
-    storm.cluster.deliver(guest, 1, begin);
+    let begin = PeerMessage::FromClient { attachment, number, heard, asks };
+    storm.cluster.deliver(client, 1, begin);
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
     let news =
-        sent.into_iter().filter(|(_, to, _)| *to == guest).flat_map(
+        sent.into_iter().filter(|(_, to, _)| *to == client).flat_map(
             |(_, _, message)| match message {
                 PeerMessage::Tell { news, .. } => news,
                 _ => Vec::new(),
             },
         );
-    let ended: Vec<_> = news.filter(|news| matches!(news, News::Ended { .. })).collect();
-    assert_eq!(ended, [News::Ended { session, holder: former, moved: true, known: false }]);
+    let ended: Vec<_> = news.filter(|news| matches!(news, ToClient::Ended { .. })).collect();
+    assert_eq!(ended, [ToClient::Ended { session, holder: former, moved: true, known: false }]);
 }
 
 /// A message that comes twice begins nothing: what was told in between would be told to nobody.
 #[test]
 fn an_attachment_begins_once() {
     let mut storm = Storm::new(6);
-    let (guest, begin) = (500, || vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]);
-    assert!(said(&mut storm, guest, 0, begin()).is_empty());
+    let (client, begin) =
+        (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
+    assert!(said(&mut storm, client, 0, begin()).is_empty());
     let attachment = storm.attachment;
-    assert!(said(&mut storm, guest, 1, vec![]).is_empty());
+    assert!(said(&mut storm, client, 1, vec![]).is_empty());
     for late in [attachment, attachment - 1] {
         let (number, heard, asks) = (0, 0, begin());
-        let message = PeerMessage::Ask { attachment: late, number, heard, asks };
-        storm.cluster.deliver(guest, 1, message);
+        let message = PeerMessage::FromClient { attachment: late, number, heard, asks };
+        storm.cluster.deliver(client, 1, message);
         storm.cluster.settle();
     }
-    assert!(said(&mut storm, guest, 2, vec![]).is_empty(), "it goes on");
+    assert!(said(&mut storm, client, 2, vec![]).is_empty(), "it goes on");
 }
 
-/// Those that it has asked for count with those that it holds: it must be able to tell all of them to
-/// the next member.
+/// Those that it has asked for count with those that it holds: it must be able to tell all of them
+/// to the next member.
 #[test]
 fn a_client_asks_for_no_more_watches_than_it_may_hold() {
     for bytes in [1, 4000] {
@@ -349,46 +365,47 @@ fn many_clients_may_ask_for_much_at_once() {
     let (request, session) = (storm.number(), SessionId(FIRST_CLIENT));
     storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
     storm.advance(Duration::from_secs(1));
-    let guests = 1000..1300;
+    let clients = 1000..1300;
     let holder = 9;
-    for guest in guests.clone() {
+    for client in clients.clone() {
         let (session, secret, timeout_ms, owner, base) =
-            (SessionId(guest), [0; 16], 40_000, guest, 0);
+            (SessionId(client), [0; 16], 40_000, client, 0);
         let command = Command::Open { secret, timeout_ms, owner, base };
-        let open = Ask::Write(Request { session, holder, seq: 0, acked: 0, command });
-        for (number, asks) in
-            [(0, vec![Ask::Begin { seen: 0, cluster: 0 }, Ask::Begun]), (1, vec![open])]
-        {
-            let message = PeerMessage::Ask { attachment: 9, number, heard: 0, asks };
-            storm.cluster.deliver(guest, 1, message);
+        let open = FromClient::Write(Request { session, holder, seq: 0, acked: 0, command });
+        for (number, asks) in [
+            (0, vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]),
+            (1, vec![open]),
+        ] {
+            let message = PeerMessage::FromClient { attachment: 9, number, heard: 0, asks };
+            storm.cluster.deliver(client, 1, message);
         }
     }
     storm.advance(Duration::from_secs(1));
-    for guest in guests.clone() {
-        let call = Call { request: 1, session: SessionId(guest), holder, after: 0 };
+    for client in clients.clone() {
+        let call = Call { request: 1, session: SessionId(client), holder, after: 0 };
         let read = get(call, "/n");
-        let asks = PeerMessage::Ask { attachment: 9, number: 2, heard: 0, asks: vec![read] };
-        storm.cluster.deliver(guest, 1, asks);
+        let asks = PeerMessage::FromClient { attachment: 9, number: 2, heard: 0, asks: vec![read] };
+        storm.cluster.deliver(client, 1, asks);
     }
     let (mut answered, mut said) = (BTreeSet::new(), 3);
     for _ in 0..20 {
         storm.cluster.settle();
-        for (_, guest, message) in std::mem::take(&mut storm.cluster.elsewhere) {
+        for (_, client, message) in std::mem::take(&mut storm.cluster.elsewhere) {
             match message {
-                PeerMessage::Tell { news, .. } if guests.contains(&guest) => {
-                    let is_answer = |news: &News| matches!(news, News::Answer { .. });
-                    answered.extend(news.iter().any(is_answer).then_some(guest));
+                PeerMessage::Tell { news, .. } if clients.contains(&client) => {
+                    let is_answer = |news: &ToClient| matches!(news, ToClient::Answer { .. });
+                    answered.extend(news.iter().any(is_answer).then_some(client));
                 }
-                PeerMessage::LetGo { reason, .. } => panic!("{guest} was let go: {reason}"),
+                PeerMessage::LetGo { reason, .. } => panic!("{client} was let go: {reason}"),
                 _ => {}
             }
         }
-        for guest in guests.clone() {
+        for client in clients.clone() {
             let (heard, asks) = (u64::MAX, Vec::new());
-            let hears = PeerMessage::Ask { attachment: 9, number: said, heard, asks };
-            storm.cluster.deliver(guest, 1, hears);
+            let hears = PeerMessage::FromClient { attachment: 9, number: said, heard, asks };
+            storm.cluster.deliver(client, 1, hears);
         }
         said += 1;
     }
-    assert_eq!(answered.len(), guests.count());
+    assert_eq!(answered.len(), clients.count());
 }

@@ -8,7 +8,7 @@
 //! zxid that its node had seen when the session was first asked for, which is
 //! smaller than that of the session's end.
 //!
-//! Invariants: every grave is newer than `forgotten`; no more than
+//! Invariants: every tombstone is newer than `forgotten`; no more than
 //! [`GRAVES_MAX`] of them are kept.
 
 use rpds::RedBlackTreeMapSync;
@@ -23,7 +23,7 @@ use crate::types::znode::{SessionId, Zxid};
 pub(super) const GRAVES_MAX: usize = 10_000;
 
 #[derive(Clone, Debug)]
-pub(super) struct Graves {
+pub(super) struct Tombstones {
     by_zxid: RedBlackTreeMapSync<Zxid, SessionId>,
     by_id: RedBlackTreeMapSync<SessionId, Zxid>,
     forgotten: Zxid,
@@ -34,9 +34,9 @@ fn hash(zxid: Zxid, id: SessionId) -> u64 {
     hash_words(&[zxid, id.number()])
 }
 
-impl Graves {
-    pub(super) fn new() -> Graves {
-        Graves {
+impl Tombstones {
+    pub(super) fn new() -> Tombstones {
+        Tombstones {
             by_zxid: RedBlackTreeMapSync::new_sync(),
             by_id: RedBlackTreeMapSync::new_sync(),
             forgotten: 0,
@@ -62,7 +62,7 @@ impl Graves {
         self.by_id.get(&id).copied()
     }
 
-    /// The first grave after this zxid, or the first of all.
+    /// The first tombstone after this zxid, or the first of all.
     pub(super) fn after(&self, zxid: Option<Zxid>) -> Option<(Zxid, SessionId)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let range = (zxid.map_or(Unbounded, Excluded), Unbounded);
@@ -95,7 +95,7 @@ impl Graves {
         }
     }
 
-    /// Adds a grave as it was saved.
+    /// Adds a tombstone as it was saved.
     pub(super) fn put(&mut self, id: SessionId, zxid: Zxid) {
         if let Some(known) = self.get(id) {
             self.remove(known, id);
@@ -108,7 +108,7 @@ impl Graves {
         self.by_id.insert_mut(id, zxid);
     }
 
-    /// Forgets the graves up to this zxid.
+    /// Forgets the tombstones up to this zxid.
     pub(super) fn forget(&mut self, upto: Zxid) {
         while let Some((zxid, id)) = self.after(None).filter(|(zxid, _)| *zxid <= upto) {
             self.remove(zxid, id);
@@ -129,27 +129,27 @@ mod tests {
 
     #[test]
     fn an_ended_session_never_opens_again() {
-        let mut graves = Graves::new();
+        let mut tombstones = Tombstones::new();
         let ended = GRAVES_MAX as u64 + 100;
         for n in 1..=ended {
-            assert_eq!(graves.admit(SessionId(n), n - 1), Ok(()), "the first time");
-            graves.bury(SessionId(n), n);
+            assert_eq!(tombstones.admit(SessionId(n), n - 1), Ok(()), "the first time");
+            tombstones.bury(SessionId(n), n);
         }
-        assert_eq!((graves.len(), graves.forgotten()), (GRAVES_MAX, 100));
+        assert_eq!((tombstones.len(), tombstones.forgotten()), (GRAVES_MAX, 100));
         for n in 1..=ended {
             let error = if n <= 100 { OpError::StaleOpen } else { OpError::SessionExpired };
-            assert_eq!(graves.admit(SessionId(n), n - 1), Err(error), "session {n}");
+            assert_eq!(tombstones.admit(SessionId(n), n - 1), Err(error), "session {n}");
         }
-        assert_eq!(graves.admit(SessionId(ended + 1), ended), Ok(()));
+        assert_eq!(tombstones.admit(SessionId(ended + 1), ended), Ok(()));
     }
 
     #[test]
     fn the_same_graves_have_the_same_hash_however_they_came() {
-        let mut one = Graves::new();
+        let mut one = Tombstones::new();
         for n in 1..=GRAVES_MAX as u64 + 5 {
             one.bury(SessionId(n * 7), n);
         }
-        let mut two = Graves::new();
+        let mut two = Tombstones::new();
         let mut at = None;
         while let Some((zxid, id)) = one.after(at) {
             two.put(id, zxid);

@@ -59,7 +59,7 @@ pub struct Builder {
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
     zone: String,
-    pub(crate) keeping: MembershipPolicy,
+    pub(crate) policy: MembershipPolicy,
     majority_after: Option<Duration>,
     client: bool,
     pub(crate) security: Security,
@@ -82,7 +82,7 @@ impl Default for Builder {
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
             zone: String::new(),
-            keeping: MembershipPolicy::default(),
+            policy: MembershipPolicy::default(),
             majority_after: None,
             client: false,
             security: Security::default(),
@@ -208,7 +208,7 @@ impl Builder {
     /// value counts.
     #[must_use]
     pub fn max_voters(mut self, voters: usize) -> Builder {
-        self.keeping.max_voters = voters;
+        self.policy.max_voters = voters;
         self
     }
 
@@ -217,7 +217,7 @@ impl Builder {
     /// removed from the members. It should be the same on all instances; the leader's value counts.
     #[must_use]
     pub fn replace_after(mut self, time: Duration) -> Builder {
-        self.keeping.replace_after = time;
+        self.policy.replace_after = time;
         self
     }
 
@@ -301,10 +301,10 @@ impl Builder {
             return invalid("advertise", reason);
         }
         self.schemes.validate()?;
-        if ![1, 3, 5, 7].contains(&self.keeping.max_voters) {
+        if ![1, 3, 5, 7].contains(&self.policy.max_voters) {
             return invalid("max_voters", "it must be 1, 3, 5 or 7");
         }
-        if self.keeping.replace_after < self.heartbeat * 40 {
+        if self.policy.replace_after < self.heartbeat * 40 {
             return invalid("replace_after", "it must be at least 40 heartbeats");
         }
         if self.zone.len() > ZONE_BYTES_MAX || self.zone.contains([';', '\n', '\r', '\0']) {
@@ -359,7 +359,7 @@ impl Builder {
             version: self.version,
             seed: entropy::number()?,
             log: LogLimits::default(),
-            keeping: self.keeping,
+            policy: self.policy,
             peers: peers.addresses().map(str::to_owned).collect(),
             majority_after: self.majority_after,
             zone: self.zone.clone(),

@@ -28,7 +28,6 @@ use crate::storage::{LogStore, MemoryDisk, MemoryStore};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::membership::{Genesis, Member, NodeId};
 use crate::types::session::SessionState;
-use crate::types::version::VERSION;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{CreateMode, SessionId};
 
@@ -40,6 +39,9 @@ pub fn engine(bytes: &[u8]) {
     let mut world = World::new(Choices { bytes });
     while !world.choices.bytes.is_empty() && world.go_on() {}
 }
+
+/// The versions of peers are below this. The node supports all of them, as it would stop otherwise.
+const VERSIONS: u8 = 4;
 
 /// What the bytes choose; once they are at an end, always the first.
 struct Choices<'a> {
@@ -243,7 +245,7 @@ impl<'a> World<'a> {
     fn event(&mut self) -> Input {
         let peer = u64::from(self.choices.below(4));
         match self.choices.below(5) {
-            0 | 1 => Input::Connected { peer, version: u16::from(self.choices.below(4)) },
+            0 | 1 => Input::Connected { peer, version: self.version() },
             2 => {
                 let problem = Problem { reason: "gone".to_owned(), refused: false };
                 Input::Unreachable { peer, problem }
@@ -273,6 +275,10 @@ impl<'a> World<'a> {
     fn ids(&mut self) -> Vec<Id> {
         let all = [Id::new("digest", "alice:h"), Id::new("ip", "10.0.0.1"), Id::superuser()];
         all.into_iter().take(usize::from(self.choices.below(4))).collect()
+    }
+
+    fn version(&mut self) -> u16 {
+        u16::from(self.choices.below(VERSIONS))
     }
 
     fn acl(&mut self) -> Vec<Acl> {
@@ -360,7 +366,7 @@ impl<'a> World<'a> {
             1 => Command::Resume { secret, timeout_ms, owner },
             2 => Command::Close,
             3 => Command::Expire { term: self.choices.near(self.node.status().term) },
-            4 if owner == 3 => Command::RaiseVersion { version: u16::from(self.choices.below(4)) },
+            4 if owner == 3 => Command::RaiseVersion { version: self.version() },
             4 => Command::Reap { path: self.path() },
             5 if owner == 3 => Command::Authenticate { ids: self.ids() },
             5 => Command::Multi(vec![self.op(), self.op()]),
@@ -535,8 +541,8 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     // Few entries make a checkpoint, and few are kept behind it.
     let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
     let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
-    let version = VERSION;
-    let (keeping, zone) = (crate::node::MembershipPolicy::default(), String::new());
+    let version = u16::from(VERSIONS) - 1;
+    let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());
     let config = NodeConfig {
         heartbeat: HEARTBEAT,
         tick,
@@ -544,7 +550,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
         version,
         seed,
         log,
-        keeping,
+        policy,
         zone,
         peers: Vec::new(),
         majority_after: None,

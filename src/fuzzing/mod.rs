@@ -122,7 +122,7 @@ fn fresh_node() -> Node {
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
     let version = VERSION;
     let (peers, majority_after) = (Vec::new(), None);
-    let (keeping, zone) = (crate::node::MembershipPolicy::default(), String::new());
+    let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());
     let config = NodeConfig {
         heartbeat,
         tick,
@@ -130,7 +130,7 @@ fn fresh_node() -> Node {
         version,
         seed: 1,
         log,
-        keeping,
+        policy,
         zone,
         peers,
         majority_after,

@@ -22,7 +22,7 @@ pub(crate) struct NodeConfig {
     pub(crate) seed: u64,
     pub(crate) log: LogLimits,
     /// What it does about the members while it leads.
-    pub(crate) keeping: MembershipPolicy,
+    pub(crate) policy: MembershipPolicy,
     /// The peers that the user listed. They found a cluster if there is none yet.
     pub(crate) peers: Vec<String>,
     /// After this time without a cluster, a majority of the peers may found one.

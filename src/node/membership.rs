@@ -43,7 +43,7 @@ pub(super) const LEARNER_WINDOW: usize = 8;
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) me: Member,
-    pub(super) keeping: MembershipPolicy,
+    pub(super) policy: MembershipPolicy,
     /// This node is to leave.
     pub(super) leaving: bool,
     /// When it tells its wish the next time.
@@ -65,10 +65,10 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(me: Member, keeping: MembershipPolicy) -> Membership {
+    pub(super) fn new(me: Member, policy: MembershipPolicy) -> Membership {
         Membership {
             me,
-            keeping,
+            policy,
             leaving: false,
             tell_at: Time::ZERO,
             heard: BTreeMap::new(),

@@ -85,7 +85,7 @@ impl Node {
             local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
             read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
-            membership: Membership::new(me, config.keeping),
+            membership: Membership::new(me, config.policy),
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),
             leading: None,

@@ -318,7 +318,7 @@ mod tests {
             version: VERSION,
             seed: node,
             log: LogLimits::default(),
-            keeping: MembershipPolicy::default(),
+            policy: MembershipPolicy::default(),
             peers: Vec::new(),
             majority_after: None,
             zone: String::new(),

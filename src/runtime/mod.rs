@@ -80,7 +80,7 @@ mod tests {
             version,
             seed: 1,
             log: LogLimits::default(),
-            keeping: crate::node::MembershipPolicy::default(),
+            policy: crate::node::MembershipPolicy::default(),
             peers: Vec::new(),
             majority_after: None,
             zone: String::new(),

@@ -321,9 +321,9 @@ impl World {
             membership.is_member(process.member.node)
                 && told.is_some_and(|told| told.iter().eq(roster.members()))
         };
-        let most = self.processes.len().min(self.kernel.plan.keeping.max_voters);
+        let most = self.processes.len().min(self.kernel.plan.policy.max_voters);
         let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
-        let votes = (wanted..=self.kernel.plan.keeping.max_voters).contains(&voting.voters.len());
+        let votes = (wanted..=self.kernel.plan.policy.max_voters).contains(&voting.voters.len());
         let alive = voting.voters.iter().all(|voter| self.place_of(*voter).is_some());
         let members = voting.voters.iter().chain(&voting.learners);
         let put_down = members.clone().count() == roster.seats.len()
@@ -362,7 +362,7 @@ impl World {
     /// Within what time the members must be as they should, once all is well.
     pub(crate) fn mending(&self) -> Nanos {
         let plan = &self.kernel.plan;
-        let replaced: Duration = plan.keeping.replace_after * 2;
+        let replaced: Duration = plan.policy.replace_after * 2;
         4 * plan.recovery() + u64::try_from(replaced.as_nanos()).unwrap_or(SECOND)
     }
 

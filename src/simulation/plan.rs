@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) founded: bool,
     /// After what time most of the list found a cluster.
     pub(crate) majority_after: Option<Duration>,
-    pub(crate) keeping: MembershipPolicy,
+    pub(crate) policy: MembershipPolicy,
     pub(crate) heartbeat: Duration,
     pub(crate) tick: Duration,
     pub(crate) session_timeout: Duration,
@@ -121,7 +121,7 @@ impl Plan {
             places: nodes,
             founded: false,
             majority_after: None,
-            keeping: MembershipPolicy::default(),
+            policy: MembershipPolicy::default(),
             heartbeat,
             tick,
             session_timeout,
@@ -203,7 +203,7 @@ impl Plan {
             places: 20,
             founded: false,
             majority_after: None,
-            keeping: MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(30) },
+            policy: MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(30) },
             heartbeat,
             tick: heartbeat * 4,
             session_timeout: Duration::from_secs(12),
@@ -281,7 +281,7 @@ impl Plan {
         self.founded = self.mixed || random.percent(15);
         self.places += random.index(4);
         let time = self.heartbeat * random.within(30..120) as u32;
-        self.keeping = MembershipPolicy {
+        self.policy = MembershipPolicy {
             max_voters: *random.pick(&[3, 5, 5, 7]),
             replace_after: *random.pick(&[time, MembershipPolicy::default().replace_after]),
         };

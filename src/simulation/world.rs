@@ -417,7 +417,7 @@ impl World {
             version,
             seed: self.random.next(),
             log: plan.log,
-            keeping: plan.keeping,
+            policy: plan.policy,
             peers: self.list_for(place),
             majority_after: plan.majority_after,
             zone: process.member.zone.clone(),

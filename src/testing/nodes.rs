@@ -111,7 +111,7 @@ impl Nodes {
             version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
             log: LogLimits::default(),
-            keeping: self.settings.keeping,
+            policy: self.settings.policy,
             peers: Vec::new(),
             majority_after: None,
             zone: String::new(),

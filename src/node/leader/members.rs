@@ -125,7 +125,7 @@ impl Node {
             return self.report_health(BTreeSet::new());
         }
         let Some(view) = self.view() else { return };
-        let action = plan(&view, &self.membership.keeping);
+        let action = plan(&view, &self.membership.policy);
         self.report_health(view.placed(action.as_ref()));
         if let Some(action) = action {
             tracing::info!(?action, "a change of the members");

@@ -197,16 +197,16 @@ impl View {
 }
 
 /// The next thing that a leader does about the members, if there is any.
-pub(crate) fn plan(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
+pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     configure(view)
         .or_else(|| admit(view))
         .or_else(|| replace(view))
         .or_else(|| let_go(view))
-        .or_else(|| demote(view, keeping))
-        .or_else(|| relieve(view, keeping))
-        .or_else(|| promote(view, keeping))
+        .or_else(|| demote(view, policy))
+        .or_else(|| relieve(view, policy))
+        .or_else(|| promote(view, policy))
         .or_else(|| spread(view))
-        .or_else(|| forget(view, keeping))
+        .or_else(|| forget(view, policy))
 }
 
 /// The roster follows the members, and what they tell of themselves.
@@ -305,16 +305,16 @@ fn let_go(view: &View) -> Option<Action> {
     (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
 }
 
-fn demote(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
-    if view.voters.len() <= keeping.max_voters {
+fn demote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+    if view.voters.len() <= policy.max_voters {
         return None;
     }
     view.vote([(view.worst()?, Part::Learner)])
 }
 
 /// A voter that has been silent for long hands its vote to a learner.
-fn relieve(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
-    let silent = |voter: &&NodeId| view.silent_for(**voter, keeping.replace_after);
+fn relieve(view: &View, policy: &MembershipPolicy) -> Option<Action> {
+    let silent = |voter: &&NodeId| view.silent_for(**voter, policy.replace_after);
     let dead = *view.voters.iter().find(silent)?;
     let heir = view.candidates(&BTreeSet::from([dead])).into_iter().next()?;
     view.vote([(dead, Part::Learner), (heir, Part::Voter)])
@@ -324,13 +324,13 @@ fn relieve(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
 ///
 /// Not while one of them is silent: it would stay one of them for ever if nobody were left to vote
 /// in its place.
-fn promote(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
+fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
     let candidates = view.candidates(&BTreeSet::new());
     let voters = view.voters.len();
-    let most = (voters + candidates.len()).min(keeping.max_voters);
+    let most = (voters + candidates.len()).min(policy.max_voters);
     let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
     let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
     // One zone after the other: each promotion changes which one is the best next.
@@ -360,10 +360,10 @@ fn spread(view: &View) -> Option<Action> {
 
 /// A learner that was silent for very long is not a member any more. One of which nothing is put
 /// down has no place that a newer one could take, and goes sooner.
-fn forget(view: &View, keeping: &MembershipPolicy) -> Option<Action> {
+fn forget(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let patience = |learner: NodeId| match view.roster.get(learner) {
-        Some(_) => keeping.replace_after.saturating_mul(FORGET_FACTOR),
-        None => keeping.replace_after,
+        Some(_) => policy.replace_after.saturating_mul(FORGET_FACTOR),
+        None => policy.replace_after,
     };
     let is_lost = |learner: &&NodeId| view.silent_for(**learner, patience(**learner));
     let lost = view.learners.iter().find(is_lost)?;
@@ -439,13 +439,13 @@ mod tests {
         for (seat, zone) in view.roster.seats.iter_mut().zip(zones) {
             seat.member.zone = zone.to_owned();
         }
-        let keeping = MembershipPolicy { max_voters: 3, ..KEEPING };
+        let policy = MembershipPolicy { max_voters: 3, ..KEEPING };
         // Who names no zone is in one of its own.
-        assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
-        assert_eq!(plan(&view, &keeping), vote(&[(3, Part::Learner), (5, Part::Voter)]));
+        assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (5, Part::Voter)]));
         view.sights.insert(2, dead_for(2));
-        assert_eq!(plan(&view, &keeping), None);
+        assert_eq!(plan(&view, &policy), None);
         view.sights.insert(2, ALIVE);
         view.voters = BTreeSet::from([1, 2, 5]);
         view.learners = BTreeSet::from([3, 4]);
@@ -453,7 +453,7 @@ mod tests {
         view.roster.seats.iter_mut().for_each(|seat| {
             seat.votes = [1, 2, 5].contains(&seat.member.node);
         });
-        assert_eq!(plan(&view, &keeping), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &policy), vote(&[(2, Part::Learner), (4, Part::Voter)]));
     }
 
     #[test]

@@ -280,7 +280,7 @@ impl Cluster {
             version: host.version,
             seed,
             log: LogLimits::default(),
-            keeping: crate::node::MembershipPolicy::default(),
+            policy: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
             majority_after: None,
             zone: String::new(),

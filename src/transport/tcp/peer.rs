@@ -10,37 +10,25 @@
 //! messages. A peer is reported unreachable once for each reason in a row, not for each attempt. A
 //! seed's connection that is up is handed to the peer found there (`outgoing`).
 
+mod dial;
 mod receive;
+mod report;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::AcqRel;
 use std::time::{Duration, Instant};
 
 use mio::Token;
-use mio::event::Event;
 
 use super::driver::{Context, Timer};
-use super::failure::{Failure, FailureKind, describe};
+use super::failure::{Failure, FailureKind};
 use super::outgoing_connection::{OutgoingConnection, Phase};
 use super::queue::Rejected;
-use super::{Counters, HelperResult, WAKER};
+use super::{Counters, WAKER};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
-use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode};
-use crate::transport::names::{Answer, look_up_apart};
+use crate::transport::handshake::{Host, Refusal, RefusalCode};
 use crate::types::membership::NodeId;
-use crate::types::version::{MEMBERS_SINCE, OLDEST};
-
-/// The most addresses tried for one name.
-const ADDRESSES_MAX: usize = 8;
-
-/// After a refusal, the next attempt waits this many times the longest pause.
-const REFUSED_PAUSES: u32 = 5;
-
-/// A peer's own connection triggers an attempt at most this often.
-const NUDGE_PAUSE: Duration = Duration::from_millis(50);
+use crate::types::version::OLDEST;
 
 /// A peer may not have started yet: for this long, no warning is logged about it.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
@@ -237,152 +225,6 @@ impl DialledPeer {
         }
     }
 
-    /// Starts an attempt.
-    pub(super) fn dial(&mut self, context: &mut Context) -> Result<(), Failure> {
-        self.tried_at = context.now;
-        if let Ok(address) = self.address.parse::<SocketAddr>() {
-            return self.connect(context, vec![address].into_iter(), "");
-        }
-        self.attempt = context.token();
-        self.link = Link::Resolving;
-        self.arm(context, Some(context.now + context.options.connect_timeout));
-        let (target, attempt) = (self.target, self.attempt);
-        let answer_tx = context.results_tx.clone();
-        let shared = Arc::clone(&context.shared);
-        let done = move |answer: Answer| {
-            shared.look_ups.fetch_sub(1, AcqRel);
-            let addresses = answer.map(|found| found.into_iter().take(ADDRESSES_MAX).collect());
-            if answer_tx.send(HelperResult::Resolved { target, attempt, addresses }).is_ok() {
-                shared.wake();
-            }
-        };
-        let look_ups = &context.shared.look_ups;
-        if look_ups.fetch_add(1, AcqRel) >= context.options.look_ups_max {
-            look_ups.fetch_sub(1, AcqRel);
-            return Err(Failure::passing("too many names are being looked up already"));
-        }
-        if let Err(error) = look_up_apart(&context.options.resolver, self.address.clone(), done) {
-            look_ups.fetch_sub(1, AcqRel);
-            let reason = format!("cannot start a thread to look up names: {error}");
-            return Err(Failure::passing(reason));
-        }
-        Ok(())
-    }
-
-    /// A look-up has finished.
-    pub(super) fn resolved(
-        &mut self,
-        context: &mut Context,
-        attempt: Token,
-        addresses: Result<Vec<SocketAddr>, String>,
-    ) -> Result<(), Failure> {
-        if self.attempt != attempt || !matches!(self.link, Link::Resolving) {
-            return Ok(());
-        }
-        let addresses = addresses.map_err(Failure::passing)?;
-        self.connect(context, addresses.into_iter(), "the name has no address")
-    }
-
-    /// This peer has just connected to this node, so it is alive: dials it before the pause is
-    /// over.
-    pub(super) fn nudge(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let at = self.tried_at + NUDGE_PAUSE;
-        match self.link {
-            Link::Waiting if at <= context.now => self.dial(context),
-            Link::Waiting if self.timer.is_some_and(|timer| at < timer) => {
-                self.arm(context, Some(at));
-                Ok(())
-            }
-            Link::Waiting | Link::Resolving | Link::Open(_) => Ok(()),
-        }
-    }
-
-    /// Connects to the first of `addresses` that can be tried; `reason` is the error if there is
-    /// none.
-    fn connect(
-        &mut self,
-        context: &mut Context,
-        mut addresses: std::vec::IntoIter<SocketAddr>,
-        reason: &str,
-    ) -> Result<(), Failure> {
-        self.disconnect(context);
-        let mut reason = reason.to_owned();
-        while let Some(address) = addresses.next() {
-            let rest = addresses.clone();
-            if matches!(context.options.security, Security::Loopback)
-                && !address.ip().to_canonical().is_loopback()
-            {
-                reason = format!("{address} is not on the loopback, and this node has no keys");
-                continue;
-            }
-            match OutgoingConnection::begin(context, address, rest) {
-                Ok(connection) => {
-                    context.dialled.insert(connection.token, self.target);
-                    self.link = Link::Open(Box::new(connection));
-                    self.arm(context, Some(context.now + context.options.connect_timeout));
-                    return Ok(());
-                }
-                Err(error) => reason = describe(&error),
-            }
-        }
-        Err(Failure::passing(reason))
-    }
-
-    pub(super) fn ready(&mut self, context: &mut Context, event: &Event) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
-            return Ok(());
-        };
-        if connection.token != event.token() {
-            return Ok(());
-        }
-        if connection.phase == Phase::Connecting {
-            match connection.is_connected() {
-                Ok(false) => return Ok(()),
-                Ok(true) => self.greet(context)?,
-                Err(error) => return self.connect_elsewhere(context, &describe(&error)),
-            }
-        } else if event.is_writable() {
-            connection.writable = true;
-        }
-        // Read first: a refusal says more than the broken pipe that follows it.
-        self.read(context)?;
-        self.flush(context)
-    }
-
-    fn connect_elsewhere(&mut self, context: &mut Context, reason: &str) -> Result<(), Failure> {
-        let rest = match &mut self.link {
-            Link::Open(connection) => std::mem::take(&mut connection.rest),
-            Link::Waiting | Link::Resolving => Vec::new().into_iter(),
-        };
-        self.connect(context, rest, reason)
-    }
-
-    /// The connection is made: sends the hello.
-    fn greet(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
-            return Ok(());
-        };
-        connection.stream.socket.set_nodelay(true)?;
-        connection.phase = Phase::Greeting;
-        connection.writable = true;
-        let to = self.target.id();
-        let version = self.lowered_to.unwrap_or(context.local.version);
-        let is_nobody = context.is_client() || context.local.cluster == 0;
-        if version < MEMBERS_SINCE && (to == 0 || is_nobody) {
-            return Err(Failure::permanent(format!(
-                "version {version} is the highest that both can do, in which only members of a cluster \
-                 talk; that needs version {MEMBERS_SINCE}"
-            )));
-        }
-        let hello = Hello::new(&context.local, version, to);
-        connection
-            .queue
-            .push(HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
-            .map_err(|rejected| Failure::passing(format!("cannot greet: {rejected:?}")))?;
-        self.arm(context, Some(context.now + context.options.handshake_timeout));
-        Ok(())
-    }
-
     fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
         self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
         self.reported = None;
@@ -549,80 +391,6 @@ impl DialledPeer {
             self.arm(context, Some(context.now + IDLE_PING_INTERVAL));
         }
         Ok(())
-    }
-
-    /// Closes the connection, reports why, and sets the time of the next attempt. Returns whether
-    /// it had been up for long.
-    pub(super) fn fail(&mut self, context: &mut Context, failure: &Failure) -> bool {
-        let up_since = match &self.link {
-            Link::Open(connection) => match connection.phase {
-                Phase::Up { since } => Some(since),
-                Phase::Connecting | Phase::Greeting => None,
-            },
-            Link::Waiting | Link::Resolving => None,
-        };
-        self.disconnect(context);
-        self.lowered_to = None;
-        // A peer that welcomes this node only to close the connection does not reset the pause.
-        let lasted = up_since.is_some_and(|since| context.now >= since + context.options.retry_max);
-        if lasted {
-            self.failures = 0;
-        }
-        self.is_elsewhere |= failure.is_elsewhere();
-        let long = context.options.retry_max.saturating_mul(REFUSED_PAUSES);
-        let pause = self.pause(context);
-        let pause = match failure.kind {
-            FailureKind::Passing => Some(pause),
-            FailureKind::Permanent | FailureKind::Elsewhere => Some(long),
-            // A name may stand for another node later.
-            FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
-        };
-        self.arm(context, pause.map(|pause| context.now + pause));
-        match failure.kind {
-            FailureKind::Itself => tracing::debug!(address = self.address, "is this node itself"),
-            FailureKind::Passing | FailureKind::Permanent | FailureKind::Elsewhere => {
-                self.report(context, failure)
-            }
-        }
-        lasted
-    }
-
-    /// Reports that the peer is given up, unless it is reported as unreachable already.
-    pub(super) fn give_up(&mut self, context: &mut Context, reason: &str) {
-        self.disconnect(context);
-        if self.reported.is_none() {
-            self.report(context, &Failure::passing(reason));
-        }
-    }
-
-    fn report(&mut self, context: &mut Context, failure: &Failure) {
-        let permanent = failure.kind != FailureKind::Passing;
-        let starts = self.starts_until.is_some_and(|until| context.now < until);
-        let warns = permanent || !starts;
-        let is_known = self.reported.as_ref() == Some(&failure.reason);
-        if is_known && (self.is_warned_of || !warns) {
-            return;
-        }
-        let reason = failure.reason.clone();
-        let address = self.address.clone();
-        let peer = match self.target {
-            Target::Node(peer) => Some(peer),
-            Target::Seed(_) => None,
-        };
-        if warns {
-            tracing::warn!(peer, address, reason, "unreachable");
-        } else {
-            tracing::info!(peer, address, reason, "not reached yet");
-        }
-        self.is_warned_of = warns;
-        if is_known {
-            return;
-        }
-        self.reported = Some(reason.clone());
-        context.emit(match peer {
-            Some(peer) => TransportEvent::Unreachable { peer, reason, permanent },
-            None => TransportEvent::SeedUnreachable { address, reason, permanent },
-        });
     }
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {

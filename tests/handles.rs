@@ -1,4 +1,4 @@
-//! What handles promise where several of them, or impatient users, meet.
+//! Handles under concurrent use and impatient users.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A thousand in one line: each has its turn, and each end of a holding wakes one waiter.
+//! A thousand contenders: each has its turn, and each release wakes one waiter.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

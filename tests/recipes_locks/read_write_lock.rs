@@ -1,4 +1,4 @@
-//! Readers share and writers are alone.
+//! Read-write locks: readers share, and writers are alone.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;

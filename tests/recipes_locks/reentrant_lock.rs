@@ -1,4 +1,4 @@
-//! A lock that its holder acquires again.
+//! A lock that its owner acquires again.
 
 use std::time::Duration;
 

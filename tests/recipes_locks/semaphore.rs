@@ -1,4 +1,4 @@
-//! So many permits for all.
+//! Semaphores.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

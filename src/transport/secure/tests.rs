@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.channel.receive(bytes, &mut self.plain, &mut self.out)
     }
 }
@@ -46,17 +46,17 @@ fn pair(client: &Security, server: &Security) -> (End, End) {
 fn carry(client: &mut End, server: &mut End, part: usize) -> Result<(), Fault> {
     while !client.out.is_empty() || !server.out.is_empty() {
         for bytes in std::mem::take(&mut client.out).chunks(part) {
-            server.hear(bytes)?;
+            server.receive(bytes)?;
         }
         for bytes in std::mem::take(&mut server.out).chunks(part) {
-            client.hear(bytes)?;
+            client.receive(bytes)?;
         }
     }
     Ok(())
 }
 
 #[test]
-fn whoever_knows_the_secret_is_heard_however_it_arrives() {
+fn bytes_of_a_peer_with_the_secret_decrypt_in_any_pieces() {
     for part in [1, 7, 1000, 1 << 20] {
         let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
         client.say(b"hello");
@@ -74,13 +74,13 @@ fn whoever_knows_the_secret_is_heard_however_it_arrives() {
 }
 
 #[test]
-fn nothing_that_is_said_can_be_read_or_found_twice() {
+fn traffic_is_unreadable_and_never_repeats() {
     let recorded = || {
         let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
         client.say(b"hello");
         let mut wire = client.out.clone();
-        server.hear(&std::mem::take(&mut client.out)).unwrap();
-        client.hear(&std::mem::take(&mut server.out)).unwrap();
+        server.receive(&std::mem::take(&mut client.out)).unwrap();
+        client.receive(&std::mem::take(&mut server.out)).unwrap();
         wire.extend_from_slice(&client.out);
         wire
     };
@@ -99,27 +99,27 @@ fn secret_key(text: &str) -> [u8; 32] {
 }
 
 #[test]
-fn a_recording_is_not_heard() {
+fn a_replay_is_not_accepted() {
     let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
     client.say(b"hello");
     let first = std::mem::take(&mut client.out);
-    server.hear(&first).unwrap();
-    client.hear(&std::mem::take(&mut server.out)).unwrap();
+    server.receive(&first).unwrap();
+    client.receive(&std::mem::take(&mut server.out)).unwrap();
     let second = std::mem::take(&mut client.out);
-    server.hear(&second).unwrap();
+    server.receive(&second).unwrap();
     assert_eq!(server.plain, b"hello");
     // A replay of all that was sent.
     let mut later = End::new(&secret(ONE), Side::Listens);
-    later.hear(&first).unwrap();
-    assert_eq!(later.hear(&second), Err(Fault::Damaged));
+    later.receive(&first).unwrap();
+    assert_eq!(later.receive(&second), Err(Fault::Damaged));
     assert_eq!(later.plain, b"");
     // A replay of a message of this connection.
-    assert_eq!(server.hear(&second), Err(Fault::Damaged));
+    assert_eq!(server.receive(&second), Err(Fault::Damaged));
     assert_eq!(server.plain, b"hello");
 }
 
 #[test]
-fn another_secret_is_refused_before_anything_is_said() {
+fn another_secret_is_refused_before_any_message() {
     let (mut client, mut server) = pair(&secret(OTHER), &secret(ONE));
     client.say(b"hello");
     assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
@@ -128,8 +128,8 @@ fn another_secret_is_refused_before_anything_is_said() {
     // A listener that does not know the secret cannot pretend to.
     let (mut client, _) = pair(&secret(OTHER), &secret(ONE));
     let (mut other, mut server) = pair(&secret(ONE), &secret(ONE));
-    server.hear(&std::mem::take(&mut other.out)).unwrap();
-    assert_eq!(client.hear(&std::mem::take(&mut server.out)), Err(Fault::WrongSecret));
+    server.receive(&std::mem::take(&mut other.out)).unwrap();
+    assert_eq!(client.receive(&std::mem::take(&mut server.out)), Err(Fault::WrongSecret));
 }
 
 #[test]
@@ -159,35 +159,35 @@ fn a_changed_byte_ends_the_connection() {
         carry(&mut client, &mut server, 100).unwrap();
         client.say(b"some message");
         client.out[at] ^= 1;
-        assert_eq!(server.hear(&client.out), Err(Fault::Damaged), "byte {at}");
+        assert_eq!(server.receive(&client.out), Err(Fault::Damaged), "byte {at}");
         assert!(server.plain.is_empty());
-        assert_eq!(server.hear(b"more"), Err(Fault::Damaged));
+        assert_eq!(server.receive(b"more"), Err(Fault::Damaged));
     }
 }
 
 #[test]
-fn a_later_form_is_told_from_junk() {
+fn a_later_version_is_distinguished_from_junk() {
     let mut server = End::new(&secret(ONE), Side::Listens);
-    assert_eq!(server.hear(b"qrnoise\x02and what not"), Err(Fault::UnknownForm(2)));
+    assert_eq!(server.receive(b"qrnoise\x02and what not"), Err(Fault::UnknownForm(2)));
     let mut server = End::new(&secret(ONE), Side::Listens);
-    assert_eq!(server.hear(b"qrnopqrs"), Err(Fault::Damaged));
+    assert_eq!(server.receive(b"qrnopqrs"), Err(Fault::Damaged));
     let mut server = End::new(&secret(ONE), Side::Listens);
     let theirs = Protocol::Foreign;
-    assert_eq!(server.hear(b"GET /"), Err(Fault::Mismatch { ours: Protocol::Secret, theirs }));
+    assert_eq!(server.receive(b"GET /"), Err(Fault::Mismatch { ours: Protocol::Secret, theirs }));
 }
 
 #[test]
-fn a_stranger_is_given_little() {
+fn little_memory_is_used_before_authentication() {
     let mut server = End::new(&secret(ONE), Side::Listens);
     let mut sent = 0;
     // The longest message accepted, a byte at a time, and never whole.
     let (mut client, _) = pair(&secret(ONE), &secret(ONE));
     client.say(b"hello");
-    server.hear(&std::mem::take(&mut client.out)).unwrap();
+    server.receive(&std::mem::take(&mut client.out)).unwrap();
     let refused = loop {
         let part = if sent == 0 { vec![0xff, 0x1f] } else { vec![7; 100] };
         sent += part.len();
-        if let Err(fault) = server.hear(&part) {
+        if let Err(fault) = server.receive(&part) {
             break fault;
         }
         assert!(sent <= 8 << 10, "{sent}");
@@ -206,7 +206,7 @@ fn a_stranger_is_given_little() {
 }
 
 #[test]
-fn plain_answers_are_shown_as_what_they_are() {
+fn plain_text_answers_are_reported_as_unauthenticated() {
     use crate::transport::frame::append_frame;
     use crate::transport::handshake::{Refusal, RefusalCode};
     let mut frame = Vec::new();
@@ -214,10 +214,10 @@ fn plain_answers_are_shown_as_what_they_are() {
     append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(1, buffer));
     for part in [1, 1000] {
         let mut client = End::new(&secret(ONE), Side::Connects);
-        let result = frame.chunks(part).find_map(|bytes| client.hear(bytes).err());
+        let result = frame.chunks(part).find_map(|bytes| client.receive(bytes).err());
         assert_eq!(result, Some(Fault::Refused("no keys here".to_owned())));
     }
     let mut client = End::new(&secret(ONE), Side::Connects);
-    let result = client.hear(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let result = client.receive(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(matches!(result, Err(Fault::Refused(_))), "{result:?}");
 }

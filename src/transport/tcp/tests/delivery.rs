@@ -51,7 +51,7 @@ fn many_small_messages_all_arrive() {
 }
 
 #[test]
-fn answers_do_not_wait_for_company() {
+fn answers_are_sent_at_once() {
     const COUNT: u64 = 5_000;
     let (one, two) = pair(&quick());
     let begin = Instant::now();
@@ -134,7 +134,7 @@ fn close_ends_the_thread_and_frees_the_port() {
 }
 
 #[test]
-fn last_words_before_close_are_sent() {
+fn messages_sent_just_before_close_arrive() {
     let (one, two) = pair(&quick());
     one.transport.send(vec![(2, numbered(7))]);
     one.transport.close();

@@ -89,7 +89,7 @@ fn answer_of_another_version_is_understood() {
 }
 
 #[test]
-fn nodes_of_two_versions_talk_in_the_lower_and_tell_their_own() {
+fn nodes_of_two_versions_use_the_lower_and_report_their_own() {
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
     let old = LocalPeer { version: 1, ..local(1) };
@@ -109,7 +109,7 @@ fn nodes_of_two_versions_talk_in_the_lower_and_tell_their_own() {
 
 /// As a build of version 1 answers, which knows nothing of what came after it.
 #[test]
-fn a_peer_that_was_upgraded_is_talked_to_in_the_higher_version() {
+fn an_upgraded_peer_gets_the_higher_version() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
@@ -221,7 +221,7 @@ fn peer_that_answers_is_kept_however_quiet() {
 }
 
 #[test]
-fn peer_that_sends_on_our_connection_is_hung_up_on() {
+fn peer_that_sends_on_our_connection_is_disconnected() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());

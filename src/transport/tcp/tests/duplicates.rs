@@ -58,7 +58,7 @@ fn a_copy_is_refused_while_the_former_one_is_alive() {
 }
 
 #[test]
-fn a_copy_that_was_refused_says_so() {
+fn a_refused_copy_reports_it() {
     let stall = Duration::from_secs(2);
     let (one, address) = node(&with_stall(stall));
     let to_one = [remote(1, address)];
@@ -100,7 +100,7 @@ fn a_restart_whose_former_connection_is_closed_is_not_slowed() {
 }
 
 #[test]
-fn what_was_on_its_way_is_no_sign_of_life() {
+fn bytes_in_flight_are_no_sign_of_life() {
     let stall = Duration::from_secs(6);
     let (one, address) = node(&with_stall(stall));
     let mut former = Hand::introduced(address, &run(1));
@@ -134,7 +134,7 @@ fn the_former_process_proves_itself_by_a_new_connection() {
 }
 
 #[test]
-fn one_that_gave_up_waiting_has_not_waited_for_nothing() {
+fn the_wait_of_an_earlier_attempt_counts() {
     let stall = Duration::from_millis(600);
     let (_one, address) = node(&with_stall(stall));
     let _former = Hand::introduced(address, &run(1));

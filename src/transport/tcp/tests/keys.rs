@@ -65,7 +65,7 @@ fn a_secret_keeps_strangers_out() {
 }
 
 #[test]
-fn a_stranger_takes_the_place_of_one_of_its_own_address() {
+fn a_new_handshake_replaces_the_oldest_of_its_address() {
     let options = TransportOptions {
         handshakes_per_address_max: 3,
         handshake_timeout: PATIENCE * 10,
@@ -88,7 +88,7 @@ fn a_stranger_takes_the_place_of_one_of_its_own_address() {
 }
 
 #[test]
-fn a_handshake_with_keys_has_its_time() {
+fn a_handshake_with_keys_has_a_time_limit() {
     let options =
         TransportOptions { handshake_timeout: Duration::from_millis(200), ..with(secret(ONE)) };
     let (listener, address) = listen();
@@ -100,7 +100,7 @@ fn a_handshake_with_keys_has_its_time() {
 }
 
 #[test]
-fn who_takes_a_connection_and_says_nothing_is_given_up() {
+fn a_peer_that_accepts_and_stays_silent_is_given_up() {
     let options =
         TransportOptions { handshake_timeout: Duration::from_millis(50), ..with(secret(ONE)) };
     let (listener, address) = listen();
@@ -114,7 +114,7 @@ fn who_takes_a_connection_and_says_nothing_is_given_up() {
 }
 
 #[test]
-fn one_way_is_enough_to_be_heard() {
+fn one_direction_is_enough_to_deliver_messages() {
     let (listener, address) = listen();
     // Nobody listens where it says that it is.
     let elsewhere = "127.0.0.1:2";
@@ -294,7 +294,7 @@ mod tls {
     }
 
     #[test]
-    fn what_is_no_certificate_or_key_is_refused_by_name() {
+    fn an_invalid_certificate_or_key_is_refused_by_name() {
         let authority = Authority::new();
         let [own, certificate, key] = authority.pem("one", 2999);
         let [_, _, other_key] = authority.pem("two", 2999);
@@ -339,7 +339,7 @@ mod tls {
     }
 
     #[test]
-    fn who_answers_for_a_node_id_must_have_its_certificate() {
+    fn a_node_id_is_accepted_only_with_its_certificate() {
         let authority = Authority::new();
         let (one, address_1) = listen();
         let one =
@@ -411,7 +411,7 @@ mod tls {
     }
 
     #[test]
-    fn a_stranger_with_tls_is_given_little() {
+    fn little_memory_is_used_before_a_tls_handshake_succeeds() {
         let authority = Authority::new();
         let (listener, address) = listen();
         let node = Node::start(listener, local(1), &[], &with(authority.tls("one")));

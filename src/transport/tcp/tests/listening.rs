@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
+fn every_wrong_hello_is_answered_and_its_connection_closed() {
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &quick());
     let good = hello(2, 1);
@@ -32,7 +32,7 @@ fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
 }
 
 #[test]
-fn junk_on_the_port_disturbs_nobody() {
+fn junk_on_the_port_disturbs_no_peer() {
     let options = TransportOptions { handshake_timeout: Duration::from_millis(500), ..quick() };
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
@@ -100,7 +100,7 @@ fn junk_on_the_port_disturbs_nobody() {
 }
 
 #[test]
-fn crowd_of_silent_strangers_keeps_no_peer_out() {
+fn silent_connections_keep_no_peer_out() {
     let options =
         TransportOptions { handshakes_max: 4, handshake_timeout: PATIENCE * 10, ..quick() };
     let (listener, address) = listen();

@@ -82,24 +82,24 @@ type Order = Option<Box<dyn FnOnce(&mut dyn Network) + Send>>;
 /// A handler that tells the test what happens and does what it says.
 struct Relay<F> {
     events: F,
-    is_heard: bool,
+    is_running: bool,
     orders: Receiver<Order>,
 }
 
 impl<F: Fn(TransportEvent) -> bool + Send> Handler for Relay<F> {
     fn take(&mut self, event: TransportEvent) {
-        self.is_heard &= (self.events)(event);
+        self.is_running &= (self.events)(event);
     }
 
     fn turn(&mut self, network: &mut dyn Network) -> Option<Duration> {
         while let Ok(order) = self.orders.try_recv() {
             order?(network);
         }
-        self.is_heard.then_some(Duration::MAX)
+        self.is_running.then_some(Duration::MAX)
     }
 
     fn is_busy(&self) -> bool {
-        !self.is_heard || !self.orders.is_empty()
+        !self.is_running || !self.orders.is_empty()
     }
 }
 
@@ -122,7 +122,7 @@ impl Transport {
         let transport = TcpTransport::new()?;
         let shared = Arc::clone(&transport.shared);
         let (sender, orders) = unbounded();
-        let handler = Box::new(Relay { events, is_heard: true, orders });
+        let handler = Box::new(Relay { events, is_running: true, orders });
         let thread =
             transport.start("quorate-test", listener, local, peers, seeds, options, handler)?;
         Ok(Transport { orders: sender, shared, thread: Some(thread) })

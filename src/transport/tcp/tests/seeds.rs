@@ -38,7 +38,7 @@ fn await_sleep(node: &Node) {
 }
 
 #[test]
-fn who_answers_at_a_seed_is_a_peer() {
+fn a_node_that_answers_at_a_seed_is_a_peer() {
     let (listener_2, address_2) = listen();
     let two = Node::start(listener_2, at(2, address_2), &[], &quick());
     let one = looking(&[&address_2], &quick());
@@ -64,8 +64,8 @@ fn a_seed_works_with_a_secret_and_says_why_not_without() {
     assert_eq!(two.received(), (1, numbered(1)));
     two.transport.send(vec![(1, numbered(2))]);
     assert_eq!(one.received(), (2, numbered(2)));
-    let stranger = looking(&[&address_2], &quick());
-    let (address, reason, permanent) = seed_unreachable(&stranger);
+    let keyless = looking(&[&address_2], &quick());
+    let (address, reason, permanent) = seed_unreachable(&keyless);
     assert_eq!((address, permanent), (address_2.to_string(), true));
     assert!(reason.contains("with a shared secret"), "{reason}");
 }
@@ -75,10 +75,10 @@ fn a_seed_is_dialled_until_somebody_is_there() {
     let (listener_2, address_2) = listen();
     drop(listener_2);
     let one = looking(&[&address_2, &"no-such-host.invalid:1"], &quick());
-    let mut told: Vec<_> = (0..2).map(|_| seed_unreachable(&one)).collect();
-    told.sort();
-    assert_eq!(told[0], (address_2.to_string(), "connection refused".into(), false));
-    assert!(told[1].1.contains("cannot look up"), "{told:?}");
+    let mut reported: Vec<_> = (0..2).map(|_| seed_unreachable(&one)).collect();
+    reported.sort();
+    assert_eq!(reported[0], (address_2.to_string(), "connection refused".into(), false));
+    assert!(reported[1].1.contains("cannot look up"), "{reported:?}");
     let listener_2 = listen_again(address_2);
     let (hand, hello) = Hand::host(&listener_2, &at(2, address_2));
     assert_eq!((hello.from, hello.to), (1, 0));
@@ -94,23 +94,23 @@ fn a_seed_is_dialled_until_somebody_is_there() {
 }
 
 #[test]
-fn the_own_address_is_left_alone() {
+fn its_own_address_is_not_dialled_again() {
     let (listener, address) = listen();
     let name = format!("localhost:{}", address.port());
     let slow = TransportOptions { retry_max: PATIENCE, ..quick() };
     let one = looking_from(listener, at(1, address), &[&address, &name], &slow);
     await_sleep(&one);
-    let told: Vec<TransportEvent> = one.events.try_iter().collect();
-    assert!(told.iter().all(|event| !matches!(event, TransportEvent::Connected { .. })));
-    assert!(!told.iter().any(|event| matches!(
+    let reported: Vec<TransportEvent> = one.events.try_iter().collect();
+    assert!(reported.iter().all(|event| !matches!(event, TransportEvent::Connected { .. })));
+    assert!(!reported.iter().any(|event| matches!(
         event,
-        TransportEvent::SeedUnreachable { address: told, .. } if *told == address.to_string()
+        TransportEvent::SeedUnreachable { address: reported, .. } if *reported == address.to_string()
     )));
     assert_eq!(one.transport.counters().connections_refused.load(Relaxed), 0);
 }
 
 #[test]
-fn a_copy_of_this_node_at_a_seed_is_told() {
+fn a_copy_of_this_node_at_a_seed_is_reported() {
     let (listener_2, address_2) = listen();
     let _copy = Node::start(listener_2, LocalPeer { boot: 7, ..at(1, address_2) }, &[], &quick());
     let one = looking(&[&address_2], &quick());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn says(local: &LocalPeer, to: NodeId) -> Hello {
+fn hello_of(local: &LocalPeer, to: NodeId) -> Hello {
     Hello::new(local, VERSION, to)
 }
 
@@ -14,7 +14,7 @@ fn brief() -> TransportOptions {
 }
 
 #[test]
-fn a_guest_is_heard_and_answered() {
+fn an_unlisted_peer_is_received_from_and_answered() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &quick());
@@ -30,16 +30,16 @@ fn a_guest_is_heard_and_answered() {
 }
 
 #[test]
-fn a_guest_that_has_left_is_forgotten() {
+fn an_unlisted_peer_that_has_left_is_forgotten() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &brief());
     let nine = at(9, address_9);
-    let told = Hand::introduced(address_1, &says(&nine, 1));
+    let hand = Hand::introduced(address_1, &hello_of(&nine, 1));
     let (answered, hello) = Hand::host(&listener_9, &nine);
     assert_eq!((hello.from, hello.to), (1, 9));
     one.await_connected(9);
-    drop((told, answered));
+    drop((hand, answered));
     assert_eq!(one.unreachable(), (9, "the peer closed the connection".into(), false));
     // It is dialled until it is forgotten; nothing wakes the node after that.
     drop(listener_9);
@@ -54,24 +54,24 @@ fn a_guest_that_has_left_is_forgotten() {
     }
     // It may come again.
     let listener_9 = listen_again(address_9);
-    let _told = Hand::introduced(address_1, &says(&nine, 1));
+    let _hand = Hand::introduced(address_1, &hello_of(&nine, 1));
     let _answered = Hand::host(&listener_9, &nine);
     one.await_connected(9);
 }
 
 #[test]
-fn a_guest_that_is_never_reached_is_forgotten_once_it_is_silent() {
+fn an_unlisted_peer_that_is_never_reached_is_forgotten_once_it_is_silent() {
     let (listener_1, address_1) = listen();
     let one = Node::start(listener_1, local(1), &[], &brief());
-    let mut told = Hand::introduced(address_1, &hello(9, 1));
+    let mut hand = Hand::introduced(address_1, &hello(9, 1));
     assert_eq!(one.unreachable(), (9, "connection refused".into(), false));
-    assert_eq!(told.frame(), None);
+    assert_eq!(hand.frame(), None);
     // It is reported once only.
     assert!(one.events.try_recv().is_err());
 }
 
 #[test]
-fn guests_are_few() {
+fn the_number_of_unlisted_peers_is_limited() {
     let (listener, address) = listen();
     let options = TransportOptions { unlisted_max: FEW, ..quick() };
     let one = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
@@ -89,7 +89,7 @@ fn guests_are_few() {
 }
 
 #[test]
-fn silent_guests_make_room() {
+fn silent_unlisted_peers_make_room() {
     let (listener, address) = listen();
     let options = TransportOptions { unlisted_max: FEW, ..brief() };
     let _one = Node::start(listener, local(1), &[], &options);
@@ -99,11 +99,11 @@ fn silent_guests_make_room() {
     let nodes: Vec<LocalPeer> = (100..100 + max).map(|node| at(node, address_9)).collect();
     let mut hands = Vec::new();
     for node in &nodes {
-        hands.push(Hand::introduced(address, &says(node, 1)));
+        hands.push(Hand::introduced(address, &hello_of(node, 1)));
         hands.push(Hand::host(&listener_9, node).0);
     }
     assert_eq!(hands[0].frame(), None);
-    let _late = Hand::introduced(address, &says(&at(99, address_9), 1));
+    let _late = Hand::introduced(address, &hello_of(&at(99, address_9), 1));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn nodes_without_a_cluster_talk_to_those_of_any_and_say_little() {
 }
 
 #[test]
-fn two_nodes_that_found_a_cluster_tell_each_other() {
+fn two_nodes_that_found_a_cluster_report_it_to_each_other() {
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
     let blank = |node, address| LocalPeer { cluster: 0, ..at(node, address) };
@@ -173,17 +173,17 @@ fn two_nodes_that_found_a_cluster_tell_each_other() {
 }
 
 #[test]
-fn a_node_that_gets_a_cluster_hangs_up_on_others() {
+fn a_node_that_gets_a_cluster_disconnects_others() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let blank = LocalPeer { cluster: 0, ..at(1, address_1) };
     let one = Node::start(listener_1, blank, &[], &quick());
     let other = LocalPeer { cluster: 0xBAD, ..at(9, address_9) };
-    let mut told = Hand::introduced(address_1, &says(&other, 1));
+    let mut hand = Hand::introduced(address_1, &hello_of(&other, 1));
     let (mut answered, hello) = Hand::host(&listener_9, &other);
     assert_eq!(hello.cluster, 0);
     one.transport.set_cluster(CLUSTER);
-    assert_eq!(told.frame(), None);
+    assert_eq!(hand.frame(), None);
     assert_eq!(answered.frame(), None);
     // It says which cluster it is of now, and takes no answer of another.
     let (_answered, hello) = Hand::host(&listener_9, &other);
@@ -191,13 +191,13 @@ fn a_node_that_gets_a_cluster_hangs_up_on_others() {
     let (peer, reason, permanent) = one.unreachable();
     assert_eq!((peer, permanent), (9, true));
     assert!(reason.contains("another cluster (00000000000000c1"), "{reason}");
-    let mut told = Hand::connect(address_1);
-    told.send(&frame(|buffer| says(&other, 1).encode(buffer)));
-    assert_eq!(told.refusal(), RefusalCode::Cluster);
+    let mut hand = Hand::connect(address_1);
+    hand.send(&frame(|buffer| hello_of(&other, 1).encode(buffer)));
+    assert_eq!(hand.refusal(), RefusalCode::Cluster);
 }
 
 #[test]
-fn a_member_that_has_moved_is_dialled_where_it_says() {
+fn a_member_that_has_moved_is_dialled_at_the_address_it_gives() {
     let (listener_1, address_1) = listen();
     let (gone, address_gone) = listen();
     let (listener_2, address_2) = listen();
@@ -209,7 +209,7 @@ fn a_member_that_has_moved_is_dialled_where_it_says() {
     let one = Node::start(listener_1, local(1), &list, &patient);
     assert_eq!(one.unreachable(), (2, "connection refused".into(), false));
     let moved = at(2, address_2);
-    let _told = Hand::introduced(address_1, &says(&moved, 1));
+    let _hand = Hand::introduced(address_1, &hello_of(&moved, 1));
     let (mut answered, hello) = Hand::host(&listener_2, &moved);
     assert_eq!(hello.to, 2);
     one.await_connected(2);
@@ -223,32 +223,32 @@ fn a_member_that_has_moved_is_dialled_where_it_says() {
 }
 
 #[test]
-fn a_guest_becomes_a_member_as_it_is() {
+fn an_unlisted_peer_becomes_a_member_on_its_connection() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &brief());
     let nine = at(9, address_9);
-    let mut told = Hand::introduced(address_1, &says(&nine, 1));
+    let mut hand = Hand::introduced(address_1, &hello_of(&nine, 1));
     let (mut answered, _) = Hand::host(&listener_9, &nine);
     one.await_connected(9);
     one.transport.set_peers(vec![remote(9, address_9)]);
     // It is not forgotten however silent it is.
     let quiet = one.events.recv_timeout(brief().unlisted_timeout * 3);
     assert!(quiet.is_err(), "{quiet:?}");
-    told.send(&frame(|buffer| numbered(1).encode(buffer)));
+    hand.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (9, numbered(1)));
     one.transport.send(vec![(9, numbered(2))]);
     assert_eq!(PeerMessage::decode(&answered.frame().unwrap()), Ok(numbered(2)));
 }
 
 /// As a client, which listens nowhere.
-fn nowhere(node: NodeId) -> LocalPeer {
+fn client_peer(node: NodeId) -> LocalPeer {
     LocalPeer { address: String::new(), cluster: 0, ..local(node) }
 }
 
 fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
     let (events_tx, events) = unbounded();
-    let (local, seeds) = (nowhere(node), seeds.to_vec());
+    let (local, seeds) = (client_peer(node), seeds.to_vec());
     let transport =
         Transport::start(None, local, Vec::new(), seeds, options.clone(), move |event| {
             events_tx.send(event).is_ok()
@@ -258,7 +258,7 @@ fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
 }
 
 /// What may be said to a client; of this length, about.
-fn told(number: u64, bytes: usize) -> PeerMessage {
+fn sample_message(number: u64, bytes: usize) -> PeerMessage {
     PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes) }
 }
 
@@ -274,21 +274,24 @@ pub(super) fn answers_a_client(options: &TransportOptions) {
     // Large and small, more than a socket takes, in both directions at a time.
     let sizes = |number: u64| if number.is_multiple_of(10) { 300_000 } else { 10 };
     for number in 0..150 {
-        one.transport.send(vec![(9, told(number, sizes(number)))]);
-        nine.transport.send(vec![(1, told(number, sizes(number + 1)))]);
+        one.transport.send(vec![(9, sample_message(number, sizes(number)))]);
+        nine.transport.send(vec![(1, sample_message(number, sizes(number + 1)))]);
     }
     for number in 0..150 {
-        assert_eq!(nine.received(), (1, told(number, sizes(number))));
-        assert_eq!(one.received(), (9, told(number, sizes(number + 1))));
+        assert_eq!(nine.received(), (1, sample_message(number, sizes(number))));
+        assert_eq!(one.received(), (9, sample_message(number, sizes(number + 1))));
     }
     // What members say to each other is for them alone.
-    one.transport.send(vec![(9, numbered(1)), (9, told(1000, 1))]);
-    nine.transport.send(vec![(1, numbered(1)), (1, told(1000, 1))]);
-    assert_eq!((nine.received(), one.received()), ((1, told(1000, 1)), (9, told(1000, 1))));
+    one.transport.send(vec![(9, numbered(1)), (9, sample_message(1000, 1))]);
+    nine.transport.send(vec![(1, numbered(1)), (1, sample_message(1000, 1))]);
+    assert_eq!(
+        (nine.received(), one.received()),
+        ((1, sample_message(1000, 1)), (9, sample_message(1000, 1)))
+    );
     // It learns that the node is a member, and where, and stays connected.
     nine.transport.set_peers(vec![remote(1, address)]);
-    one.transport.send(vec![(9, told(1001, 1))]);
-    assert_eq!(nine.received(), (1, told(1001, 1)));
+    one.transport.send(vec![(9, sample_message(1001, 1))]);
+    assert_eq!(nine.received(), (1, sample_message(1001, 1)));
     nine.transport.close();
     assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
     one.transport.close();
@@ -300,7 +303,7 @@ fn a_client_is_answered_over_the_connection_that_it_has_made() {
 }
 
 #[test]
-fn a_client_is_connected_anew_when_its_member_is_back() {
+fn a_client_connects_again_when_its_member_is_back() {
     let (listener, address) = listen();
     let one = Node::start(listener, local(1), &[], &quick());
     let nine = client(9, &[address.to_string()], &quick());
@@ -311,8 +314,8 @@ fn a_client_is_connected_anew_when_its_member_is_back() {
     let one = Node::start(listen_again(address), local(1), &[], &quick());
     nine.await_connected(1);
     one.await_connected(9);
-    one.transport.send(vec![(9, told(1, 1))]);
-    assert_eq!(nine.received(), (1, told(1, 1)));
+    one.transport.send(vec![(9, sample_message(1, 1))]);
+    assert_eq!(nine.received(), (1, sample_message(1, 1)));
 }
 
 #[test]
@@ -334,7 +337,7 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
     assert_eq!((peer, permanent), (2, true));
     assert!(reason.starts_with("the peer refused: this node belongs to another"), "{reason}");
     // The connection to the first stays as it is: nothing else has been heard of it.
-    one.transport.send(vec![(9, told(1, 1))]);
+    one.transport.send(vec![(9, sample_message(1, 1))]);
     loop {
         match nine.event() {
             // The address is tried again.
@@ -343,7 +346,7 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
                 assert!(reason.contains("another cluster"), "{reason}");
             }
             TransportEvent::Received { from, message } => {
-                assert_eq!((from, message), (1, told(1, 1)));
+                assert_eq!((from, message), (1, sample_message(1, 1)));
                 break;
             }
             event => panic!("{event:?}"),
@@ -352,14 +355,14 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
     assert!(one.events.try_recv().is_err());
     // What members say to each other is not for it to say, though it is of the cluster.
     let mut eight = Hand::connect(address_1);
-    let hello = says(&LocalPeer { cluster: CLUSTER, ..nowhere(8) }, 1);
+    let hello = hello_of(&LocalPeer { cluster: CLUSTER, ..client_peer(8) }, 1);
     eight.send(&frame(|buffer| hello.encode(buffer)));
     assert!(matches!(eight.answer(), Some(Answer::Welcome(_))));
     one.await_connected(8);
-    for message in [numbered(1), told(2, 1)] {
+    for message in [numbered(1), sample_message(2, 1)] {
         eight.send(&frame(|buffer| message.encode(buffer)));
     }
-    assert_eq!(one.received(), (8, told(2, 1)));
+    assert_eq!(one.received(), (8, sample_message(2, 1)));
 }
 
 #[test]
@@ -367,26 +370,26 @@ fn a_client_that_takes_nothing_is_given_up() {
     let (listener, address) = listen();
     let options = TransportOptions { stall_timeout: Duration::from_millis(200), ..quick() };
     let one = Node::start(listener, local(1), &[], &options);
-    let mut nine = Hand::introduced(address, &says(&nowhere(9), 1));
+    let mut nine = Hand::introduced(address, &hello_of(&client_peer(9), 1));
     one.await_connected(9);
-    nine.send(&frame(|buffer| told(1, 1).encode(buffer)));
-    assert_eq!(one.received(), (9, told(1, 1)));
+    nine.send(&frame(|buffer| sample_message(1, 1).encode(buffer)));
+    assert_eq!(one.received(), (9, sample_message(1, 1)));
     for number in 0..100 {
-        one.transport.send(vec![(9, told(number, 500_000))]);
+        one.transport.send(vec![(9, sample_message(number, 500_000))]);
     }
     assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
 }
 
 /// Before that was known, it was a guest like others.
 #[test]
-fn who_has_a_member_s_id_and_is_nowhere_is_sent_nothing_for_it() {
+fn a_client_with_a_members_id_gets_none_of_its_messages() {
     let (listener_1, address_1) = listen();
     let (listener_9, address_9) = listen();
     let one = Node::start(listener_1, local(1), &[], &quick());
-    let mut other = Hand::introduced(address_1, &says(&nowhere(9), 1));
-    other.send(&frame(|buffer| told(1, 1).encode(buffer)));
+    let mut other = Hand::introduced(address_1, &hello_of(&client_peer(9), 1));
+    other.send(&frame(|buffer| sample_message(1, 1).encode(buffer)));
     one.await_connected(9);
-    assert_eq!(one.received(), (9, told(1, 1)));
+    assert_eq!(one.received(), (9, sample_message(1, 1)));
     one.transport.set_peers(vec![remote(9, address_9)]);
     assert_eq!(other.frame(), None);
     let (mut member, _) = Hand::host(&listener_9, &at(9, address_9));
@@ -396,21 +399,21 @@ fn who_has_a_member_s_id_and_is_nowhere_is_sent_nothing_for_it() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_forgotten() {
+fn a_silent_client_is_forgotten() {
     let (listener, address) = listen();
     let one = Node::start(listener, local(1), &[], &brief());
-    let mut nine = Hand::introduced(address, &says(&nowhere(9), 1));
+    let mut nine = Hand::introduced(address, &hello_of(&client_peer(9), 1));
     one.await_connected(9);
     assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
     assert_eq!(nine.frame(), None);
 }
 
 #[test]
-fn a_member_is_reached_somewhere() {
+fn a_member_must_have_an_address() {
     let (listener, address) = listen();
     let _one = Node::start(listener, local(1), &[remote(2, NOWHERE)], &quick());
     let mut two = Hand::connect(address);
-    let hello = says(&LocalPeer { address: String::new(), ..local(2) }, 1);
+    let hello = hello_of(&LocalPeer { address: String::new(), ..local(2) }, 1);
     two.send(&frame(|buffer| hello.encode(buffer)));
     assert_eq!(two.refusal(), RefusalCode::UnknownPeer);
 }

@@ -263,7 +263,7 @@ impl Coordinator {
     /// Its replica was level with the cluster within the last few seconds, there is a leader, and
     /// the instance has had its place since it started: it votes, or the leader has decided that it
     /// need not. An instance that is to replace a voter is not ready before it has the vote. That
-    /// takes some seconds at the address of a lost voter, and [`Builder::replace_after`] at any
+    /// takes some seconds at the address of a lost voter, and [`Builder::replace_after`](crate::Builder::replace_after) at any
     /// other.
     ///
     /// A client is ready while it is served by a member that knows a leader, and that has confirmed

@@ -17,7 +17,7 @@ use crate::runtime::pending::block_on;
 use crate::types::error::Result;
 use crate::types::znode::{CreateMode, Zxid};
 
-/// A handle of a [`PersistentEphemeral`] that runs elsewhere. Cheap to clone; dropping it does
+/// A handle of a [`PersistentEphemeral`](crate::recipes::PersistentEphemeral) that runs elsewhere. Cheap to clone; dropping it does
 /// nothing. It holds the session of a znode that has not been seen to go.
 ///
 /// ```
@@ -178,7 +178,7 @@ impl EphemeralHandle {
     /// been written.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] for more than 1 MiB.
+    /// [`Error::TooLarge`](crate::Error::TooLarge) for more than 1 MiB.
     pub fn set(&self, data: impl AsRef<[u8]>) -> Result<()> {
         let data = data.as_ref();
         check_data(&self.path, data.len())?;
@@ -255,7 +255,7 @@ impl EphemeralHandle {
     /// Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::Timeout`], after which the znode is deleted as soon as possible. Not an error if
+    /// [`Error::Timeout`](crate::Error::Timeout), after which the znode is deleted as soon as possible. Not an error if
     /// the session, and the znode with it, is over.
     pub fn close(&self) -> Result<()> {
         let znode = self.end();
@@ -271,7 +271,7 @@ impl EphemeralHandle {
     /// on, even if the future is dropped then.
     ///
     /// # Errors
-    /// [`Error::System`].
+    /// [`Error::System`](crate::Error::System).
     pub async fn close_async(&self) -> Result<()> {
         let znode = self.end();
         self.until_deleted(&znode).await

@@ -11,7 +11,7 @@ use crate::recipes::{LockLost, Revocations, blocking};
 use crate::types::error::Result;
 use crate::types::watch::WatchEvent;
 
-/// Held permits of a [`Semaphore`]. Dropping them gives them back, without waiting for the answer.
+/// Held permits of a [`Semaphore`](crate::recipes::Semaphore). Dropping them gives them back, without waiting for the answer.
 ///
 /// ```
 /// use quorate::recipes::Semaphore;
@@ -76,7 +76,7 @@ impl Permits {
         self.hold.fence()
     }
 
-    /// Receives requests to give the permits back, made by [`Semaphore::revoke_holder`], including
+    /// Receives requests to give the permits back, made by [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder), including
     /// one made before this call. Costs a write, unless others already wait behind this holder.
     /// Blocks for the request timeout at most.
     ///
@@ -95,7 +95,7 @@ impl Permits {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoNode`] if they are lost; those of a session that is over; [`Error::Timeout`].
+    /// [`Error::NoNode`](crate::Error::NoNode) if they are lost; those of a session that is over; [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
         let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())

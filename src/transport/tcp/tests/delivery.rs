@@ -1,4 +1,4 @@
-//! What is sent arrives, once and in order, and the thread sleeps and ends as it should.
+//! Messages arrive, once and in order, and the thread sleeps and ends as it should.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn slow_receiver_slows_the_sender_and_nothing_is_reordered() {
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
     let (events_tx, events) = bounded(1);
-    // On a busy machine the receiver may be slower than what counts as dead otherwise.
+    // On a busy machine the receiver may be slower than the usual limit for a dead peer.
     let patient = TransportOptions { stall_timeout: PATIENCE * 10, ..quick() };
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &patient);
     let two = Transport::start(
@@ -124,7 +124,7 @@ fn close_ends_the_thread_and_frees_the_port() {
     one.transport.close();
     two.transport.close();
     assert!(begin.elapsed() < PATIENCE);
-    // The threads are gone, and with them the senders.
+    // The threads are gone, and so are the senders.
     assert!(events_1.iter().count() < 10);
     assert!(events_2.iter().count() < 10);
 
@@ -151,7 +151,7 @@ fn transport_ends_when_nobody_listens() {
         assert!(Instant::now() < end);
         std::thread::yield_now();
     }
-    // Harmless, if useless.
+    // Harmless, but without effect.
     one.transport.send(vec![(2, numbered(1))]);
     one.transport.close();
 }

@@ -1,4 +1,4 @@
-//! The connections that we make: to peers that restart, move, refuse, stall or lie.
+//! Outgoing connections: to peers that restart, move, refuse, stall or lie.
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn node_under_the_address_of_another_is_refused() {
     let one = Node::start(listener_1, local(1), &[remote(2, address_3)], &quick());
     let refused = (2, "the peer refused: this is node 3, not 2".into(), true);
     assert_eq!(one.unreachable(), refused);
-    // It may introduce itself as what it is.
+    // It may connect under its own id.
     three.await_connected(1);
     one.await_connected(3);
 }
@@ -102,12 +102,12 @@ fn nodes_of_two_versions_use_the_lower_and_report_their_own() {
     new.transport.send(vec![(1, numbered(2))]);
     assert_eq!(new.received(), (1, numbered(1)));
     assert_eq!(old.received(), (2, numbered(2)));
-    // The newer one was told that it is too new, once for each connection, and asked again.
+    // The newer node was refused for its version, once for each connection, and tried again.
     assert_eq!(old.transport.counters().connections_refused.load(Relaxed), 1);
     assert_eq!(new.transport.counters().connections_refused.load(Relaxed), 0);
 }
 
-/// As a build of version 1 answers, which knows nothing of what came after it.
+/// The peer first answers as a build of version 1, which knows no later versions.
 #[test]
 fn an_upgraded_peer_gets_the_higher_version() {
     let (listener_1, _) = listen();
@@ -129,7 +129,7 @@ fn an_upgraded_peer_gets_the_higher_version() {
                 }
             }
         };
-        // The highest that it can do, and then what it has been told.
+        // First the highest version that it supports, and then the one that the answer named.
         let asked = if version == VERSION { vec![VERSION] } else { vec![VERSION, version] };
         assert_eq!(said, asked);
         assert_eq!(one.await_connected(2), version);
@@ -175,7 +175,7 @@ fn peer_that_reads_nothing_costs_bounded_memory_and_is_given_up() {
     }
     let reason = "the peer takes or answers nothing";
     assert_eq!(one.unreachable(), (2, reason.into(), false));
-    // What does arrive is whole and in order.
+    // What does arrive is complete and in order.
     let mut last = None;
     while let Some(bytes) = hand.frame() {
         let Ok(PeerMessage::SnapshotChunk { number, .. }) = PeerMessage::decode(&bytes) else {
@@ -271,7 +271,7 @@ fn names_are_looked_up() {
     let options = TransportOptions { connect_timeout: Duration::from_millis(500), ..quick() };
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
-    // It may stand for an IPv6 address, too, where nobody listens.
+    // The name may also stand for an IPv6 address, where nobody listens.
     let name = format!("localhost:{}", address_2.port());
     let one = Node::start(listener_1, local(1), &[remote(2, name)], &options);
     let _hand = Hand::welcome(&listener_2);
@@ -293,7 +293,8 @@ fn list_of_peers_can_change() {
     one.await_connected(2);
     let mut in_2 = Hand::introduced(address_1, &hello(2, 1));
 
-    // The own address in the list is not a peer's. Who is in it no longer, and connected, is a guest.
+    // This node's own address in the list is not a peer's. A connected node that is no longer
+    // listed becomes an unlisted peer.
     let list = vec![remote(1, address_1), remote(3, address_3)];
     one.transport.set_peers(list.clone());
     let mut out_3 = Hand::welcome(&listener_3);
@@ -302,7 +303,7 @@ fn list_of_peers_can_change() {
     assert_eq!(one.received(), (2, numbered(7)));
     one.transport.send(vec![(2, numbered(8))]);
     assert_eq!(PeerMessage::decode(&out_2.frame().unwrap()), Ok(numbered(8)));
-    // One that does not say where it is is disconnected, and not known any longer.
+    // A node that does not give its address is disconnected, and no longer known.
     let old = |from| Hello { version: 2, run: None, ..hello(from, 1) };
     let mut in_3 = Hand::introduced(address_1, &old(3));
     one.transport.set_peers(vec![remote(2, address_2)]);

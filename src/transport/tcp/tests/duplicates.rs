@@ -1,4 +1,4 @@
-//! A data directory that was copied and started twice, and restarts, which look alike at first.
+//! A copied data directory that is started twice, and restarts, which look the same at first.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -92,7 +92,7 @@ fn a_restart_whose_former_connection_is_closed_is_not_slowed() {
     drop(former);
     let mut later = ask(address, &run(2));
     assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
-    // Closed only after the new hello has come.
+    // It is closed only after the new hello has arrived.
     let mut last = ask(address, &run(3));
     drop(later);
     assert!(matches!(last.answer(), Some(Answer::Welcome(_))));
@@ -107,11 +107,11 @@ fn bytes_in_flight_are_no_sign_of_life() {
     let begin = Instant::now();
     let mut superseded = ask(address, &run(2));
     let mut later = ask(address, &run(2));
-    // The node has heard of the new one before this comes.
+    // The new hello arrives before this.
     assert_eq!(superseded.frame(), None);
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (2, numbered(1)));
-    // Its machine is gone: nothing more comes, and no end.
+    // Its machine is gone: nothing more arrives, and no end of the stream.
     assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
     assert!(begin.elapsed() >= stall, "{:?}", begin.elapsed());
     assert_eq!(former.frame(), None);
@@ -124,7 +124,7 @@ fn the_former_process_proves_itself_by_a_new_connection() {
     let (one, address) = node(&with_stall(PATIENCE * 10));
     let _former = Hand::introduced(address, &run(1));
     let mut copy = ask(address, &run(2));
-    // A later attempt of it takes the place of the first.
+    // A later attempt replaces the first.
     let mut again = ask(address, &run(2));
     assert_eq!(copy.frame(), None);
     let mut former = Hand::introduced(address, &run(1));
@@ -140,7 +140,7 @@ fn the_wait_of_an_earlier_attempt_counts() {
     let _former = Hand::introduced(address, &run(1));
     let begin = Instant::now();
     let end = begin + PATIENCE;
-    // No single attempt is as long as what has to be waited for.
+    // No single attempt lasts as long as the necessary wait.
     loop {
         let mut hand = ask(address, &run(2));
         hand.stream.set_read_timeout(Some(stall / 2)).unwrap();

@@ -1,4 +1,4 @@
-//! Connections with keys, and those that should not come to be.
+//! Connections with keys, and those that must be refused.
 
 use super::*;
 use crate::security::{Secret, Security};
@@ -14,7 +14,7 @@ fn with(security: Security) -> TransportOptions {
     TransportOptions { security, ..quick() }
 }
 
-/// Node 1, which listens, and node 2, which tries to reach it; and neither is heard by the other.
+/// Node 1, which listens, and node 2, which tries to reach it. Neither receives from the other.
 fn handshaking(listens: Security, connects: Security) -> (Node, String, bool) {
     let (listener_1, address_1) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, "127.0.0.1:1")], &with(listens));
@@ -78,7 +78,7 @@ fn a_new_handshake_replaces_the_oldest_of_its_address() {
     for hand in &mut crowd[..5] {
         assert_eq!(hand.frame(), None);
     }
-    // The three that stay are not hung up on.
+    // The three that stay are not closed.
     for hand in &mut crowd[5..] {
         hand.stream.set_nonblocking(true).unwrap();
         let still = hand.stream.read(&mut [0]).unwrap_err();
@@ -116,7 +116,7 @@ fn a_peer_that_accepts_and_stays_silent_is_given_up() {
 #[test]
 fn one_direction_is_enough_to_deliver_messages() {
     let (listener, address) = listen();
-    // Nobody listens where it says that it is.
+    // Nobody listens at the address that it gives.
     let elsewhere = "127.0.0.1:2";
     let one = Node::start(listener, local(1), &[remote(2, elsewhere)], &with(secret(ONE)));
     let two = at(2, elsewhere);
@@ -142,7 +142,7 @@ fn a_peer_that_sends_too_fast_waits_and_loses_nothing() {
     }
     let took = start.elapsed();
     assert!(took > Duration::from_millis(700), "{took:?}");
-    // And is not kept waiting for ever.
+    // It does not have to wait for ever.
     talk_once(&one, &two);
 }
 
@@ -161,7 +161,7 @@ fn a_peer_with_keys_that_reads_slowly_is_given_up() {
     };
     let (listener, address) = listen();
     let node = Node::start(listen().0, local(1), &[remote(2, address)], &options);
-    // It welcomes the node, and takes nothing more.
+    // It welcomes the node, and reads nothing more.
     let mut stream = listener.accept().unwrap().0;
     let (mut plain, mut out, mut part) = (Vec::new(), Vec::new(), [0; 4096]);
     let mut session =
@@ -190,7 +190,7 @@ mod tls {
     use super::*;
     use crate::security::Tls;
 
-    /// An authority, which gives certificates to members.
+    /// An authority, which issues certificates to members.
     struct Authority(CertifiedIssuer<'static, KeyPair>);
 
     impl Authority {
@@ -219,7 +219,7 @@ mod tls {
         }
     }
 
-    /// Nodes 1 and 2, connected with these.
+    /// Nodes 1 and 2, connected with these settings.
     fn pair_of(one: Security, two: Security) -> (Node, Node) {
         let (listener_1, address_1) = listen();
         let (listener_2, address_2) = listen();
@@ -255,7 +255,7 @@ mod tls {
             "{reason}"
         );
         assert!(permanent);
-        // Only the node that listens minds: the other one trusts both.
+        // Only the node that listens refuses: the other one trusts both.
         let [own, certificate, key] = other.pem("two", 2999);
         let both = format!("{own}{}", authority.0.pem());
         let of_other = Tls::from_pem(both, certificate, key).unwrap().into();
@@ -325,7 +325,7 @@ mod tls {
         };
         let two = reach(2, "two");
         two.await_connected(1);
-        // The member of another id says that it is 2.
+        // Another member claims to be node 2.
         let liar = reach(2, "three");
         let (_, reason, permanent) = liar.unreachable();
         assert!(reason.contains("CN=three") && reason.contains("CN=two"), "{reason}");
@@ -333,7 +333,7 @@ mod tls {
         two.transport.send(vec![(1, numbered(4))]);
         assert_eq!(one.received(), (2, numbered(4)));
         drop(two);
-        // A renewed certificate of the same name, and the other one under its own id.
+        // A renewed certificate with the same name, and the other member under its own id.
         reach(2, "two").await_connected(1);
         reach(3, "three").await_connected(1);
     }
@@ -390,7 +390,7 @@ mod tls {
         };
         let two = reach(2, authority.tls("two"));
         two.await_connected(1);
-        // Half of it is replaced, and then by what is no certificate at all: nothing changes.
+        // Replacing half of it, and then replacing it by an invalid certificate, changes nothing.
         let [_, certificate, _] = authority.pem("one", 2999);
         for bad in [&certificate, "junk"] {
             std::fs::write(&files[1], bad).unwrap();
@@ -398,14 +398,14 @@ mod tls {
             let three = reach(3, authority.tls("three"));
             three.await_connected(1);
         }
-        // A new authority: who has its certificate is let in, and who is connected already stays.
+        // A new authority: holders of its certificates are accepted, and existing connections stay.
         let later = Authority::new();
         write(later.pem("one", 2999));
         let four = reach(4, later.tls("four"));
         four.await_connected(1);
         two.transport.send(vec![(1, numbered(9))]);
         assert_eq!(one.received(), (2, numbered(9)));
-        // Of the former authority's, nobody any longer.
+        // Certificates of the former authority are not accepted any more.
         let (_, reason, _) = reach(3, authority.tls("three")).unreachable();
         assert!(reason.contains("TLS"), "{reason}");
     }
@@ -415,7 +415,7 @@ mod tls {
         let authority = Authority::new();
         let (listener, address) = listen();
         let node = Node::start(listener, local(1), &[], &with(authority.tls("one")));
-        // A record of a handshake message that would be as long as there can be, in many records.
+        // A handshake message of the maximum length, in many records.
         let mut hand = Hand::connect(address);
         let mut sent = 0;
         let record = [&[0x16, 3, 1, 0x10, 0, 1, 0, 0xff, 0xff][..], &[0; 0x1000 - 4]].concat();

@@ -1,4 +1,4 @@
-//! What comes to our port: peers, strangers and junk.
+//! Incoming connections: from peers, from strangers, and junk.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn junk_on_the_port_disturbs_no_peer() {
         vec![0xff; 100_000],
         harmed,
         oversized(HANDSHAKE_BYTES_MAX + 1),
-        // These two stop half-way, and the node gets tired of them.
+        // These two stop half-way, and the node gives up waiting.
         oversized(HANDSHAKE_BYTES_MAX),
         good[..good.len() - 1].to_vec(),
         Vec::new(),
@@ -76,7 +76,7 @@ fn junk_on_the_port_disturbs_no_peer() {
     };
     for junk in handshaking {
         let mut hand = Hand::connect(address_1);
-        // The node may hang up while we still write.
+        // The node may close the connection while the test still writes.
         let _ = hand.stream.write_all(&junk);
         talk();
         assert_eq!(hand.frame(), None);
@@ -126,7 +126,7 @@ fn later_connection_of_a_peer_replaces_the_former() {
     let mut former = Hand::introduced(address, &hello(2, 1));
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(node.received(), (2, numbered(1)));
-    // The first message comes right behind the hello.
+    // The first message follows the hello at once.
     let mut later = Hand::connect(address);
     let both =
         [frame(|buffer| hello(2, 1).encode(buffer)), frame(|buffer| numbered(2).encode(buffer))];

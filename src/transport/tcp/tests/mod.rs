@@ -22,7 +22,7 @@ use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Host, RefusalCode, Run};
 use crate::types::version::{OLDEST, VERSION};
 
-/// Far more than anything here takes.
+/// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CLUSTER: u64 = 0xC1;
@@ -67,7 +67,7 @@ fn local(node: NodeId) -> LocalPeer {
     }
 }
 
-/// As this node, which is reached there.
+/// This node, at this address.
 fn at(node: NodeId, address: impl ToString) -> LocalPeer {
     LocalPeer { address: address.to_string(), ..local(node) }
 }
@@ -79,7 +79,7 @@ fn remote(node: NodeId, address: impl ToString) -> RemotePeer {
 /// What the handler of a test does in its turn; `None` to end.
 type Order = Option<Box<dyn FnOnce(&mut dyn Network) + Send>>;
 
-/// A handler that tells the test what happens and does what it says.
+/// A handler that passes events to the test and executes its orders.
 struct Relay<F> {
     events: F,
     is_running: bool,
@@ -103,7 +103,7 @@ impl<F: Fn(TransportEvent) -> bool + Send> Handler for Relay<F> {
     }
 }
 
-/// A transport whose handler does what the test says.
+/// A transport whose handler executes the test's orders.
 struct Transport {
     orders: Sender<Order>,
     shared: Arc<Shared>,
@@ -177,7 +177,8 @@ impl Node {
         Node::looking(listener, local, peers, &[], options)
     }
 
-    /// One that looks for others at these addresses; it is where it listens, if it is nowhere.
+    /// A node that dials these seeds. Unless it gives an address, that is the address where it
+    /// listens.
     fn looking(
         listener: TcpListener,
         mut local: LocalPeer,
@@ -202,7 +203,7 @@ impl Node {
         self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
-    /// The next message, whatever else is told meanwhile.
+    /// The next message, skipping other events.
     fn received(&self) -> (NodeId, PeerMessage) {
         loop {
             if let TransportEvent::Received { from, message } = self.event() {
@@ -211,7 +212,7 @@ impl Node {
         }
     }
 
-    /// What the peer can do.
+    /// Waits until the peer is connected, and returns the version that it supports.
     fn await_connected(&self, to: NodeId) -> u16 {
         loop {
             if let TransportEvent::Connected { peer, version } = self.event()
@@ -231,7 +232,7 @@ impl Node {
         }
     }
 
-    /// Until the network thread has gone round so often.
+    /// Waits until the network thread's loop has run this many times.
     #[cfg(feature = "tls")]
     fn await_turns(&self, count: u64) {
         let turns = &self.transport.shared.turns;
@@ -285,7 +286,7 @@ fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
     buffer
 }
 
-/// The other end of a connection, played by hand.
+/// The other end of a connection, controlled by the test.
 struct Hand {
     stream: TcpStream,
     reader: FrameReader,
@@ -317,7 +318,7 @@ impl Hand {
         hand
     }
 
-    /// Takes a connection, hears what it says, and welcomes it as this node.
+    /// Accepts a connection, reads its hello, and welcomes it as this node.
     fn host(listener: &TcpListener, local: &LocalPeer) -> (Hand, Hello) {
         let mut hand = Hand::new(listener.accept().unwrap().0);
         let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();

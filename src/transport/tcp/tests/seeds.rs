@@ -83,7 +83,7 @@ fn a_seed_is_dialled_until_somebody_is_there() {
     let (hand, hello) = Hand::host(&listener_2, &at(2, address_2));
     assert_eq!((hello.from, hello.to), (1, 0));
     one.await_connected(2);
-    // The next one who is there is another node.
+    // The next one to answer is another node.
     drop(hand);
     assert_eq!(one.unreachable(), (2, "the peer closed the connection".into(), false));
     let (mut hand, hello) = Hand::host(&listener_2, &at(3, address_2));
@@ -147,7 +147,7 @@ fn a_seed_that_is_a_members_address_is_not_dialled_beside_it() {
     listener_2.set_nonblocking(true).unwrap();
     assert_eq!(listener_2.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     listener_2.set_nonblocking(false).unwrap();
-    // Another node is there now.
+    // Another node answers there now.
     hand.stream.shutdown(std::net::Shutdown::Both).unwrap();
     let mut hand = Hand::new(listener_2.accept().unwrap().0);
     let hello = Hello::decode(&hand.frame().unwrap(), OLDEST..=VERSION).unwrap();

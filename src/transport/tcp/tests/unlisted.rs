@@ -1,4 +1,4 @@
-//! Nodes that introduce themselves and are not listed, and what becomes of them.
+//! Nodes that connect and are not listed as members, and clients.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn hello_of(local: &LocalPeer, to: NodeId) -> Hello {
     Hello::new(local, VERSION, to)
 }
 
-/// Guests at a time.
+/// The maximum number of unlisted peers.
 const FEW: usize = 64;
 
 fn brief() -> TransportOptions {
@@ -66,7 +66,7 @@ fn an_unlisted_peer_that_is_never_reached_is_forgotten_once_it_is_silent() {
     let mut hand = Hand::introduced(address_1, &hello(9, 1));
     assert_eq!(one.unreachable(), (9, "connection refused".into(), false));
     assert_eq!(hand.frame(), None);
-    // It is reported once only.
+    // It is reported only once.
     assert!(one.events.try_recv().is_err());
 }
 
@@ -81,7 +81,7 @@ fn the_number_of_unlisted_peers_is_limited() {
     let mut late = Hand::connect(address);
     late.send(&frame(|buffer| hello(99, 1).encode(buffer)));
     assert_eq!(late.refusal(), RefusalCode::UnknownPeer);
-    // Members and those who are guests already are let in.
+    // Members and peers that are already known are accepted.
     let _member = Hand::introduced(address, &hello(2, 1));
     unlisted[0] = Hand::introduced(address, &hello(100, 1));
     unlisted[0].send(&frame(|buffer| numbered(6).encode(buffer)));
@@ -95,7 +95,7 @@ fn silent_unlisted_peers_make_room() {
     let _one = Node::start(listener, local(1), &[], &options);
     let (listener_9, address_9) = listen();
     let max = FEW as u64;
-    // They are all reached, and none says anything.
+    // They are all reached, and none sends anything.
     let nodes: Vec<LocalPeer> = (100..100 + max).map(|node| at(node, address_9)).collect();
     let mut hands = Vec::new();
     for node in &nodes {
@@ -124,13 +124,13 @@ fn nodes_without_a_cluster_talk_to_those_of_any_and_say_little() {
         }
         assert_eq!(counter.load(Relaxed), count);
     };
-    // What is for members only counts from neither to the other.
+    // Messages for members only are dropped in both directions.
     two.transport.send(vec![(1, numbered(1))]);
     one.transport.send(vec![(2, numbered(2))]);
     foreign(&one, 1);
     foreign(&two, 1);
     one.transport.set_cluster(CLUSTER);
-    // What it has connected is made anew; what the other one has told is as it was.
+    // It makes its own connection again; the other node's connection stays as it was.
     one.await_connected(2);
     one.transport.send(vec![(2, numbered(3))]);
     two.transport.send(vec![(1, numbered(4))]);
@@ -185,7 +185,7 @@ fn a_node_that_gets_a_cluster_disconnects_others() {
     one.transport.set_cluster(CLUSTER);
     assert_eq!(hand.frame(), None);
     assert_eq!(answered.frame(), None);
-    // It says which cluster it is of now, and takes no answer of another.
+    // It now gives its cluster, and accepts no answer from another one.
     let (_answered, hello) = Hand::host(&listener_9, &other);
     assert_eq!(hello.cluster, CLUSTER);
     let (peer, reason, permanent) = one.unreachable();
@@ -213,7 +213,7 @@ fn a_member_that_has_moved_is_dialled_at_the_address_it_gives() {
     let (mut answered, hello) = Hand::host(&listener_2, &moved);
     assert_eq!(hello.to, 2);
     one.await_connected(2);
-    // The same list says nothing new; another address in it does.
+    // The same list changes nothing; another address in it does.
     one.transport.set_peers(list.to_vec());
     one.transport.send(vec![(2, numbered(1))]);
     assert_eq!(PeerMessage::decode(&answered.frame().unwrap()), Ok(numbered(1)));
@@ -241,7 +241,7 @@ fn an_unlisted_peer_becomes_a_member_on_its_connection() {
     assert_eq!(PeerMessage::decode(&answered.frame().unwrap()), Ok(numbered(2)));
 }
 
-/// As a client, which listens nowhere.
+/// A client, which does not listen.
 fn client_peer(node: NodeId) -> LocalPeer {
     LocalPeer { address: String::new(), cluster: 0, ..local(node) }
 }
@@ -257,14 +257,14 @@ fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
     Node { transport, events }
 }
 
-/// What may be said to a client; of this length, about.
+/// A message that may be sent to a client, of roughly this length.
 fn sample_message(number: u64, bytes: usize) -> PeerMessage {
     PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes) }
 }
 
-/// A client is told what it should be, whatever keys the two have.
+/// Checks what a client receives, with any kind of keys.
 pub(super) fn answers_a_client(options: &TransportOptions) {
-    // Slow cryptography of a debug build on a busy machine is no dead peer.
+    // A debug build's slow encryption on a busy machine must not count as a dead peer.
     let options = &TransportOptions { stall_timeout: PATIENCE * 10, ..options.clone() };
     let (listener, address) = listen();
     let one = Node::start(listener, local(1), &[], options);
@@ -281,14 +281,14 @@ pub(super) fn answers_a_client(options: &TransportOptions) {
         assert_eq!(nine.received(), (1, sample_message(number, sizes(number))));
         assert_eq!(one.received(), (9, sample_message(number, sizes(number + 1))));
     }
-    // What members say to each other is for them alone.
+    // Messages between members are not for clients.
     one.transport.send(vec![(9, numbered(1)), (9, sample_message(1000, 1))]);
     nine.transport.send(vec![(1, numbered(1)), (1, sample_message(1000, 1))]);
     assert_eq!(
         (nine.received(), one.received()),
         ((1, sample_message(1000, 1)), (9, sample_message(1000, 1)))
     );
-    // It learns that the node is a member, and where, and stays connected.
+    // It learns that the node is a member, and its address, and stays connected.
     nine.transport.set_peers(vec![remote(1, address)]);
     one.transport.send(vec![(9, sample_message(1001, 1))]);
     assert_eq!(nine.received(), (1, sample_message(1001, 1)));
@@ -336,7 +336,7 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
     let (peer, reason, permanent) = nine.unreachable();
     assert_eq!((peer, permanent), (2, true));
     assert!(reason.starts_with("the peer refused: this node belongs to another"), "{reason}");
-    // The connection to the first stays as it is: nothing else has been heard of it.
+    // The connection to the first stays as it is: there was no event about it.
     one.transport.send(vec![(9, sample_message(1, 1))]);
     loop {
         match nine.event() {
@@ -353,7 +353,7 @@ fn a_client_of_a_cluster_stays_with_its_members_and_is_refused_by_others() {
         }
     }
     assert!(one.events.try_recv().is_err());
-    // What members say to each other is not for it to say, though it is of the cluster.
+    // It may not send messages between members, although it is of the cluster.
     let mut eight = Hand::connect(address_1);
     let hello = hello_of(&LocalPeer { cluster: CLUSTER, ..client_peer(8) }, 1);
     eight.send(&frame(|buffer| hello.encode(buffer)));
@@ -380,7 +380,7 @@ fn a_client_that_takes_nothing_is_given_up() {
     assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
 }
 
-/// Before that was known, it was a guest like others.
+/// A member's id without an address was once accepted as an unlisted peer's.
 #[test]
 fn a_client_with_a_members_id_gets_none_of_its_messages() {
     let (listener_1, address_1) = listen();

@@ -118,20 +118,21 @@ fn what_a_leader_writes_that_leads_no_longer_is_refused() {
     assert!(matches!(refused, Err(Error::Multi { index: 0, .. })), "{refused:?}");
     let failed = new.multi().delete("/missing").commit();
     assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
-    // What the old one lets go of is its own.
+    // The former leadership deletes only its own znode.
     drop(old);
     session.sync().unwrap();
     assert!(new.is_leading());
 }
 
-/// A candidacy that another session of this process left behind is another one's, whatever its id.
+/// A candidate left behind by another session of this process is another candidate, whatever its
+/// id.
 #[test]
 fn a_candidate_of_an_earlier_session_is_another() {
     let cluster = Cluster::new(3);
     let coordinator = cluster.node(0);
     let one = coordinator.open_session().unwrap();
     let earlier = LeaderLatch::new(&one, "/leader", "me").unwrap().campaign().unwrap();
-    // It goes on elsewhere, so that what it left is still there.
+    // The session is taken over elsewhere, so that its candidate stays.
     let taken = cluster.node(1).resume(one.id(), one.password()).unwrap();
     let two = coordinator.open_session().unwrap();
     let latch = LeaderLatch::new(&two, "/leader", "me").unwrap();
@@ -196,13 +197,13 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
             while latches[2].candidates().unwrap().len() < 2 {
                 cluster.advance(MOMENT);
             }
-            // That one more waits does not concern it.
+            // An additional waiting candidate is not a change of the leader.
             assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
             before.resign().unwrap();
             next.join().unwrap()
         });
     }
-    // Many changes while nobody looks are one.
+    // Several changes between two looks become one.
     for turn in 0..9 {
         leadership.resign().unwrap();
         leadership = latches[turn % 3].campaign().unwrap();
@@ -211,7 +212,7 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
     let leader = changes.recv().unwrap().expect("somebody leads");
     assert_eq!(leader.token, leadership.token());
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None), "once");
-    // The election itself may go.
+    // The election's znode may be deleted, too.
     leadership.resign().unwrap();
     cluster.node(0).session().delete("/app/leader").unwrap();
     assert_eq!(changes.recv(), Ok(None));
@@ -222,7 +223,7 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
     assert!(changes.recv().unwrap_err().is_session_lost());
 }
 
-/// Its instance is sent a snapshot, in which all has changed.
+/// Its instance gets a snapshot, in which everything has changed.
 #[test]
 fn an_observer_that_was_cut_off_is_told_who_leads_by_then() {
     let cluster = Cluster::builder().session_timeout(LONG * 10).start(3);
@@ -329,8 +330,8 @@ fn what_an_async_selector_runs_is_dropped_at_the_loss_and_begun_again() {
     assert!(over.unwrap_err().is_session_lost());
 }
 
-/// It compiles: a future that borrows from its application, and from what is beside it, may be spawned
-/// on a runtime of many threads.
+/// Checks that it compiles: a future that borrows from its application and its environment may be
+/// spawned on a multi-threaded runtime.
 #[test]
 fn an_async_selector_may_be_spawned_whatever_it_borrows() {
     struct App {
@@ -346,7 +347,7 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
                 let place = &place;
                 async move {
                     let session = self.cluster.node(0).session();
-                    // Held over an await.
+                    // Held across an await.
                     session.nonblocking().sync().await.unwrap();
                     assert!(leadership.is_leading());
                     ControlFlow::Break(format!("{} leads {place}", self.name))
@@ -356,7 +357,7 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
         }
     }
 
-    /// With the bounds of a runtime's `spawn`.
+    /// Has the bounds of a runtime's `spawn`.
     fn spawned<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
         let mut future = Box::pin(future);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -427,7 +428,7 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
     assert!(terms.len() == 3 && terms.iter().all(|leadership| !leadership.is_leading()));
 }
 
-/// Below a root of their own, candidates and their observer see one another and nobody else.
+/// Below a chroot, candidates and their observer see each other and nobody else.
 #[test]
 fn an_election_in_a_chroot_is_one_of_its_own() {
     let cluster = Cluster::new(3);

@@ -53,7 +53,7 @@ fn the_last_state_is_told_however_fast_members_come_and_go() {
     let cluster = Cluster::new(3);
     let (here, mut changes) = (group(&cluster, 0), group(&cluster, 1).watch());
     assert!(changes.recv().unwrap().is_empty());
-    // More events than wait in a watch.
+    // More events than fit into a watch's channel.
     for _ in 0..700 {
         drop(here.join("fast", b"").unwrap());
     }
@@ -61,7 +61,7 @@ fn the_last_state_is_told_however_fast_members_come_and_go() {
     cluster.node(1).session().sync().unwrap();
     assert_eq!(changes.recv().unwrap().names(), ["stays"]);
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
-    // Who leaves and joins again in between is another, of the same name and data.
+    // After leaving and joining again it is another member, with the same name and data.
     let again = here.join("again", b"").unwrap();
     let first = changes.recv().unwrap().get("again").unwrap().joined;
     again.leave().unwrap();
@@ -86,7 +86,7 @@ fn a_member_that_is_cut_off_leaves_and_knows_it() {
     assert!(membership.update(b"").unwrap_err().is_session_lost());
     assert_eq!(membership.leave(), Ok(()));
     cluster.heal();
-    // Its next session has a membership of its own.
+    // Its next session gets a new membership.
     let again = group(&cluster, 0).join("zero", b"").unwrap();
     assert!(again.is_member());
     assert_eq!(changes.recv().unwrap().names(), ["zero"]);
@@ -109,7 +109,8 @@ fn a_watch_of_an_instance_that_was_cut_off_goes_on() {
     }
 }
 
-/// A name is one member's; who waits for it gets it when it is free, and who gives up leaves nothing.
+/// A name has one member. A waiter gets it when it is free, and one that gives up leaves nothing
+/// behind.
 #[test]
 fn a_name_is_one_members_at_a_time() {
     let cluster = Cluster::new(3);
@@ -128,7 +129,7 @@ fn a_name_is_one_members_at_a_time() {
         cluster.expire(&cluster.node(0).session());
         let second = waits.join().unwrap();
         assert!(second.is_member() && !first.is_member());
-        // What the former one lets go of is not the present one's.
+        // The former member deletes only its own znode.
         drop(first);
         cluster.node(0).session().sync().unwrap();
         assert!(second.is_member());
@@ -155,7 +156,7 @@ fn a_name_is_one_members_at_a_time() {
 }
 
 /// Its znode was deleted and the name taken again, within one session: neither its update nor its
-/// leaving concerns the later one.
+/// leaving affects the later member.
 #[test]
 fn a_former_member_harms_no_later_one_of_its_name() {
     let cluster = Cluster::new(3);

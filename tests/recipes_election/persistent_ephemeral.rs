@@ -37,7 +37,7 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
                 0 => cluster.expire(&cluster.node(0).session()),
                 _ => other.delete(UP).unwrap(),
             }
-            // Gone; then it is there anew.
+            // It is deleted, and then created again.
             while other.exists(UP).unwrap().is_none_or(|stat| stat.czxid == last) {
                 cluster.advance(MOMENT);
             }
@@ -51,7 +51,8 @@ fn it_is_there_again_after_its_session_and_after_its_deletion() {
     assert_eq!(handle.close(), Ok(()), "twice is no error");
 }
 
-/// A request that is refused because too many are under way is made again: it ended with that.
+/// A request that is refused because there are too many is repeated. The future used to end with
+/// the error.
 #[test]
 fn a_busy_node_does_not_end_it() {
     let cluster = Cluster::builder().pending_requests_max(3).start(1);
@@ -62,7 +63,7 @@ fn a_busy_node_does_not_end_it() {
     let mut deleted = 0;
     for turn in 0.. {
         let calls = session.nonblocking();
-        // Two times out of three, what it asks for now may be one too many.
+        // Two times out of three, its next request may be one too many.
         let _reads: Vec<_> = (0..turn % 3 * 2).map(|_| calls.exists("/")).collect();
         assert!(running.as_mut().poll(&mut context).is_pending(), "turn {turn}");
         cluster.advance(10 * MOMENT);
@@ -75,8 +76,8 @@ fn a_busy_node_does_not_end_it() {
     }
 }
 
-/// It waited for a watch that was over: on a member without end and without a pause, on a client it was
-/// never told of the deletion.
+/// It waited for a watch that was over: on a member it looped for ever without a pause, and on a
+/// client it never noticed the deletion.
 #[test]
 fn it_is_watched_again_when_the_application_removes_its_watches() {
     let cluster = Cluster::new(3);
@@ -88,7 +89,7 @@ fn it_is_watched_again_when_the_application_removes_its_watches() {
             let running = scope.spawn(|| znode.run());
             for _ in 0..3 {
                 assert!(handle.wait_present(LONG));
-                // It is there a moment before it is watched.
+                // It exists a moment before it is watched.
                 while session.remove_watches(UP, WatcherType::Any).is_err() {
                     cluster.advance(MOMENT);
                 }
@@ -169,7 +170,7 @@ fn it_waits_for_its_path_and_takes_nothing_from_others() {
     });
 }
 
-/// Closed or dropped after any number of polls, before its znode is known and after: none is left.
+/// Closed or dropped after any number of polls, before and after its znode is known: none is left.
 #[test]
 fn closing_at_any_moment_leaves_nothing() {
     let cluster = Cluster::new(3);
@@ -187,7 +188,7 @@ fn closing_at_any_moment_leaves_nothing() {
                 }
             }
             if closed {
-                // Nobody polls it any more, nor drops it: that is enough.
+                // It is neither polled nor dropped any more: closing is enough.
                 handle.close().unwrap();
             } else {
                 drop(running);

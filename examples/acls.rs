@@ -1,4 +1,4 @@
-//! Two teams on one cluster, who read each other's configuration and cannot change it.
+//! Two teams on one cluster, which read each other's configuration and cannot change it.
 
 use quorate::testing::Cluster;
 use quorate::{Acl, CreateMode, Error, Id, Permissions, Result, Session};

@@ -1,4 +1,4 @@
-//! A fleet in which three instances hold the state and the others are clients: they count under one
+//! A fleet in which three instances hold the state and the others are clients. They count under one
 //! lock while the members are stopped one after the other.
 
 use std::thread;

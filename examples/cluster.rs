@@ -1,9 +1,9 @@
 //! Three processes that are their own cluster.
 //!
-//! `cargo run --release --example cluster` starts this program three more times,
-//! each joining by the same list of peers, and lets them coordinate: they take
-//! turns under one lock, see each other's changes, and lose their leader to
-//! SIGKILL. Ends by itself; the exit code is 0 only if all went as told.
+//! `cargo run --release --example cluster` starts this program three more times, each joining with
+//! the same list of peers, and lets them coordinate: they take turns with one lock, see each
+//! other's changes, and lose their leader to SIGKILL. It ends by itself; the exit code is 0 only if
+//! everything worked.
 
 #![allow(clippy::disallowed_methods, reason = "an application may look at the clock")]
 

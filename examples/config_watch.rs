@@ -1,5 +1,4 @@
-//! Live configuration: an operator changes a value, and a service on another
-//! instance follows it.
+//! Live configuration: an operator changes a value, and a service on another instance follows it.
 
 use quorate::testing::Cluster;
 use quorate::{CreateMode, EventKind, Result, Session, WatchMode};

@@ -1,5 +1,6 @@
 //! Instances come and go: one founds a cluster, two join it by its address, one loses its disk and
-//! comes back, one leaves for good. (Here all are in one process; in a deployment each is its own.)
+//! comes back, one leaves for good. (Here all are in one process; in a deployment each has its
+//! own.)
 
 use std::net::TcpListener;
 use std::time::Duration;

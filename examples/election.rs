@@ -1,5 +1,5 @@
-//! Three instances in one process, on an in-memory cluster: each says that it is there, all see who
-//! is, and one of them leads until it is cut off.
+//! Three instances in one process, on an in-memory cluster: each announces itself, all see the
+//! others, and one of them leads until it is cut off.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! An inbox of each user: bounded by a quota, read page by page, seen by its owner through a chroot,
-//! and deleted as a whole.
+//! An inbox for each user: limited by a quota, read page by page, seen by its owner through a
+//! chroot, and deleted as a whole.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A job that one instance at a time may run: here three instances in one
-//! process, on an in-memory cluster, want to run it and take over from each other.
+//! A job that one instance at a time may run: three instances in one process, on an in-memory
+//! cluster, want to run it and take over from each other.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The family of locks at work: a table that many read and one writes, fenced against writers that
-//! have lost their lock; uploads of which only two run at a time; transfers that need two accounts.
+//! The lock recipes at work: a table that many read and one writes, with writes fenced against
+//! writers that have lost their lock; uploads of which only two run at a time; transfers that lock
+//! two accounts.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Work that is handed out once each, and steps that all take together: three instances in one
-//! process, on an in-memory cluster.
+//! Work items that each go to one consumer, and steps that all take together: three instances in
+//! one process, on an in-memory cluster.
 
 use quorate::Result;
 use quorate::recipes::{DoubleBarrier, NewItem, Queue};

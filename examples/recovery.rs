@@ -1,5 +1,5 @@
-//! A cluster is backed up while it runs, and lost. A new one goes on from the backup; then its data
-//! directory is all that is left of that one, too.
+//! A cluster is backed up while it runs, and then lost. A new one starts from the backup. Then only
+//! the data directory is left of that one, and another one starts from it.
 
 use std::net::TcpListener;
 use std::path::Path;

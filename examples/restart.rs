@@ -1,5 +1,5 @@
-//! An instance that is killed and started again, and finds its own ephemeral znode still there: it
-//! takes it over in one write, and nobody sees it missing.
+//! An instance is killed and started again while its own ephemeral znode still exists. It takes it
+//! over in one write, and nobody sees it missing.
 
 use quorate::testing::Cluster;
 use quorate::{CreateMode, EventKind, Result, SessionId, WatchMode};

@@ -1,5 +1,5 @@
-//! A consumer that follows a part of the tree into storage of its own, and goes on after a restart
-//! where it was: with what it has missed, or by reading everything again when that is too long ago.
+//! A consumer copies a part of the tree to its own storage, and after a restart continues where it
+//! was: with the changes that it has missed, or by reading everything again if they are too old.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Three members that only talk to who has a certificate of their authority. The authority and the
-//! certificates are made here; in a deployment, `openssl` or its certificate manager makes them
-//! (docs/security.md has the commands), and the files are renewed while the members run.
+//! Three members that only talk to holders of a certificate of their authority. The authority and
+//! the certificates are created here. In a deployment, `openssl` or a certificate manager creates
+//! them (docs/security.md has the commands), and the files are renewed while the members run.
 
 use std::net::TcpListener;
 use std::path::Path;

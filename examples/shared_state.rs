@@ -1,6 +1,6 @@
-//! Three instances of a shop, in one process and on an in-memory cluster, share what they have to
-//! agree on: order numbers, a counter, configuration that they follow, who is there, and a sale that
-//! all of them make or none does.
+//! Three instances of a shop, in one process and on an in-memory cluster, share their state: order
+//! numbers, a counter, configuration that they follow, the list of instances, and a sale that all
+//! of them make or none does.
 
 use quorate::recipes::{
     Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, Phase, Registry, Strategy,

@@ -1,5 +1,5 @@
-//! Money that moves between accounts, by several instances at once, and an auditor whose every
-//! snapshot adds up.
+//! Several instances move money between accounts concurrently, and in every snapshot of an auditor
+//! the sum is right.
 
 use std::thread;
 

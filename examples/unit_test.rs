@@ -1,5 +1,5 @@
-//! Testing a service that coordinates: the in-memory cluster, with faults, in
-//! milliseconds and without a port. In a project of yours `main` is a `#[test]`.
+//! Testing a service that coordinates: the in-memory cluster, with faults, in milliseconds and
+//! without a port. In your project, `main` is a `#[test]`.
 
 #![allow(clippy::disallowed_methods, reason = "an application may look at the clock")]
 

@@ -82,12 +82,13 @@ mod transport;
 mod types;
 
 pub use api::builder::Builder;
-pub use api::coordinator::{Coordinator, MemberStatus, SessionInfo, Status};
+pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
+pub use api::status::{MemberStatus, SessionInfo, Status};
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
 pub use recipes::{Lock, LockGuard, LockLost};

@@ -1,6 +1,6 @@
 //! Bugs that can be planted, to see that the simulator's checks catch them.
 //!
-//! Without the `simulator` feature, [`planted`] is always false and nothing of
+//! Without the `simulator` feature, `planted` is always false and nothing of
 //! this is left in the program. With it, at most one bug at a time is planted,
 //! for the thread that asks for it.
 

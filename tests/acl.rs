@@ -1,4 +1,4 @@
-//! Access lists: who may do what, and who hears of what.
+//! Access lists: permissions, and who gets which events.
 //!
 //! The numbers are those of the rows on ACLs in `tests/semantics`.
 

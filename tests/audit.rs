@@ -1,4 +1,4 @@
-//! The audit log: one line for each request that had an outcome, and none that nobody asked for.
+//! The audit log: one line for each request with an outcome, and none for what nobody requested.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Handles that see a part of the tree as if it were all of it.
+//! Handles whose tree is a part of the whole tree.
 
 use std::time::Duration;
 

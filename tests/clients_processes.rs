@@ -1,4 +1,4 @@
-//! Clients over real sockets, of members in real processes that are killed.
+//! Clients over real sockets, with members in real processes that are killed.
 
 mod common;
 

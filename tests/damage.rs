@@ -1,5 +1,4 @@
-//! Data directories that are found damaged: what stays, what is put aside and when, and what people
-//! are told.
+//! Damaged data directories: what stays, what is set aside and when, and what is reported.
 
 #![allow(clippy::disallowed_methods, reason = "deadlines")]
 

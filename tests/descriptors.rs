@@ -1,5 +1,5 @@
-//! A process that has no file descriptor left for a while: its node goes on, and what needed a file
-//! is done once there are some again.
+//! A process that has no file descriptor left for a while: its node continues, and operations that
+//! needed a file are done once there are some again.
 //!
 //! The process with the low limit is this test program itself: see `worker`.
 

@@ -1,4 +1,4 @@
-//! Sessions that outlive their instances on purpose.
+//! Detached sessions, which outlive their instances.
 
 mod common;
 

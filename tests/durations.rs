@@ -1,4 +1,4 @@
-//! Durations so long that no clock reaches their end: "wait for ever", as users write it.
+//! Durations beyond the range of any clock, which users write for "wait for ever".
 
 #[path = "common/addresses.rs"]
 mod addresses;

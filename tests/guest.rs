@@ -1,6 +1,6 @@
-//! A good guest in its host's process: threads, files and memory come back.
+//! The library in its host's process: it gives threads, files and memory back.
 //!
-//! One test, since it looks at the whole process.
+//! One test, since it measures the whole process.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a deadline for the threads to come and go")]

@@ -1,4 +1,4 @@
-//! What handles promise where several of them, or impatient users, meet.
+//! Handles under concurrent use and impatient users.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn a_lock_is_let_go_however_many_requests_are_waiting() {
     for released in [true, false] {
         let guard = lock.acquire().unwrap();
         let leader = cluster.leader().unwrap();
-        // Nothing is answered while this node is alone.
+        // Nothing is answered while this node is isolated.
         cluster.isolate(0);
         let waiting: Vec<_> = (0..4).map(|_| session.nonblocking().set("/", b"")).collect();
         std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn a_lock_is_not_held_any_more_once_its_session_is_being_closed() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
-    // It may be closed, and the lock another's, before this replica hears of it.
+    // It may be closed, and the lock another's, before this replica knows it.
     let _closing = session.nonblocking().close();
     assert!(!guard.is_held());
     assert!(!session.is_alive());
@@ -131,7 +131,7 @@ fn a_node_of_a_cluster_in_memory_can_be_closed_too() {
     cluster.node(1).wait_ready(Duration::from_secs(30)).unwrap();
 }
 
-/// Reads the tree inside of `wake`, on the thread that wakes.
+/// Reads the tree inside `wake`, on the thread that wakes.
 struct Reader {
     session: quorate::Session,
     least_version: AtomicUsize,
@@ -204,8 +204,8 @@ fn a_waker_that_panics_harms_nobody_else() {
     assert!(watch.recv().is_some());
 }
 
-/// It compiles: the future of each asynchronous call may be spawned on a runtime of many threads, also
-/// one that is generic or is given a closure.
+/// Checks that it compiles: the future of each asynchronous call may be spawned on a multi-threaded
+/// runtime, also of calls that are generic or take a closure.
 #[test]
 fn futures_may_go_from_thread_to_thread() {
     fn is_send<T>(_: impl Future<Output = T> + Send) {}

@@ -1,9 +1,9 @@
-//! Who may know whom: dependencies between the folders of `src` point downwards and have no cycle, and
-//! what is deterministic knows no thread, clock, socket or file.
+//! Dependencies between the folders of `src` point downwards and have no cycle, and deterministic
+//! code uses no thread, clock, socket or file.
 //!
-//! The graph is made from the sources: a folder depends on another one when one of its files names
-//! something in it. A folder and the folders inside it count as one where they name each other. Tests
-//! may look at whatever they like.
+//! The graph is made from the sources: a folder depends on another one if one of its files names
+//! something in it. A folder and the folders inside it count as one if they name each other. Tests
+//! may use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const LAYERS: &[&str] = &[
     "types",
 ];
 
-/// What looks at everything: bugs that are planted, the simulator, the fuzz targets, programs.
+/// Code that may use everything: planted bugs, the simulator, fuzz targets, programs.
 const BESIDE: &[&str] = &["bin", "fuzzing", "golden.rs", "lib.rs", "planted.rs", "simulation"];
 
 /// What a deterministic module must not mention.
@@ -86,7 +86,7 @@ fn module(file: &Path) -> Vec<String> {
     module
 }
 
-/// What a piece of code names by paths from the crate's root or from modules around it.
+/// The paths that a piece of code names, from the crate's root or from modules around it.
 fn names(code: &str, here: &[String]) -> Vec<Vec<String>> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let paths = code.split(|c: char| !is_part(c)).filter(|path| path.contains("::"));
@@ -106,7 +106,7 @@ fn names(code: &str, here: &[String]) -> Vec<Vec<String>> {
     absolute.collect()
 }
 
-/// Which folder uses which, and a file that does.
+/// Which folder uses which, with a file that does.
 fn uses() -> BTreeMap<(String, String), PathBuf> {
     let files = sources();
     let modules: BTreeMap<Vec<String>, String> = files
@@ -156,7 +156,8 @@ fn folders_make_no_cycle() {
             graph.entry(from).or_default().insert(to);
         }
     }
-    // Those that use nothing that is left are taken away, until nothing is left or all are in cycles.
+    // Repeatedly removes folders that use no remaining folder, until none are left or all are in
+    // cycles.
     loop {
         let before = graph.len();
         let left: BTreeSet<String> = graph.keys().cloned().collect();

@@ -1,4 +1,4 @@
-//! The lock: one holder at a time, in order, and no silent loss.
+//! The lock: one holder at a time, in order, and every loss is reported.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

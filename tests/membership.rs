@@ -1,4 +1,4 @@
-//! Instances that come and go, through the public interface, in memory.
+//! Changes of membership through the public interface, in memory.
 
 use std::time::Duration;
 

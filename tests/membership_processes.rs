@@ -1,5 +1,5 @@
-//! Instances that come and go as real processes: founded one after the other, killed, rolled, replaced,
-//! moved, with disks that are lost and copied.
+//! Changes of membership with real processes: started one after the other, killed, upgraded,
+//! replaced, moved, with lost and copied disks.
 
 #![cfg(unix)]
 

@@ -1,4 +1,4 @@
-//! What an instance counts.
+//! The metrics of an instance.
 
 use std::time::Duration;
 

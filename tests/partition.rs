@@ -1,4 +1,4 @@
-//! What users see when nodes cannot reach each other, or stop.
+//! What users see when nodes are partitioned or stop.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! What strangers can make a node keep. One test, since it counts what the whole process allocates.
+//! How much memory unauthenticated connections can make a node use. One test, since it counts the
+//! allocations of the whole process.
 
 #![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 

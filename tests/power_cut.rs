@@ -1,4 +1,4 @@
-//! Power cuts: what was acknowledged is there afterwards.
+//! Power cuts: acknowledged writes survive them.
 //!
 //! The store is on a file system of its own, ext4 on a loop device, which is shut down at once, as
 //! xfstests do it: nothing that the kernel still holds in memory reaches the device any more, neither

@@ -1,4 +1,4 @@
-//! What is logged while all is well: nothing that would wake a person.
+//! The log in normal operation: nothing that would wake a person.
 //!
 //! One test, since a process has one subscriber.
 

@@ -1,4 +1,4 @@
-//! Quotas: soft and hard, by znodes and by bytes, and what is told of their use.
+//! Quotas: soft and hard, by znodes and by bytes, and their reports.
 
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, Quota, Session, Transaction, WatchMode};

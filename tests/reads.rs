@@ -1,4 +1,4 @@
-//! What reads show, from where and as of when.
+//! What reads show, from where, and as of which write.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Services that are found, and transactions that several agree on.
+//! Service discovery and two-phase commits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

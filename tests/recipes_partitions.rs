@@ -1,5 +1,5 @@
-//! Recipes while nodes are cut off and come back: never two holders, tokens only grow, nothing is
-//! done twice, and nobody waits for ever once all are there again.
+//! Recipes during partitions: never two holders, tokens only increase, nothing is done twice, and
+//! nobody waits for ever once the partition is healed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

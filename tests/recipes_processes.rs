@@ -1,4 +1,4 @@
-//! Groups, persistent ephemerals, elections and what is shared, in real processes of which one is
+//! Groups, persistent ephemerals, elections and shared state in real processes, one of which is
 //! killed with SIGKILL.
 //!
 //! The processes are this test program itself: see `worker`.

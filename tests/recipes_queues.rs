@@ -1,4 +1,5 @@
-//! Queues and barriers: nothing lost, nothing twice, nobody woken in vain or not at all.
+//! Queues and barriers: nothing is lost, nothing happens twice, and exactly the right waiters are
+//! woken.
 
 use std::collections::BTreeSet;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Recipes below a root that is not there: they say so, and write nothing beside it.
+//! Recipes below a missing chroot: they report it, and write nothing elsewhere.
 
 use quorate::recipes::{
     Barrier, Config, Counter, DoubleBarrier, Group, IdGenerator, Instance, LeaderLatch,

@@ -1,4 +1,4 @@
-//! Changes that recipes tell of, waited for on channels.
+//! Changes reported by recipes, waited for on channels.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What instances share: counters, ids, configuration, caches, lists.
+//! Shared state: counters, ids, configuration, caches, lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Shared state in real processes, of which one is killed with SIGKILL.
+//! Shared state in real processes, one of which is killed with SIGKILL.
 //!
 //! The processes are this test program itself: see `worker`.
 

@@ -1,4 +1,4 @@
-//! Backups and what they become, and new clusters from the directories of lost ones.
+//! Backups and restoring them, and new clusters from the directories of lost ones.
 
 #[path = "common/addresses.rs"]
 mod addresses;

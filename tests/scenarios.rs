@@ -1,4 +1,4 @@
-//! What has gone wrong in other systems when members came and went.
+//! Membership changes that have failed in other systems.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The in-memory cluster itself, as a user's tests rely on it.
+//! The in-memory cluster, as users' tests rely on it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Wakers run on the node's thread and are users' code: they may panic, and make calls that block.
+//! Wakers run on the node's thread and are user code: they may panic, and make calls that block.
 
 mod common;
 

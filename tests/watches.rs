@@ -1,4 +1,4 @@
-//! What watches promise, through the public handles.
+//! The guarantees of watches, through the public handles.
 
 use std::future::Future;
 use std::pin::pin;

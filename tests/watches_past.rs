@@ -1,4 +1,4 @@
-//! Watches that begin in the past, and watches that are removed.
+//! Watches that start in the past, and the removal of watches.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a write costs beside the disk: how often a member allocates for it, and how often its threads
-//! go to sleep and are woken. Counts, not times: they do not depend on the machine.
+//! The cost of a write beside the disk: how often a member allocates for it, and how often its
+//! threads sleep and are woken. Counts, not times, so that they do not depend on the machine.
 //!
 //! The members are processes of this test program: see `worker`.
 

@@ -1,4 +1,4 @@
-//! One instance: clients that write, read and lock, and say what they see.
+//! One instance: clients that write, read and lock, and report what they see.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Torments a cluster of real processes, and checks what its clients saw.
+//! Runs faults against a cluster of real processes, and checks what its clients saw.
 //!
 //! ```text
 //! cargo run --release --features simulator --example torture -- [OPTIONS]

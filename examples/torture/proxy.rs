@@ -1,8 +1,8 @@
-//! What the instances' connections go through, so that it can cut them.
+//! A proxy for the instances' connections, which can cut them.
 //!
-//! Each instance advertises an address of this, which hands every connection on. A connection
-//! carries messages one way, from the instance that made it, which says so in the hello with which
-//! it begins.
+//! Each instance advertises an address of the proxy, which forwards every connection. A connection
+//! carries messages one way, from the instance that made it, which names itself in the hello at its
+//! start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

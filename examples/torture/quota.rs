@@ -1,4 +1,4 @@
-//! A disk that is small, so that it can be filled: a `tmpfs` of a few megabytes.
+//! A small disk that can be filled: a `tmpfs` of a few megabytes.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What the instances have said, as lines of text.
+//! The reports of the instances, as lines of text.
 
 use std::collections::BTreeMap;
 

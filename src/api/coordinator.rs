@@ -1,30 +1,22 @@
 //! The coordinator: this process's membership in the cluster.
 
 use std::any::Any;
-use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::RecvTimeoutError;
 
 use crate::api::builder::Builder;
+use crate::api::owner::{Owner, Runs};
 use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
-use crate::runtime::directory::DataDirectory;
-use crate::runtime::engine::Engine;
 use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
-use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
-use crate::types::metrics::Metrics;
-use crate::types::watch::WatchInfo;
-use crate::types::znode::{SessionId, Zxid};
+use crate::types::znode::SessionId;
 
-/// A replica that is known to be older than this is not ready.
-const READY_WITHIN: Duration = Duration::from_secs(5);
 /// How often an instance that waits to be ready checks whether it has its place.
 const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
@@ -61,87 +53,6 @@ struct Inner {
     owner: Arc<Owner>,
     /// The instance's own session, once it was requested.
     session: Mutex<Option<Session>>,
-}
-
-/// A session of the cluster, from [`Coordinator::sessions`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SessionInfo {
-    /// Its id.
-    pub id: SessionId,
-    /// The address of the member that holds it.
-    pub owner: Option<String>,
-    /// How long the session survives without a sign of life.
-    pub timeout: Duration,
-    /// How many ephemeral znodes it owns.
-    pub ephemerals: usize,
-}
-
-/// Keeps a node running: dropping the last one stops the node.
-pub(crate) struct Owner {
-    pub(crate) shared: Arc<Shared>,
-    runs: Runs,
-}
-
-/// What runs the node.
-enum Runs {
-    Thread(Mutex<Option<JoinHandle<()>>>),
-    /// An in-memory cluster, which ends with the last of its users.
-    Cluster {
-        _running: Arc<dyn Any + Send + Sync>,
-    },
-    /// A simulation, whose only thread never waits.
-    #[cfg(any(test, feature = "simulator"))]
-    Simulation,
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner").field("node", &self.shared.node).finish_non_exhaustive()
-    }
-}
-
-impl Owner {
-    fn close(&self) {
-        let closed = self.shared.close();
-        // The last handle may be dropped in a waker. The node's own thread cannot wait for itself,
-        // and another node's must not wait.
-        if own_thread::is_this() {
-            return;
-        }
-        match &self.runs {
-            Runs::Thread(thread) => {
-                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(thread) = thread {
-                    let _ = thread.join();
-                }
-            }
-            Runs::Cluster { .. } => {
-                // No message ever comes: the channel closes with the node.
-                let _ = closed.recv();
-            }
-            #[cfg(any(test, feature = "simulator"))]
-            Runs::Simulation => drop(closed),
-        }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if self.shared.clock.is_forked() {
-            // There is no thread to join, and nothing to release.
-            if let Runs::Thread(thread) = &mut self.runs {
-                let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner);
-                std::mem::forget(thread.take());
-            }
-            return;
-        }
-        // A node of an in-memory cluster continues: the users of other nodes may still need its
-        // vote.
-        if let Runs::Thread(_) = &self.runs {
-            self.close();
-        }
-    }
 }
 
 impl Coordinator {
@@ -369,173 +280,6 @@ impl Coordinator {
         self.shared().own_address()
     }
 
-    /// All sessions of the cluster as this replica has them, by id. Blocks until the node's thread
-    /// answers; empty once the node has stopped.
-    ///
-    /// ```
-    /// use quorate::{CreateMode, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(1);
-    /// let session = cluster.node(0).session();
-    /// session.create("/here", b"", CreateMode::Ephemeral)?;
-    /// let sessions = cluster.node(0).sessions();
-    /// assert_eq!((sessions[0].id, sessions[0].ephemerals), (session.id(), 1));
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        let shared = self.shared();
-        let look = |engine: &Engine| -> Vec<(SessionId, u64, u32, usize)> {
-            let Some(node) = engine.node() else { return Vec::new() };
-            let sessions = node.machine().sessions();
-            let infos = sessions.map(|(id, record)| {
-                (id, record.owner, record.timeout_ms, record.ephemerals.size())
-            });
-            infos.collect()
-        };
-        let sessions = shared.look(look).unwrap_or_default().into_iter();
-        let infos = sessions.map(|(id, owner, timeout_ms, ephemerals)| SessionInfo {
-            id,
-            owner: shared.address(owner),
-            timeout: Duration::from_millis(u64::from(timeout_ms)),
-            ephemerals,
-        });
-        infos.collect()
-    }
-
-    /// The watches that this instance's sessions have set, by path. Blocks until the node's thread
-    /// answers; empty once the node has stopped.
-    ///
-    /// ```
-    /// use quorate::{WatchMode, WatcherType, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(1);
-    /// let session = cluster.node(0).session();
-    /// let _watch = session.watch("/a", WatchMode::Persistent)?;
-    /// let watches = cluster.node(0).watches();
-    /// assert_eq!((watches[0].path.as_str(), watches[0].kind), ("/a", WatcherType::Persistent));
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn watches(&self) -> Vec<WatchInfo> {
-        self.shared().look(Engine::watches).unwrap_or_default()
-    }
-
-    /// The state of this instance and of its cluster.
-    pub fn status(&self) -> Status {
-        let shared = self.shared();
-        let status = shared.status();
-        let now = shared.clock.now();
-        let members = shared.members.load_full();
-        let members = members.iter().map(|member| {
-            let problem = status.peers.iter().find(|(peer, _)| *peer == member.node);
-            let reported = status.versions.iter().find(|(peer, _)| *peer == member.node);
-            let is_self = member.node == shared.node;
-            MemberStatus {
-                address: member.address.clone(),
-                zone: member.zone.clone(),
-                votes: status.availability.voters.contains(&member.node),
-                is_self,
-                version: reported
-                    .map(|(_, version)| *version)
-                    .or(is_self.then_some(status.own_version)),
-                unreachable: problem
-                    .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone())),
-            }
-        });
-        Status {
-            address: self.address(),
-            leader: status.leader.and_then(|leader| shared.address(leader)),
-            is_leader: status.is_leader,
-            term: status.term,
-            zxid: status.zxid,
-            state_hash: status.hash,
-            stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
-            sessions: status.sessions,
-            znodes: status.znodes,
-            version: status.version,
-            members: members.collect(),
-            stopped: shared.stopped().map(str::to_owned),
-            damaged: shared.directory().and_then(DataDirectory::damage),
-            former_data: shared.directory().map(DataDirectory::former).unwrap_or_default(),
-        }
-    }
-
-    /// This instance's metrics. Blocks until the node's thread answers; all zero once the node has
-    /// stopped.
-    pub fn metrics(&self) -> Metrics {
-        self.shared().metrics()
-    }
-
-    /// How many more failures the cluster tolerates, as this instance sees it. A client reports
-    /// what its member sees, and no quorum while no member serves it. Does not block.
-    pub fn availability(&self) -> Availability {
-        self.shared().availability()
-    }
-
-    /// As [`Coordinator::availability`], as a channel: the current value, and then each change. If
-    /// changes are not read in time, the oldest and the latest are retained. It closes when the
-    /// coordinator does.
-    ///
-    /// ```
-    /// use quorate::{Availability, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let coordinator = cluster.node(0);
-    /// coordinator.session().sync()?;
-    /// let changes = coordinator.availability_changes();
-    /// assert_eq!(changes.recv().unwrap(), Availability::Healthy { spare: 1 });
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn availability_changes(&self) -> Receiver<Availability> {
-        let shared = self.shared();
-        shared.availability.add(&shared.availability())
-    }
-
-    /// Whether this instance can serve now and the next one may be replaced. Does not block.
-    ///
-    /// Its replica was level with the cluster within the last few seconds, there is a leader, and
-    /// the instance has had its place since it started: it votes, or the leader has decided that it
-    /// need not. An instance that is to replace a voter is not ready before it has the vote. That
-    /// takes some seconds at the address of a lost voter, and [`Builder::replace_after`] at any
-    /// other.
-    ///
-    /// A client is ready while it is served by a member that knows a leader, and that has confirmed
-    /// the leader within the last few seconds.
-    ///
-    /// Use it as a readiness probe. A rolling update that waits for it, instance by instance,
-    /// preserves the cluster and its data even if no disk persists. There is no need to restart an
-    /// instance that is not ready, and a starting cluster must not wait for its instances to be
-    /// ready one after the other: see [`Availability`].
-    pub fn is_ready(&self) -> bool {
-        let shared = self.shared();
-        let status = shared.status();
-        let now = shared.clock.now();
-        let fresh = status.fresh_at.is_some_and(|at| now.saturating_sub(at) < READY_WITHIN);
-        shared.stopped().is_none() && status.leader.is_some() && fresh && status.is_placed
-    }
-
-    /// Whether the cluster could continue without this instance, as far as is known now: there is a
-    /// leader, it has reported which voters it hears from, and these without this instance are a
-    /// majority. A new leader knows that after about a second. Does not block.
-    ///
-    /// Check it before stopping instances one after the other. It is never true in a cluster of one
-    /// or two.
-    ///
-    /// ```
-    /// use quorate::testing::Cluster;
-    ///
-    /// let cluster = Cluster::new(3);
-    /// cluster.advance(std::time::Duration::from_secs(2));
-    /// assert!(cluster.node(0).safe_to_stop());
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn safe_to_stop(&self) -> bool {
-        let shared = self.shared();
-        let seen = shared.status().availability;
-        let lost = |voter| voter == shared.node || seen.silent.contains(&voter);
-        let known = seen.has_leader && seen.is_told;
-        shared.stopped().is_none() && known && seen.spare(lost).is_some()
-    }
-
     /// Leaves the cluster for good: hands the vote to another instance if one can take it, is
     /// removed, and stops. For a restart, use [`Coordinator::close`]: then it stays a member.
     ///
@@ -603,109 +347,4 @@ impl Coordinator {
 /// Whether this is how an instance stops that was told to leave.
 fn has_left(reason: &str) -> bool {
     [REMOVED, LEFT].contains(&reason)
-}
-
-/// The state of an instance and of its cluster, as the instance sees it: [`Coordinator::status`].
-///
-/// ```
-/// let cluster = quorate::testing::Cluster::new(3);
-/// let coordinator = cluster.node(0);
-/// coordinator.session().sync()?;
-/// let status = coordinator.status();
-/// assert_eq!(status.members.len(), 3);
-/// println!("{status}");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Status {
-    /// The address of this instance.
-    pub address: String,
-    /// The address of the leader, if one is known.
-    pub leader: Option<String>,
-    /// Whether it is this instance.
-    pub is_leader: bool,
-    /// Raft's term.
-    pub term: u64,
-    /// The last write that this replica has applied.
-    pub zxid: Zxid,
-    /// A hash of this replica's state: equal on all replicas with the same zxid.
-    pub state_hash: u64,
-    /// An upper bound for the age of this replica's state: it has every write completed before
-    /// that. About a second in normal operation. `None` before it has had contact with a leader.
-    pub stale_by: Option<Duration>,
-    /// How many sessions the cluster has.
-    pub sessions: usize,
-    /// How many znodes there are.
-    pub znodes: usize,
-    /// The version that the cluster uses, as far as this replica knows: the lowest that its members
-    /// supported when all of them were last known. It never decreases.
-    pub version: u16,
-    /// All members. On a client, as its member reports them: empty before it has had one.
-    pub members: Vec<MemberStatus>,
-    /// Why this node has stopped, if it has.
-    pub stopped: Option<String>,
-    /// The damage in this instance's data directory, from the start until a leader of its cluster
-    /// has admitted it as a new member. Until then nothing in the directory is changed, and the
-    /// instance has no replica and no vote.
-    pub damaged: Option<String>,
-    /// The directories with former data of this instance, which was set aside. See
-    /// `docs/recovery.md` for when they may be deleted.
-    pub former_data: Vec<PathBuf>,
-}
-
-/// A member, as another one sees it: see [`Status`].
-///
-/// ```
-/// let cluster = quorate::testing::Cluster::new(3);
-/// let members = cluster.node(0).status().members;
-/// assert_eq!(members.iter().filter(|member| member.is_self).count(), 1);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemberStatus {
-    /// Its address.
-    pub address: String,
-    /// The zone that it was configured with; empty if none.
-    pub zone: String,
-    /// Whether it votes. Other members have a replica and no vote.
-    pub votes: bool,
-    /// Whether it is this instance.
-    pub is_self: bool,
-    /// The highest version that it supports, as it reported when last connected to this instance;
-    /// `None` if it never was.
-    pub version: Option<u16>,
-    /// Why it cannot be reached, if it cannot.
-    pub unreachable: Option<String>,
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(reason) = &self.stopped {
-            return write!(f, "{} has stopped: {reason}", self.address);
-        }
-        if let Some(damage) = &self.damaged {
-            write!(f, "the data directory is damaged ({damage}); ")?;
-        }
-        match &self.leader {
-            _ if self.is_leader => write!(f, "{} leads", self.address)?,
-            Some(leader) => write!(f, "{} follows {leader}", self.address)?,
-            None => write!(f, "{} knows of no leader", self.address)?,
-        }
-        write!(
-            f,
-            " in term {} at version {}; zxid {}, {} znodes, {} sessions",
-            self.term, self.version, self.zxid, self.znodes, self.sessions
-        )?;
-        match self.stale_by {
-            Some(stale) => write!(f, "; reads are at most {stale:.1?} old")?,
-            None => write!(f, "; it is not known how old reads are")?,
-        }
-        for member in &self.members {
-            if let Some(reason) = &member.unreachable {
-                write!(f, "; {} is unreachable: {reason}", member.address)?;
-            }
-        }
-        Ok(())
-    }
 }

@@ -1,6 +1,7 @@
 //! Sessions, through which users read and write.
 
 mod detach;
+mod discard;
 mod reads;
 
 use std::sync::Arc;
@@ -8,16 +9,11 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::api::coordinator::Owner;
 use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
-use crate::api::transaction;
-use crate::api::transaction::{Committed, Transaction};
-use crate::api::watch::Watch;
-use crate::machine::command::Op;
+use crate::api::owner::Owner;
 use crate::node::io::{ClientRequest, RequestId, Write};
 use crate::node::negotiated;
-use crate::planted::{Bug, planted};
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
@@ -27,8 +23,7 @@ use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::session::SessionState;
-use crate::types::watch::WatchMode;
-use crate::types::znode::{Condition, CreateMode, Created, SessionId, Stat, Zxid};
+use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 
 /// A session of this instance with the cluster. Ephemeral znodes, watches and locks belong to it.
 ///
@@ -297,43 +292,6 @@ impl Session {
         Asker::Holder(Arc::clone(&self.inner.session))
     }
 
-    /// Returns a function that deletes the znode created by the write `czxid`, by its path in the
-    /// whole tree, and never a later one at that path. It does not wait, is not subject to the
-    /// limit of waiting requests, and keeps neither session nor node alive.
-    pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
-        let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
-        move |path, czxid| {
-            let (request, id) = (RequestId(0), session.id);
-            let command = deletion(path, czxid, None);
-            let delete = ClientRequest::Write { request, session: id, command };
-            shared.send(Some(Asker::Holder(session)), delete);
-        }
-    }
-
-    /// As [`Session::discarding`], together with another znode: both or neither.
-    pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
-        let in_all = |path: &str| self.root.full(path).into_owned();
-        let (request, session) = (RequestId(0), self.id());
-        let command = deletion(in_all(path), czxid, Some(in_all(other)));
-        let delete = ClientRequest::Write { request, session, command };
-        self.inner.shared.send(Some(self.asker()), delete);
-    }
-
-    /// As [`Session::discarding`], but waits for the deletion. Fails with [`Error::NoNode`] or
-    /// [`Error::Unmet`] if the znode is already gone.
-    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<()> {
-        self.check_alive()?;
-        let session = self.id();
-        let command = deletion(self.root.full(path).into_owned(), czxid, None);
-        let delete = |request| ClientRequest::Write { request, session, command };
-        let shared = &self.inner.shared;
-        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::multi);
-        self.settle("delete", path, pending).map(drop).map_err(|error| match error {
-            Error::Multi { error, .. } => self.root.error(*error),
-            error => error,
-        })
-    }
-
     /// Creates a znode. For sequential modes, the parent's next number is appended to the path,
     /// with at least ten digits.
     ///
@@ -415,111 +373,6 @@ impl Session {
         })
     }
 
-    /// Reads and writes atomically. Runs `body`, and commits its writes as one [`Multi`] if nothing
-    /// that it read has changed. Otherwise it runs `body` again on the new state, up to
-    /// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that only
-    /// reads sends nothing. Returns the result of `body` and the results of its writes: see
-    /// [`Committed`].
-    ///
-    /// The first run reads this replica as it is: after [`Session::sync`] it is current. If `body`
-    /// returns an error, the transaction ends with it. Blocks as [`Session::create`] for each
-    /// attempt.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`] after too many attempts; [`Error::Multi`] if a write failed, with an
-    /// index that does not count reads; otherwise as [`Session::create`].
-    pub fn transact<T>(
-        &self,
-        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<Committed<T>> {
-        let mut attempt = 1;
-        loop {
-            let mut transaction = Transaction::begin(self)?;
-            let value = body(&mut transaction)?;
-            let Some((multi, reads)) = transaction.commit() else {
-                return Ok(Committed::unwritten(value));
-            };
-            if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
-                return outcome;
-            }
-            attempt += 1;
-        }
-    }
-
-    /// As [`Session::transact`], without blocking the thread.
-    pub async fn transact_async<T>(
-        &self,
-        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
-    ) -> Result<Committed<T>> {
-        let mut attempt = 1;
-        loop {
-            let snapshot = match self.has_replica() {
-                true => self.snapshot()?,
-                false => self.nonblocking().snapshot().await?,
-            };
-            let (pending, value, reads) = {
-                let mut transaction = Transaction::on(self, snapshot);
-                let value = body(&mut transaction)?;
-                let Some((multi, reads)) = transaction.commit() else {
-                    return Ok(Committed::unwritten(value));
-                };
-                (multi.submit(), value, reads)
-            };
-            if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {
-                return outcome;
-            }
-            attempt += 1;
-        }
-    }
-
-    /// As [`Session::get`], and sets a watch at the same moment. It reports the next change of the
-    /// data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
-    /// have their answers.
-    pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
-        self.settle("get", path, self.nonblocking().get_and_watch(path))
-    }
-
-    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]. If the znode does not
-    /// exist, the watch reports its creation.
-    pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
-        self.settle("exists", path, self.nonblocking().exists_and_watch(path))
-    }
-
-    /// As [`Session::children`], and sets a watch. It reports the next child created or deleted, or
-    /// the znode's deletion, and is then over.
-    pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
-        self.settle("children", path, self.nonblocking().children_and_watch(path))
-    }
-
-    /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
-    /// Blocks until the session's earlier calls have their answers.
-    pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch(path, mode))
-    }
-
-    /// As [`Session::watch`], with events that carry the znode as the write has left it, so that it
-    /// need not be read: see [`WatchEvent::data`](crate::WatchEvent::data) and
-    /// [`WatchEvent::stat`](crate::WatchEvent::stat). An event of kind
-    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) carries the parent. After
-    /// a snapshot, an event carries the znode as of the snapshot. While there is such a watch, this
-    /// node applies writes one by one.
-    ///
-    /// ```
-    /// use quorate::{CreateMode, WatchMode};
-    ///
-    /// let session = quorate::testing::Cluster::new(1).node(0).session();
-    /// let watch = session.watch_with_data("/config", WatchMode::Persistent)?;
-    /// session.create("/config", b"v1", CreateMode::Persistent)?;
-    /// session.set("/config", b"v2")?;
-    /// let values: Vec<_> =
-    ///     watch.events().try_iter().filter_map(|event| Some(event.data()?.to_vec())).collect();
-    /// assert_eq!(values, [b"v1", b"v2"]);
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch_with_data(path, mode))
-    }
-
     /// Starts a multi: several operations, of which all are done or none. See [`Multi`].
     pub fn multi(&self) -> Multi<'_> {
         Multi::new(self)
@@ -561,17 +414,4 @@ impl Session {
     pub fn close(&self) -> Result<()> {
         self.settle("close", "/", self.nonblocking().close())
     }
-}
-
-/// A write that deletes the znode created by the write `czxid`, and another one with it; it does
-/// nothing if that znode is gone. Paths are in the whole tree.
-fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
-    let own = match planted(Bug::ReleasedByPath) {
-        false => Condition::Czxid(czxid),
-        true => Condition::Exists,
-    };
-    let check = Op::Check { path: path.clone(), condition: own };
-    let deletes = [Some(path), other].into_iter().flatten();
-    let deletes = deletes.map(|path| Op::Delete { path, version: None });
-    Write::Multi(std::iter::once(check).chain(deletes).collect())
 }

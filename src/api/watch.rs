@@ -5,16 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
 
-use crate::api::session::Session;
 use crate::node::io::{ClientRequest, WatchId};
 use crate::runtime::chroot::Root;
 use crate::runtime::own_thread;
 use crate::runtime::shared::Shared;
 use crate::runtime::watch_sender::WatchSender;
 use crate::sync::gap::{EventReceiver, channel};
-use crate::types::error::Result;
-use crate::types::watch::{WatchEvent, WatchMode, WatcherType};
-use crate::types::znode::Zxid;
+use crate::types::watch::WatchEvent;
 
 /// A watch. Dropping it removes it.
 ///
@@ -85,80 +82,6 @@ impl Watch {
     /// [`EventReceiver::until`].
     pub(crate) async fn until<T>(&self, done: impl FnMut(bool) -> Option<T>) -> T {
         self.events.until(done).await
-    }
-}
-
-/// Calls about watches that begin in the past, and removal.
-impl Session {
-    /// As [`Session::watch`], starting in the past: its first events report every change after the
-    /// write `zxid`, in order, and later events report what comes next; none is missing and none
-    /// comes twice. So a reader that has processed everything up to a zxid, on any instance, can
-    /// continue there.
-    ///
-    /// The past events are in the channel when this returns. If there are more than
-    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), the rest is dropped, and an
-    /// [`EventKind::Gap`](crate::EventKind::Gap) follows those that are there.
-    ///
-    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the
-    /// leader: this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
-    ///
-    /// A replica stores the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, up to
-    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES), and only changes that it has applied one by one:
-    /// since its last checkpoint before its start, or since a snapshot has brought it up to date.
-    ///
-    /// # Errors
-    /// [`Error::TooOld`] if it no longer has all changes since `zxid`: then watch from now, and
-    /// read again what you watch. [`Error::FutureZxid`] if there is no such write.
-    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
-    /// [`Error::Busy`]; [`Error::Stopped`].
-    ///
-    /// ```
-    /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(3);
-    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
-    /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
-    /// let set = here.set("/a", b"2")?.mzxid;
-    ///
-    /// // Somebody else goes on from there, on another instance.
-    /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
-    /// let event = watch.recv().expect("it is set");
-    /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    ///
-    /// [`Error::TooOld`]: crate::Error::TooOld
-    /// [`Error::FutureZxid`]: crate::Error::FutureZxid
-    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
-    /// [`Error::Timeout`]: crate::Error::Timeout
-    /// [`Error::Busy`]: crate::Error::Busy
-    /// [`Error::Stopped`]: crate::Error::Stopped
-    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
-    }
-
-    /// Removes the session's watches of a type at a path, set through any of its handles. Each gets
-    /// a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved) or the
-    /// like) after those that wait for its reader, and is over. None of them fires for changes
-    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it
-    /// without an event.
-    ///
-    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
-    ///
-    /// # Errors
-    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors
-    /// of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
-    ///
-    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`; the former leaves the watch on
-    /// its server.
-    ///
-    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
-    /// [`Error::Timeout`]: crate::Error::Timeout
-    /// [`Error::Busy`]: crate::Error::Busy
-    /// [`Error::Stopped`]: crate::Error::Stopped
-    /// [`Error::NoWatch`]: crate::Error::NoWatch
-    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
-        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
     }
 }
 

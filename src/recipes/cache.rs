@@ -173,14 +173,14 @@ pub struct Cache {
     watch: Watch,
     view: Snapshot,
     /// Where a later snapshot may differ from the view, by the events that were taken.
-    touched: Touched,
+    changed_paths: ChangedPaths,
     /// An event of a write that the view does not show.
     early: Option<WatchEvent>,
 }
 
 /// Where two snapshots may differ.
 #[derive(Debug, Default)]
-struct Touched {
+struct ChangedPaths {
     everywhere: bool,
     paths: BTreeSet<String>,
     /// When the znode there was last deleted.
@@ -202,8 +202,8 @@ impl Cache {
         let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
         let view = session.nonblocking().snapshot_of(path).await?;
         let (session, path) = (session.clone(), path.to_owned());
-        let touched = Touched::default();
-        Ok(Cache { session, path, watch, view, touched, early: None })
+        let changed_paths = ChangedPaths::default();
+        Ok(Cache { session, path, watch, view, changed_paths, early: None })
     }
 
     /// The path.
@@ -220,43 +220,43 @@ impl Cache {
     /// Takes the events of what this snapshot shows, all of which are in the channel by now.
     /// `false` if there is a gap and the snapshot is too old: only a later one shows all that was
     /// dropped. The events taken are stored even if reading that snapshot fails or is cancelled.
-    fn sift(&mut self, fresh: &Snapshot) -> bool {
+    fn take_events(&mut self, fresh: &Snapshot) -> bool {
         while let Some(event) = self.early.take().or_else(|| self.take()) {
-            let touched = &mut self.touched;
+            let changed_paths = &mut self.changed_paths;
             if event.kind == EventKind::Gap {
-                *touched = Touched { everywhere: true, ..Touched::default() };
+                *changed_paths = ChangedPaths { everywhere: true, ..ChangedPaths::default() };
                 return false;
             }
             if event.zxid > fresh.zxid() {
                 self.early = Some(event);
                 break;
             }
-            touched.everywhere |= event.net;
+            changed_paths.everywhere |= event.net;
             if event.kind == EventKind::Deleted {
                 if planted(Bug::CacheMissesRemoval) {
                     continue;
                 }
-                touched.deleted.insert(event.path.clone(), event.zxid);
+                changed_paths.deleted.insert(event.path.clone(), event.zxid);
             }
-            touched.paths.insert(event.path);
+            changed_paths.paths.insert(event.path);
         }
         true
     }
 
     /// Advances the view to a snapshot whose events were taken, and returns the changes.
     fn advance(&mut self, fresh: Snapshot) -> Vec<Change> {
-        let mut touched = std::mem::take(&mut self.touched);
-        if !touched.everywhere && touched.paths.is_empty() {
+        let mut changed_paths = std::mem::take(&mut self.changed_paths);
+        if !changed_paths.everywhere && changed_paths.paths.is_empty() {
             return Vec::new();
         }
-        if touched.everywhere {
-            touched.paths = paths(&self.view, &self.path);
-            touched.paths.extend(paths(&fresh, &self.path));
+        if changed_paths.everywhere {
+            changed_paths.paths = paths(&self.view, &self.path);
+            changed_paths.paths.extend(paths(&fresh, &self.path));
         }
         let mut changes = Vec::new();
-        for path in &touched.paths {
+        for path in &changed_paths.paths {
             let (old, new) = (entry(&self.view, path), entry(&fresh, path));
-            let deleted = touched.deleted.get(path).copied();
+            let deleted = changed_paths.deleted.get(path).copied();
             compare(path, old, new, deleted.unwrap_or(fresh.zxid()), &mut changes);
         }
         changes.sort_by_cached_key(Change::order);
@@ -277,7 +277,7 @@ impl Cache {
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_of(&self.path)?;
-            if self.sift(&fresh) {
+            if self.take_events(&fresh) {
                 return Ok(self.advance(fresh));
             }
         }
@@ -287,7 +287,7 @@ impl Cache {
     pub(crate) async fn latest(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_soon(&self.path).await?;
-            if self.sift(&fresh) {
+            if self.take_events(&fresh) {
                 return Ok(self.advance(fresh));
             }
         }

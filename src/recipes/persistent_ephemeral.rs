@@ -6,27 +6,28 @@
 //!
 //! Source: Curator, `PersistentNode` (once `PersistentEphemeralNode`).
 
+mod handle;
+
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
+pub use self::handle::EphemeralHandle;
+use self::handle::{PendingCreate, ZnodeState, register};
 use crate::api::coordinator::Coordinator;
-use crate::api::nonblocking::{check_create, check_data};
+use crate::api::nonblocking::check_create;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
+use crate::recipes::LockLost;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
-use crate::recipes::{LockLost, blocking};
-use crate::runtime::clock::Clock;
-use crate::runtime::expect;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::{CreateMode, Zxid};
+use crate::types::znode::CreateMode;
 
 /// Never locked; the mutex only makes a borrow of it `Send`.
 type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
@@ -75,127 +76,12 @@ pub struct PersistentEphemeral {
     again: bool,
 }
 
-/// A handle of a [`PersistentEphemeral`] that runs elsewhere. Cheap to clone; dropping it does
-/// nothing. It holds the session of a znode that has not been seen to go.
-///
-/// ```
-/// use quorate::recipes::PersistentEphemeral;
-/// use quorate::testing::Cluster;
-///
-/// let cluster = Cluster::new(1);
-/// let here = PersistentEphemeral::new(&cluster.node(0), "/up", b"1")?;
-/// let handle = here.handle();
-/// // At any time, connected or not, running or not.
-/// handle.set(b"2")?;
-/// assert!(!handle.is_present());
-/// assert_eq!(handle.path(), "/up");
-/// # Ok::<(), quorate::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct EphemeralHandle {
-    path: Arc<str>,
-    clock: Clock,
-    state: Arc<Mutex<EphemeralState>>,
-}
-
-struct EphemeralState {
-    data: Arc<[u8]>,
-    /// The number of the data wanted: each new data has the next.
-    wanted: u64,
-    /// The number of the data in the znode.
-    written: u64,
-    closed: bool,
-    znode: ZnodeState,
-    /// Tasks that wait for any change.
-    waiting: Vec<Waker>,
-}
-
-/// What is known of the znode.
-#[derive(Clone)]
-enum ZnodeState {
-    Missing,
-    /// Its create is in flight in this session.
-    Creating(Session, Arc<Mutex<PendingCreate>>),
-    Exists(Arc<OwnedEphemeral>),
-}
-
-/// Receives the answer to a create, on the node's thread. It holds no session, which would
-/// otherwise be dropped there.
-#[derive(Default)]
-struct PendingCreate {
-    /// The write that created it.
-    answer: Option<Result<Zxid>>,
-    /// It is no longer wanted: the answer or this flag, whichever comes second, deletes it.
-    given_up: bool,
-    waiting: Vec<Waker>,
-}
-
-fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn register(waiting: &mut Vec<Waker>, context: &Context<'_>) {
-    if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-        waiting.push(context.waker().clone());
-    }
-}
-
-impl PendingCreate {
-    /// Creates the znode.
-    fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<PendingCreate>> {
-        let creating = Arc::new(Mutex::new(PendingCreate::default()));
-        let (put, discard) = (Arc::clone(&creating), session.discarding());
-        let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
-        pending.then(move |answer| {
-            let mut creating = lock(&put);
-            let answer = answer.and_then(expect::created);
-            if let (true, Ok(created)) = (creating.given_up, &answer) {
-                discard(created.path.clone(), created.stat.czxid);
-            }
-            creating.answer = Some(answer.map(|created| created.stat.czxid));
-            let woken = std::mem::take(&mut creating.waiting);
-            drop(creating);
-            woken.into_iter().for_each(Waker::wake);
-        });
-        creating
-    }
-
-    /// Deletes the znode, once its answer has come.
-    fn give_up(creating: &Mutex<PendingCreate>, session: &Session, path: &str) {
-        let mut creating = lock(creating);
-        creating.given_up = true;
-        if let Some(Ok(czxid)) = creating.answer {
-            session.discarding()(session.root.full(path).into_owned(), czxid);
-        }
-    }
-
-    async fn answer(creating: &Mutex<PendingCreate>) -> Result<Zxid> {
-        poll_fn(|context| {
-            let mut creating = lock(creating);
-            match &creating.answer {
-                Some(answer) => Poll::Ready(answer.clone()),
-                None => {
-                    register(&mut creating.waiting, context);
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-}
-
 impl fmt::Debug for PersistentEphemeral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PersistentEphemeral")
             .field("handle", &self.handle)
             .field("again", &self.again)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for EphemeralHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EphemeralHandle").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -240,19 +126,7 @@ impl PersistentEphemeral {
         let data = data.as_ref();
         check_create(path, data, CreateMode::Ephemeral)?;
         let first = sessions()?;
-        let state = EphemeralState {
-            data: data.into(),
-            wanted: 1,
-            written: 0,
-            closed: false,
-            znode: ZnodeState::Missing,
-            waiting: Vec::new(),
-        };
-        let handle = EphemeralHandle {
-            path: path.into(),
-            clock: first.shared().clock.clone(),
-            state: Arc::new(Mutex::new(state)),
-        };
+        let handle = EphemeralHandle::new(path, data, first.shared().clock.clone());
         let sessions: Sessions = Mutex::new(Box::new(sessions));
         Ok(PersistentEphemeral { handle, sessions, first: Some(first), again: true })
     }
@@ -451,162 +325,5 @@ async fn recover(session: &Session, error: Error) -> Result<()> {
     match error {
         Error::Busy { .. } => session.nonblocking().sleep(session.shared().limits.tick).await,
         error => Err(error),
-    }
-}
-
-impl EphemeralHandle {
-    fn state(&self) -> MutexGuard<'_, EphemeralState> {
-        lock(&self.state)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut EphemeralState)) {
-        let mut state = self.state();
-        change(&mut state);
-        let woken = std::mem::take(&mut state.waiting);
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
-    }
-
-    fn set_state(&self, znode: ZnodeState) {
-        let mut former = None;
-        self.change(|state| {
-            if !state.closed {
-                former = Some(std::mem::replace(&mut state.znode, znode));
-            }
-        });
-        // Not under the lock: this may drop the session.
-        drop(former);
-    }
-
-    /// The znode's path.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// Sets the znode's data from now on. It is written as soon as possible, and each time the
-    /// znode is created. Does not block. Only the last data counts: earlier data may never have
-    /// been written.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] for more than 1 MiB.
-    pub fn set(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        let data = data.as_ref();
-        check_data(&self.path, data.len())?;
-        self.change(|state| {
-            state.data = data.into();
-            state.wanted += 1;
-        });
-        Ok(())
-    }
-
-    /// Whether the znode exists at this moment, in a session that is certainly alive, as this
-    /// replica has it.
-    pub fn is_present(&self) -> bool {
-        matches!(&self.state().znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
-    }
-
-    /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
-    /// `false` if it does not by then, or is closed.
-    pub fn wait_present(&self, timeout: Duration) -> bool {
-        let deadline = self.clock.now().saturating_add(timeout);
-        let present = block_on(self.present_async(), &self.clock, Some(deadline));
-        present.ok().flatten().unwrap_or(false)
-    }
-
-    /// As [`EphemeralHandle::wait_present`], without blocking the thread or a time limit. `false`
-    /// if it is closed.
-    pub async fn present_async(&self) -> bool {
-        poll_fn(|context| {
-            let mut state = self.state();
-            if state.closed {
-                return Poll::Ready(false);
-            }
-            let present =
-                matches!(&state.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists());
-            if present && state.wanted == state.written {
-                return Poll::Ready(true);
-            }
-            register(&mut state.waiting, context);
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn poll_closed(&self, context: &Context<'_>) -> bool {
-        let mut state = self.state();
-        if !state.closed {
-            register(&mut state.waiting, context);
-        }
-        state.closed
-    }
-
-    /// Closes it, and deletes the znode. Returns the state to wait for, which also stays for the
-    /// next caller.
-    fn end(&self) -> ZnodeState {
-        let mut state = self.state();
-        state.closed = true;
-        let znode = state.znode.clone();
-        let woken = std::mem::take(&mut state.waiting);
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
-        match &znode {
-            ZnodeState::Missing => {}
-            ZnodeState::Creating(session, creating) => {
-                PendingCreate::give_up(creating, session, &self.path)
-            }
-            ZnodeState::Exists(ephemeral) => ephemeral.discard(),
-        }
-        znode
-    }
-
-    /// Closes it for good and waits until the znode is gone. Running it ends; the session
-    /// continues. If it was closed or dropped before, that is not an error, and this waits too.
-    ///
-    /// Blocks for the request timeout at most.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`], after which the znode is deleted as soon as possible. Not an error if
-    /// the session, and the znode with it, is over.
-    pub fn close(&self) -> Result<()> {
-        let znode = self.end();
-        let session = match &znode {
-            ZnodeState::Missing => return Ok(()),
-            ZnodeState::Creating(session, _) => session,
-            ZnodeState::Exists(ephemeral) => ephemeral.session(),
-        };
-        blocking::request(session, "close", &self.path, self.until_deleted(&znode))
-    }
-
-    /// As [`EphemeralHandle::close`], without blocking the thread. It is closed from the first poll
-    /// on, even if the future is dropped then.
-    ///
-    /// # Errors
-    /// [`Error::System`].
-    pub async fn close_async(&self) -> Result<()> {
-        let znode = self.end();
-        self.until_deleted(&znode).await
-    }
-
-    async fn until_deleted(&self, znode: &ZnodeState) -> Result<()> {
-        let session = match znode {
-            ZnodeState::Missing => return Ok(()),
-            ZnodeState::Creating(session, creating) => {
-                // A create that failed has created nothing.
-                let _ = PendingCreate::answer(creating).await;
-                session
-            }
-            ZnodeState::Exists(ephemeral) => ephemeral.session(),
-        };
-        // The deletion was sent, and this is answered after it.
-        while let Err(error) = session.nonblocking().exists(&self.path).await {
-            if error.is_session_lost() {
-                break;
-            }
-            recover(session, error).await?;
-        }
-        let former = std::mem::replace(&mut self.state().znode, ZnodeState::Missing);
-        // Not under the lock: this may drop the session.
-        drop(former);
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A fleet that is upgraded, member by member, while it works.
+//! A cluster that is upgraded member by member while it is in use.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Processes for tests that kill some of them: this test program itself, started again with its place
-//! in the cluster in the environment. See the `worker` of each.
+//! Processes for tests that kill some of them: this test program itself, started again with its
+//! role in the environment. See the `worker` of each.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

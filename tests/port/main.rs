@@ -1,6 +1,7 @@
-//! The port to the other members: who is let in, who is kept out and why, and what a stranger costs.
+//! The port for other members: which connections are accepted, which are refused and why, and what
+//! an unauthenticated connection costs.
 //!
-//! Members of one process, with sockets and disks of their own. What each wrong byte leads to is
+//! Members in one process, with their own sockets and disks. The effect of each wrong byte is
 //! tested beside the code, in `src/transport`.
 
 #![allow(clippy::disallowed_methods, reason = "deadlines of tests")]

@@ -1,4 +1,4 @@
-//! Without keys, and with a secret.
+//! Members without keys, and with a secret.
 
 use quorate::CreateMode;
 

@@ -1,4 +1,4 @@
-//! With certificates.
+//! Members with certificates.
 
 use quorate::CreateMode;
 

@@ -16,16 +16,16 @@ fn fenced_writes_happen_only_while_the_lock_is_held() {
     let guard = session.lock("/deep/lock").unwrap().acquire().unwrap();
     let results = guard.fenced().set("/data", b"1").commit().unwrap();
     assert_eq!(results.len(), 2, "the check's, and that of the write");
-    // Another session's writes, checked against the same lock.
+    // Another session's writes, with a check of the same lock.
     admin.multi().fence(&guard.fence()).set("/data", b"2").commit().unwrap();
-    // Both are under way when nobody here knows of the loss yet.
+    // Both are in flight before anybody here knows of the loss.
     admin.delete(guard.path()).unwrap();
     let other = admin.multi().fence(&guard.fence());
     for multi in [guard.fenced().set("/data", b"3"), other.set("/data", b"4")] {
         let late = multi.commit();
         assert!(matches!(late, Err(Error::Multi { index: 0, .. })), "{late:?}");
     }
-    // Another's znode of the same path is not this one's.
+    // Another znode at the same path is not this guard's.
     admin.create(guard.path(), b"", CreateMode::Persistent).unwrap();
     let late = guard.fenced().set("/data", b"5").commit();
     let unmet = Error::Unmet {
@@ -46,7 +46,7 @@ fn a_fence_knows_its_root_and_keeps_the_places_of_the_others() {
     let guard = app.lock("/lock").unwrap().acquire().unwrap();
     guard.fenced().create("/a", b"", CreateMode::Persistent).commit().unwrap();
     assert!(session.exists("/app/a").unwrap().is_some());
-    // Into a multi of the whole tree.
+    // In a multi of the whole tree.
     session
         .multi()
         .fence(&guard.fence())
@@ -107,7 +107,7 @@ fn a_transaction_commits_only_while_what_fences_it_is_held() {
     }
 }
 
-// Who there is.
+// Listing contenders.
 
 #[test]
 fn contenders_are_told_with_their_sessions_in_order() {
@@ -180,7 +180,7 @@ fn an_orderly_release_hands_over_at_once_and_leaves_nothing() {
         let next = lock(&cluster, 0).try_acquire().unwrap().expect("it is free");
         next.release().unwrap();
     }
-    // One that only waited leaves no delay either, whatever becomes of it.
+    // A contender that only waited leaves no delay either, however it ends.
     let guard = delayed(&session).acquire().unwrap();
     let other = cluster.node(1).open_session().unwrap();
     let waiting = delayed(&other);
@@ -193,7 +193,7 @@ fn an_orderly_release_hands_over_at_once_and_leaves_nothing() {
     assert!(matches!(too_short, Err(Error::InvalidTtl { .. })));
 }
 
-/// Whoever deletes the mark must not keep a holder from letting go.
+/// Deleting the mark must not prevent a holder from releasing.
 #[test]
 fn a_release_without_its_mark_is_a_release() {
     let cluster = Cluster::new(1);
@@ -231,14 +231,14 @@ fn after_a_loss_nobody_holds_before_the_delay_is_over() {
         assert!(lock(&cluster, 2).try_acquire().unwrap().is_none());
         cluster.advance(DELAY / 5);
         let next = waiter.settle(&cluster).expect("the delay is over").unwrap();
-        // What it left is not the next one's.
+        // Its mark is not the next holder's.
         next.release().unwrap();
         assert!(lock(&cluster, 2).try_acquire().unwrap().is_some());
         cluster.node(2).session().sync().unwrap();
     }
 }
 
-/// The time is the cluster's: it does not begin anew with each who waits.
+/// The cluster measures the time: it does not start again with each waiter.
 #[test]
 fn a_delay_outlives_those_who_wait_for_it() {
     let cluster = Cluster::new(3);
@@ -258,7 +258,7 @@ fn a_delay_outlives_those_who_wait_for_it() {
     assert!(lock(&cluster, 2).try_acquire().unwrap().is_some());
 }
 
-/// Dropped wherever it is, an acquisition leaves neither a contender nor a mark.
+/// An acquisition that is dropped at any point leaves neither a contender nor a mark.
 #[test]
 fn a_delayed_acquisition_dropped_at_any_point_is_no_loss() {
     let cluster = Cluster::new(3);

@@ -1,4 +1,4 @@
-//! Several who wait for one loss: all of them are woken by it.
+//! A loss wakes all tasks and threads that wait for it.
 
 #![expect(clippy::disallowed_methods, reason = "one that is never woken must not hang the test")]
 
@@ -13,17 +13,34 @@ use quorate::{LockLost, Session, WatchMode};
 use crate::Task;
 
 const TASKS: usize = 5;
-/// So long that only what never comes takes longer.
+/// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What can be lost.
+/// Something that can be lost.
 trait Lose: Send + Sync + 'static {
     fn acquire(session: &Session) -> Self;
-    /// Which znode's deletion is the loss.
+    /// The znode whose deletion is the loss.
     fn znode(&self) -> String;
     fn lost_async(&self) -> impl Future<Output = LockLost>;
     fn wait_lost(&self) -> LockLost;
     fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent>;
+}
+
+/// The methods that have the same names on all of these types.
+macro_rules! loss_methods {
+    () => {
+        fn lost_async(&self) -> impl Future<Output = LockLost> {
+            self.lost_async()
+        }
+
+        fn wait_lost(&self) -> LockLost {
+            self.wait_lost()
+        }
+
+        fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent> {
+            self.lost().clone()
+        }
+    };
 }
 
 impl Lose for Leadership {
@@ -35,17 +52,7 @@ impl Lose for Leadership {
         self.path().to_owned()
     }
 
-    fn lost_async(&self) -> impl Future<Output = LockLost> {
-        self.lost_async()
-    }
-
-    fn wait_lost(&self) -> LockLost {
-        self.wait_lost()
-    }
-
-    fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent> {
-        self.lost().clone()
-    }
+    loss_methods!();
 }
 
 impl Lose for Membership {
@@ -57,17 +64,7 @@ impl Lose for Membership {
         self.path().to_owned()
     }
 
-    fn lost_async(&self) -> impl Future<Output = LockLost> {
-        self.lost_async()
-    }
-
-    fn wait_lost(&self) -> LockLost {
-        self.wait_lost()
-    }
-
-    fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent> {
-        self.lost().clone()
-    }
+    loss_methods!();
 }
 
 impl Lose for Item {
@@ -81,38 +78,45 @@ impl Lose for Item {
         format!("/queue/claims/{}", self.path().rsplit('/').next().unwrap())
     }
 
-    fn lost_async(&self) -> impl Future<Output = LockLost> {
-        self.lost_async()
-    }
-
-    fn wait_lost(&self) -> LockLost {
-        self.wait_lost()
-    }
-
-    fn signal(&self) -> crossbeam_channel::Receiver<quorate::WatchEvent> {
-        self.lost().clone()
-    }
+    loss_methods!();
 }
 
-fn tasks<T: Lose>(held: &Arc<T>) -> Vec<Task<LockLost>> {
-    let task = |_| {
+/// Tasks that wait, as `task` makes them.
+fn waiting<T>(cluster: &Cluster, task: impl Fn() -> Task<T>) -> Vec<Task<T>> {
+    let mut waiting: Vec<Task<T>> = (0..TASKS).map(|_| task()).collect();
+    for task in &mut waiting {
+        assert!(task.settle(cluster).is_none());
+    }
+    waiting
+}
+
+/// Tasks that wait for a loss.
+fn tasks<T: Lose>(cluster: &Cluster, held: &Arc<T>) -> Vec<Task<LockLost>> {
+    waiting(cluster, || {
         let held = Arc::clone(held);
         Task::new(async move { held.lost_async().await })
-    };
-    (0..TASKS).map(task).collect()
+    })
 }
 
-/// On a member and on a client.
+/// Asserts that each task has this result.
+fn assert_all<T: PartialEq + std::fmt::Debug>(
+    cluster: &Cluster,
+    waiting: &mut [Task<T>],
+    result: T,
+) {
+    for (number, task) in waiting.iter_mut().enumerate() {
+        assert_eq!(task.settle(cluster).as_ref(), Some(&result), "task {number}");
+    }
+}
+
+/// Checks tasks on a member and on a client.
 fn all_tasks_are_woken<T: Lose>() {
     let cluster = Cluster::new(3);
     let admin = cluster.node(1).session();
     for place in [0, cluster.add_client()] {
         let session = cluster.node(place).open_session().unwrap();
         let held = Arc::new(T::acquire(&session));
-        let mut waiting = tasks(&held);
-        for task in &mut waiting {
-            assert!(task.settle(&cluster).is_none());
-        }
+        let mut waiting = tasks(&cluster, &held);
         // One that is dropped leaves nothing behind.
         let dropped = waiting.pop().unwrap();
         let woken = Arc::clone(&dropped.woken);
@@ -120,24 +124,17 @@ fn all_tasks_are_woken<T: Lose>() {
         drop(dropped);
         assert_eq!(Arc::strong_count(&woken), 1, "it would be woken for nothing");
         admin.delete(&held.znode()).unwrap();
-        for (number, task) in waiting.iter_mut().enumerate() {
-            assert_eq!(task.settle(&cluster), Some(LockLost::Deleted), "task {number}");
-        }
+        assert_all(&cluster, &mut waiting, LockLost::Deleted);
 
         let held = Arc::new(T::acquire(&session));
-        let mut waiting = tasks(&held);
-        for task in &mut waiting {
-            assert!(task.settle(&cluster).is_none());
-        }
+        let mut waiting = tasks(&cluster, &held);
         cluster.expire(&session);
-        for (number, task) in waiting.iter_mut().enumerate() {
-            assert_eq!(task.settle(&cluster), Some(LockLost::SessionOver), "task {number}");
-        }
+        assert_all(&cluster, &mut waiting, LockLost::SessionOver);
         drop((waiting, held));
     }
 }
 
-/// Whichever way they wait, and some of each.
+/// Checks threads that wait in different ways.
 fn all_threads_are_woken<T: Lose>() {
     let cluster = Cluster::new(3);
     let (session, admin) = (cluster.node(0).session(), cluster.node(1).session());
@@ -189,14 +186,10 @@ fn each_event_goes_to_one_task_and_the_end_to_all() {
     let cluster = Cluster::new(3);
     let (session, other) = (cluster.node(0).session(), cluster.node(1).session());
     let watch = Arc::new(session.watch("/a", WatchMode::Persistent).unwrap());
-    let task = |_| {
+    let mut waiting = waiting(&cluster, || {
         let watch = Arc::clone(&watch);
         Task::new(async move { watch.next().await })
-    };
-    let mut waiting: Vec<_> = (0..TASKS).map(task).collect();
-    for task in &mut waiting {
-        assert!(task.settle(&cluster).is_none());
-    }
+    });
     other.create("/a", b"", quorate::CreateMode::Persistent).unwrap();
     other.set("/a", b"").unwrap();
     let mut kinds = Vec::new();
@@ -209,9 +202,7 @@ fn each_event_goes_to_one_task_and_the_end_to_all() {
     });
     assert_eq!(kinds, [quorate::EventKind::Created, quorate::EventKind::DataChanged]);
     cluster.expire(&session);
-    for task in &mut waiting {
-        assert_eq!(task.settle(&cluster), Some(None), "the watch is over");
-    }
+    assert_all(&cluster, &mut waiting, None);
 }
 
 #[test]
@@ -221,23 +212,18 @@ fn all_who_wait_for_a_revocation_hear_of_the_loss() {
     let lock = cluster.node(0).session().lock("/lock").unwrap();
     let guard = lock.acquire().unwrap();
     let revocations = Arc::new(guard.revocations().unwrap());
-    let task = |_| {
+    let mut waiting = waiting(&cluster, || {
         let revocations = Arc::clone(&revocations);
         Task::new(async move { revocations.next().await })
-    };
-    let mut waiting: Vec<_> = (0..TASKS).map(task).collect();
-    for task in &mut waiting {
-        assert!(task.settle(&cluster).is_none());
-    }
+    });
     let (done, all_done) = unbounded();
     for _ in 0..2 {
         let (revocations, done) = (Arc::clone(&revocations), done.clone());
         std::thread::spawn(move || done.send(revocations.wait()).unwrap());
     }
     admin.delete(guard.path()).unwrap();
-    for task in &mut waiting {
-        assert_eq!(task.settle(&cluster), Some(false), "nobody has asked");
-    }
+    // Nobody has asked.
+    assert_all(&cluster, &mut waiting, false);
     for _ in 0..2 {
         assert_eq!(all_done.recv_timeout(PATIENCE), Ok(false));
     }

@@ -1,5 +1,5 @@
-//! The family of locks: fences, revocation and lock-delay, readers and writers, permits, several
-//! locks as one.
+//! The lock recipes: fences, revocation and lock-delay, read-write locks, semaphores, several locks
+//! as one.
 
 mod lock;
 mod lost;
@@ -45,12 +45,12 @@ impl<T> Task<T> {
         Task { future: Some(Box::pin(future)), woken }
     }
 
-    /// Wakes it, though nothing has happened.
+    /// Wakes it, without a reason.
     fn wake(&self) {
         self.woken.0.store(true, Ordering::SeqCst);
     }
 
-    /// Polls it if it was woken; what it came to, once.
+    /// Polls it if it was woken; returns its result, once.
     fn poll(&mut self) -> Option<T> {
         if !self.woken.0.swap(false, Ordering::SeqCst) {
             return None;
@@ -66,7 +66,7 @@ impl<T> Task<T> {
         }
     }
 
-    /// Polls it as it is woken, until nothing more comes of what has happened.
+    /// Polls it whenever it is woken, until nothing more happens.
     fn settle(&mut self, cluster: &Cluster) -> Option<T> {
         for _ in 0..100 {
             if let Some(value) = self.poll() {

@@ -1,4 +1,4 @@
-//! A thousand in one line: each has its turn, and each end of a holding wakes one waiter.
+//! A thousand contenders: each has its turn, and each release wakes one waiter.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::Task;
 
 const CONTENDERS: usize = 1000;
 
-/// Which of them have been woken.
+/// The indexes of the woken tasks.
 fn woken(tasks: &[Task<Result<LockGuard>>]) -> Vec<usize> {
     let is_woken = |task: &&Task<_>| task.woken.0.load(Ordering::SeqCst);
     tasks.iter().enumerate().filter(|(_, task)| is_woken(task)).map(|(at, _)| at).collect()
@@ -27,13 +27,13 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
         .map(|at| {
             let lock = locks[at % 3].clone();
             let mut task = Task::new(async move { lock.acquire_async().await });
-            // It asks for its place, in the order of these.
+            // They create their contenders in this order.
             assert!(task.poll().is_none());
             cluster.node(at % 3).session().sync().unwrap();
             task
         })
         .collect();
-    // All of them come to wait for the one before.
+    // All get to wait for the one before.
     loop {
         for task in &mut tasks {
             assert!(task.poll().is_none(), "two holders");
@@ -50,7 +50,7 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
         while woken(&tasks).is_empty() {
             cluster.advance(Duration::from_millis(1));
         }
-        // Every watch that was to fire has fired by now, on every node.
+        // By now every watch has fired that should, on every node.
         for node in 0..3 {
             cluster.node(node).session().sync().unwrap();
         }

@@ -89,7 +89,7 @@ fn one_that_is_lost_is_all_lost() {
         session.sync().unwrap();
         assert!(!guard.is_held());
     }
-    // While the other is waited for.
+    // During the wait for the other.
     session.sync().unwrap();
     let holder = admin.lock("/b").unwrap().acquire().unwrap();
     let waiting = both.clone();

@@ -1,4 +1,4 @@
-//! Readers share and writers are alone.
+//! Read-write locks: readers share, and writers are alone.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn shared(cluster: &Cluster, node: usize) -> ReadWriteLock {
 #[test]
 fn readers_share_and_writers_are_alone() {
     let cluster = Cluster::new(3);
-    // How many readers hold; a writer counts as a thousand.
+    // The number of readers that hold; a writer counts as a thousand.
     let holding = AtomicI64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..9 {
@@ -48,7 +48,7 @@ fn readers_share_and_writers_are_alone() {
             });
         }
     });
-    // What was released at the others may not have come here yet.
+    // Releases on the other nodes may not have reached this one yet.
     cluster.node(0).session().sync().unwrap();
     assert!(shared(&cluster, 0).contenders().unwrap().is_empty());
 }
@@ -74,7 +74,7 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
     assert!(reader.settle(&cluster).unwrap().unwrap().is_held());
 }
 
-/// The one that is waited for goes before its turn: those behind must not take that for theirs.
+/// A waiter goes before its turn: those behind it must not take that for their turn.
 #[test]
 fn a_waiter_that_dies_lets_nobody_in() {
     let cluster = Cluster::new(3);
@@ -129,7 +129,7 @@ fn a_downgrade_lets_nobody_between_and_keeps_the_token() {
     assert!(writer.settle(&cluster).is_none(), "one still reads");
     reading.release().unwrap();
     assert!(writer.settle(&cluster).unwrap().unwrap().fencing_token() > token);
-    // What is lost cannot be downgraded.
+    // A lost lock cannot be downgraded.
     let writing = shared(&cluster, 0).write().unwrap();
     cluster.node(1).session().delete(writing.path()).unwrap();
     assert!(matches!(writing.downgrade(), Err(Error::NoNode { .. })));
@@ -154,7 +154,7 @@ fn a_downgrade_dropped_at_any_point_is_a_release() {
             }
         }
         drop(downgrading);
-        // The reader's znode is deleted when the answer that it is there has come.
+        // The reader's znode is deleted just after the answer that it exists.
         session.sync().unwrap();
         cluster.advance(Duration::from_millis(10));
         session.sync().unwrap();
@@ -171,7 +171,7 @@ fn one_who_holds_is_asked_to_let_go_and_no_other() {
     let waiting = shared(&cluster, 0);
     let mut writer = Task::new(async move { waiting.write_async().await });
     assert!(writer.settle(&cluster).is_none());
-    // On a client, too.
+    // Also on a client.
     let client = ReadWriteLock::new(&cluster.node(cluster.add_client()).session(), other.path());
     for lock in [&other, &client.unwrap()] {
         assert_eq!(lock.revoke_holder(guards[1].path()), Ok(true));

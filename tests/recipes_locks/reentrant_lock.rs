@@ -1,4 +1,4 @@
-//! A lock that its holder acquires again.
+//! A lock that its owner acquires again.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ fn clones_share_one_holding_and_others_are_kept_out() {
     let guard = other.try_acquire().unwrap().expect("it is free");
     assert!(lock.try_acquire().unwrap().is_none());
     assert!(lock.acquire_timeout(Duration::ZERO).unwrap().is_none());
-    // One that is lost is not shared any more.
+    // A lost one is not shared any more.
     session.delete(guard.path()).unwrap();
     let anew = other.acquire().unwrap();
     assert!(anew.fencing_token() > guard.fencing_token() && !guard.is_held());
 }
 
-/// Of the clones, one is in line; another takes its place when it gives up.
+/// One of the clones is a contender; another takes its place when it gives up.
 #[test]
 fn clones_that_acquire_at_the_same_time_are_one_contender() {
     let cluster = Cluster::new(3);

@@ -1,4 +1,4 @@
-//! So many permits for all.
+//! Semaphores.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn no_more_are_held_than_there_are() {
                     assert!(now <= 4, "{now} permits are held");
                     std::thread::yield_now();
                     held.fetch_sub(wanted, Ordering::SeqCst);
-                    // Either way of giving them back.
+                    // Both ways of giving them back.
                     if round % 2 > 0 {
                         permits.release().unwrap();
                     }
@@ -68,7 +68,7 @@ fn whoever_wants_many_is_not_overtaken_and_gets_all_or_none() {
     assert!(matches!(none, Err(Error::InvalidSetting { .. })));
 }
 
-/// Whichever holder goes, the first who waits is let in, and then the next if there is enough.
+/// When any holder releases, the first waiter is let in, and then the next if there is enough.
 #[test]
 fn any_holder_that_goes_lets_in_those_who_are_next() {
     let cluster = Cluster::new(3);
@@ -82,7 +82,7 @@ fn any_holder_that_goes_lets_in_those_who_are_next() {
         drop(held.remove(goes));
         let first = tasks.remove(0).settle(&cluster).expect("the first is let in").unwrap();
         assert!(tasks.iter_mut().all(|task| task.settle(&cluster).is_none()));
-        // Both at once, and only the first of the two is told by that.
+        // Both at once, and only the first of the two notices.
         drop((held.remove(0), first));
         for mut task in tasks {
             task.settle(&cluster).expect("there is enough for both").unwrap().release().unwrap();
@@ -103,7 +103,7 @@ fn those_who_give_up_or_die_in_line_hold_up_nobody() {
         }
         let mut last = wait(&semaphore(&cluster, 2, 1), 1);
         assert!(last.settle(&cluster).is_none());
-        // The last but one, whom the last watches, and then the first.
+        // The last but one, which the last one watches, and then the first.
         drop(tasks.remove(1));
         assert!(last.settle(&cluster).is_none());
         if dies {
@@ -143,7 +143,7 @@ fn the_number_is_the_clusters_and_can_be_changed() {
     let differs = semaphore(&cluster, 1, 3).acquire().unwrap_err();
     let (path, expected, actual) = ("/deep/permits".to_owned(), 3, 2);
     assert_eq!(differs, Error::PermitsDiffer { path, expected, actual });
-    // More of them wake those who wait, one by the other.
+    // More permits wake the waiters, each by the one before.
     let mut tasks: Vec<_> = (0..3).map(|node| wait(&semaphore(&cluster, node, 2), 1)).collect();
     for task in &mut tasks {
         assert!(task.settle(&cluster).is_none());
@@ -152,7 +152,7 @@ fn the_number_is_the_clusters_and_can_be_changed() {
     let more: Vec<_> = (0..2).map(|_| tasks.remove(0).settle(&cluster).unwrap().unwrap()).collect();
     assert!(tasks[0].settle(&cluster).is_none());
     assert_eq!(here.permits(), Ok(4));
-    // Fewer than are held: nothing is taken away, and nobody let in before it fits again.
+    // Fewer than are held: holders keep theirs, and nobody is let in before there is room again.
     here.set_permits(2).unwrap();
     assert!(held.is_held() && more.iter().all(|permits| permits.is_held()));
     assert!(here.try_acquire().unwrap().is_none());
@@ -162,7 +162,7 @@ fn the_number_is_the_clusters_and_can_be_changed() {
     drop(more.next());
     let third = tasks[0].settle(&cluster).expect("one is free").unwrap();
     drop((third, more));
-    // Who wants more than there are from now on will never have them.
+    // A request for more than the new total can never succeed.
     assert_eq!(here.acquire_many(2).unwrap().permits(), 2);
     let two = here.acquire_many(2).unwrap();
     let mut waiting = wait(&here, 2);
@@ -172,8 +172,8 @@ fn the_number_is_the_clusters_and_can_be_changed() {
     drop(two);
 }
 
-/// Of those who hold more than there are, any may go; who waits must see it, also one who came only
-/// after the number was lowered.
+/// Any of the holders of more than the total may release. A waiter must notice it, also one that
+/// came only after the total was reduced.
 #[test]
 fn who_waits_for_a_lowered_number_sees_whichever_holder_goes() {
     let cluster = Cluster::new(3);
@@ -200,7 +200,7 @@ fn a_znode_that_was_there_before_gets_the_number() {
     assert!(semaphore.acquire().unwrap().is_held());
     assert_eq!(semaphore.permits(), Ok(2));
     session.sync().unwrap();
-    // Deleted while nobody holds any: made again.
+    // Deleted while nobody holds any: created again.
     session.delete_recursive("/permits").unwrap();
     assert!(semaphore.acquire().unwrap().is_held());
     session.set("/permits", b"many").unwrap();
@@ -247,14 +247,14 @@ fn one_holder_is_asked_to_give_its_permits_back() {
     assert_eq!(there.revoke_holder("/elsewhere"), Ok(false), "it is none");
     assert_eq!(there.revoke_holder(two.path()), Ok(true));
     assert!(heard[1].wait());
-    // That there are fewer is no request, and no request is lost by that.
+    // A reduced total is not a request to release, and does not lose one.
     assert_eq!(there.revoke_holder(three.path()), Ok(true));
     there.set_permits(1).unwrap();
     here.set_permits(2).unwrap();
     assert!(heard.iter().all(|revocations| revocations.events().is_empty()));
     there.set_permits(1).unwrap();
     assert!(three.revocations().unwrap().wait(), "it was asked before it listened");
-    // Who holds by the number that there was holds.
+    // A contender that holds by the former total is a holder.
     assert_eq!(here.revoke_holder(two.path()), Ok(true));
     assert!(heard[1].wait());
     for permits in [one, two] {
@@ -270,7 +270,8 @@ fn one_holder_is_asked_to_give_its_permits_back() {
     assert!(permits.revocations().unwrap().wait());
 }
 
-/// Somebody sees that it is let in, and asks it to let go, before it says so to the one behind it.
+/// Somebody sees that it is let in, and asks it to release, before it has notified the one behind
+/// it.
 #[test]
 fn a_request_that_comes_before_who_is_asked_knows_that_it_holds_is_not_lost() {
     let cluster = Cluster::new(3);

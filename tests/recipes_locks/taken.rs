@@ -1,5 +1,5 @@
-//! Znodes of contenders that another session has taken over, or made again at the same path: from
-//! then on they are that session's, and whoever had them before leaves them alone.
+//! Contenders' znodes that another session has taken over, or created again at the same path: the
+//! former holder does not touch them any more.
 
 use std::time::Duration;
 
@@ -9,19 +9,28 @@ use quorate::{Coordinator, CreateMode, Error, Session};
 
 use crate::Task;
 
-/// Has `taker` take a znode from the session that it belongs to.
+/// Takes a znode over from its session.
 fn take_over(taker: &Session, path: &str, from: &Session) {
     taker.take_over(path, b"mine", from.id()).unwrap();
 }
 
-/// Asserts that the znode is the taker's, as it has made it, once all that `former` has asked for is
-/// done.
+/// Asserts that the znode is the taker's and unchanged, once the requests of `former` are done.
 fn assert_taken(taker: &Session, path: &str, former: &Session) {
     former.sync().unwrap();
     taker.sync().unwrap();
     let owner = taker.exists(path).unwrap().and_then(|stat| stat.ephemeral_owner);
-    assert_eq!(owner, Some(taker.id()), "{path} was deleted by who had it before");
-    assert_eq!(&taker.get(path).unwrap().0[..], b"mine", "{path} was set by who had it before");
+    assert_eq!(owner, Some(taker.id()), "{path} was deleted by its former holder");
+    assert_eq!(&taker.get(path).unwrap().0[..], b"mine", "{path} was set by its former holder");
+}
+
+/// Has `taker` take the znode over, and asserts that `action` of the former holder leaves it alone.
+/// Returns the action's result, after deleting the znode.
+fn left_alone<R>(taker: &Session, path: &str, former: &Session, action: impl FnOnce() -> R) -> R {
+    take_over(taker, path, former);
+    let result = action();
+    assert_taken(taker, path, former);
+    taker.delete(path).unwrap();
+    result
 }
 
 /// A member, and a client without a replica.
@@ -40,13 +49,10 @@ fn a_guard_that_was_lost_to_another_leaves_its_znode_alone() {
         for (way, lock) in [("drop", &lock), ("release", &lock), ("release", &delayed)] {
             let guard = lock.acquire().unwrap();
             let path = guard.path().to_owned();
-            take_over(&taker, &path, &session);
-            match way {
+            left_alone(&taker, &path, &session, || match way {
                 "drop" => drop(guard),
                 _ => guard.release().unwrap(),
-            }
-            assert_taken(&taker, &path, &session);
-            taker.delete(&path).unwrap();
+            });
             // The lock-delay, if there is one.
             cluster.advance(Duration::from_secs(5));
         }
@@ -54,17 +60,11 @@ fn a_guard_that_was_lost_to_another_leaves_its_znode_alone() {
         let semaphore = Semaphore::new(&session, "/permits", 2).unwrap();
         let permits = semaphore.acquire().unwrap();
         let path = permits.path().to_owned();
-        take_over(&taker, &path, &session);
-        permits.release().unwrap();
-        assert_taken(&taker, &path, &session);
-        taker.delete(&path).unwrap();
+        left_alone(&taker, &path, &session, || permits.release().unwrap());
 
         let leadership = LeaderLatch::new(&session, "/leader", "").unwrap().campaign().unwrap();
         let path = leadership.path().to_owned();
-        take_over(&taker, &path, &session);
-        leadership.resign().unwrap();
-        assert_taken(&taker, &path, &session);
-        taker.delete(&path).unwrap();
+        left_alone(&taker, &path, &session, || leadership.resign().unwrap());
     }
 }
 
@@ -110,12 +110,11 @@ fn who_waits_and_has_lost_its_place_to_another_does_not_hold() {
         let mut waiter = Task::new(async move { waiting.acquire_async().await });
         assert!(waiter.settle(&cluster).is_none());
         let place = lock.contenders().unwrap().pop().unwrap();
-        take_over(&taker, &place, &session);
-        guard.release().unwrap();
-        let acquired = waiter.settle(&cluster).expect("it is first").map(|guard| guard.is_held());
-        assert_eq!(acquired, Err(Error::NoNode { path: place.clone() }));
-        assert_taken(&taker, &place, &session);
-        taker.delete(&place).unwrap();
+        let acquired = left_alone(&taker, &place, &session, || {
+            guard.release().unwrap();
+            waiter.settle(&cluster).expect("it is first").map(|guard| guard.is_held())
+        });
+        assert_eq!(acquired, Err(Error::NoNode { path: place }));
     }
 }
 
@@ -145,13 +144,10 @@ fn a_participant_that_was_replaced_is_not_inside() {
         for leaves in [false, true] {
             let inside = alone.enter().unwrap();
             let path = inside.path().to_owned();
-            take_over(&taker, &path, &session);
-            match leaves {
+            left_alone(&taker, &path, &session, || match leaves {
                 true => inside.leave().unwrap(),
                 false => drop(inside),
-            }
-            assert_taken(&taker, &path, &session);
-            taker.delete(&path).unwrap();
+            });
         }
         // Before it has entered.
         let two = DoubleBarrier::new(&session, "/round", 2).unwrap();
@@ -159,11 +155,10 @@ fn a_participant_that_was_replaced_is_not_inside() {
         assert!(entering.settle(&cluster).is_none());
         taker.sync().unwrap();
         let path = format!("/round/{}", taker.children("/round").unwrap()[0]);
-        take_over(&taker, &path, &session);
-        let entered = entering.settle(&cluster).expect("it is woken by the loss");
-        assert_eq!(entered, Err(Error::NoNode { path: path.clone() }));
-        assert_taken(&taker, &path, &session);
-        taker.delete(&path).unwrap();
+        let entered = left_alone(&taker, &path, &session, || {
+            entering.settle(&cluster).expect("it is woken by the loss")
+        });
+        assert_eq!(entered, Err(Error::NoNode { path }));
     }
 }
 
@@ -186,12 +181,11 @@ fn a_consumer_that_has_lost_its_place_to_another_takes_nothing() {
             taker.sync().unwrap();
             let [place] = &taker.children("/queue/takers").unwrap()[..] else { panic!() };
             let place = format!("/queue/takers/{place}");
-            take_over(&taker, &place, &session);
-            queue.put("item").unwrap();
-            let taken = consumer.settle(&cluster).expect("it is woken by the item");
-            assert_eq!(taken, Err(Error::NoNode { path: place.clone() }));
-            assert_taken(&taker, &place, &session);
-            taker.delete(&place).unwrap();
+            let taken = left_alone(&taker, &place, &session, || {
+                queue.put("item").unwrap();
+                consumer.settle(&cluster).expect("it is woken by the item")
+            });
+            assert_eq!(taken, Err(Error::NoNode { path: place }));
             assert_eq!(queue.try_pop().unwrap().as_deref(), Some(&b"item"[..]), "it is there");
         }
     }

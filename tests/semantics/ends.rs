@@ -1,4 +1,4 @@
-//! Znodes that go by themselves: ephemerals, containers, and those with a time to live.
+//! Znodes that are deleted automatically: ephemerals, containers, and those with a time to live.
 
 use std::time::Duration;
 

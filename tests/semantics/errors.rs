@@ -1,4 +1,4 @@
-//! Which error comes first where several would do, and that each says what it is about.
+//! Which error comes first if several apply, and that each has the right context.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What holds between the calls of one session and those of others, and what goes beyond ZooKeeper.
+//! Guarantees between the calls of one session and those of others, and some beyond ZooKeeper's.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! ZooKeeper's semantics, row by row.
 //!
-//! `table.md` has a line for each row: what ZooKeeper does, what is different here on purpose, and
-//! which tests hold it. Those here go through the public handles alone.
+//! `table.md` has a row for each point: what ZooKeeper does, what differs here on purpose, and
+//! which tests check it. The tests here use only the public handles.
 
 mod ends;
 mod errors;

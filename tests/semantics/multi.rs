@@ -1,4 +1,4 @@
-//! Several operations as one.
+//! Multis.
 
 use quorate::{Condition, CreateMode, Error, OpResult, Session, Stat};
 

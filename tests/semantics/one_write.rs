@@ -1,4 +1,4 @@
-//! What takes several calls with ZooKeeper, done in one write.
+//! Operations in one write that take several calls in ZooKeeper.
 
 use quorate::testing::Cluster;
 use quorate::{

@@ -1,4 +1,4 @@
-//! Which paths are valid, and what the system keeps for itself.
+//! Which paths are valid, and which the system reserves.
 
 use quorate::{Acl, Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
 

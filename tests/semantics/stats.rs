@@ -1,4 +1,4 @@
-//! Which field of which stat changes with which operation, and what takes a zxid.
+//! Which operation changes which field of which stat, and which operations take a zxid.
 
 use quorate::testing::Cluster;
 use quorate::{Condition, CreateMode, Error, Session, Stat, TTL_MAX, WatchMode};

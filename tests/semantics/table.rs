@@ -1,4 +1,4 @@
-//! That the table has every row and names tests that exist.
+//! Checks that the table has every row and names existing tests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Which watch is told of what, how often, and in which order.
+//! Which watch reports what, how often, and in which order.
 
 use quorate::testing::Cluster;
 use quorate::{CreateMode, EventKind, Session, SessionState, Watch, WatchMode};

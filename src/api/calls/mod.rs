@@ -2,6 +2,8 @@
 
 mod acl;
 mod quota;
+mod transact;
+mod watch;
 mod znode;
 
 pub(crate) use self::acl::create_with_acl_op;

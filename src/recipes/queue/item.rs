@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 
-use super::take::Found;
+use super::take::FoundItem;
 use crate::api::multi::Fence;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
@@ -84,7 +84,7 @@ impl Item {
     ///
     /// # Errors
     /// [`Error::NoNode`] if it is already lost.
-    pub(super) async fn new(item: String, claim: OwnedEphemeral, found: Found) -> Result<Item> {
+    pub(super) async fn new(item: String, claim: OwnedEphemeral, found: FoundItem) -> Result<Item> {
         let calls = claim.session().nonblocking();
         // The claim has no children, so the watch fires only when it is deleted.
         let (_, watch) = calls.children_and_watch(claim.path()).await?;

@@ -18,11 +18,11 @@ pub(super) const PUTTER: &str = "put";
 const ITEMS: &str = "items";
 
 /// Whether a write is in flight whose outcome is not known yet.
-pub(super) type UnderWay = AtomicBool;
+pub(super) type InFlight = AtomicBool;
 
 impl Queue {
     /// Puts all of them in one write, as soon as there is room.
-    pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
+    pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
         match self.put_now(items, busy).await {
             Err(Error::QuotaExceeded { resource: ITEMS, limit, .. })
                 if items.len() as u64 <= limit => {}
@@ -57,7 +57,7 @@ impl Queue {
     }
 
     /// Puts all of them in one write, or fails if there is no room now.
-    pub(super) async fn put_now(&self, items: &[NewItem], busy: &UnderWay) -> Result<()> {
+    pub(super) async fn put_now(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
         if items.is_empty() {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Queue {
         operation: &str,
         waited: Duration,
         done: Option<T>,
-        busy: &UnderWay,
+        busy: &InFlight,
     ) -> Result<Option<T>> {
         if done.is_none() && busy.load(Ordering::Relaxed) {
             let operation = format!("{operation} {}", self.path);

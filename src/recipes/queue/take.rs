@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Queue;
 use super::item::{Claiming, Item};
 use super::name::Name;
-use super::put::UnderWay;
+use super::put::InFlight;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
@@ -32,21 +32,21 @@ const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 /// The head of the queue.
 pub(super) enum Head {
     /// This item is the first that may be taken.
-    Item(Found),
+    Item(FoundItem),
     /// All items without a consumer are delayed; the first is due at this time of the cluster.
     DueAt(u64),
     Nothing,
 }
 
 /// An item as it was read.
-pub(super) struct Found {
+pub(super) struct FoundItem {
     pub(super) name: Name,
     pub(super) data: Arc<[u8]>,
     mzxid: Zxid,
 }
 
 /// How an item is taken.
-pub(super) trait Way {
+pub(super) trait TakeMethod {
     type Taken;
 
     /// Takes an item that was seen to be free, and deletes the contender with it; `None` if another
@@ -54,7 +54,7 @@ pub(super) trait Way {
     async fn take(
         &self,
         queue: &Queue,
-        found: Found,
+        found: FoundItem,
         contender: Option<&Contender>,
     ) -> Result<Option<Self::Taken>>;
 }
@@ -63,15 +63,15 @@ pub(super) trait Way {
 pub(super) struct Lease;
 
 /// By deleting it at once.
-pub(super) struct Removal<'a>(pub(super) &'a UnderWay);
+pub(super) struct Removal<'a>(pub(super) &'a InFlight);
 
-impl Way for Lease {
+impl TakeMethod for Lease {
     type Taken = Item;
 
     async fn take(
         &self,
         queue: &Queue,
-        found: Found,
+        found: FoundItem,
         contender: Option<&Contender>,
     ) -> Result<Option<Item>> {
         let item = path::join(&queue.items, &found.name.name);
@@ -109,13 +109,13 @@ impl Way for Lease {
     }
 }
 
-impl Way for Removal<'_> {
+impl TakeMethod for Removal<'_> {
     type Taken = Vec<u8>;
 
     async fn take(
         &self,
         queue: &Queue,
-        found: Found,
+        found: FoundItem,
         contender: Option<&Contender>,
     ) -> Result<Option<Vec<u8>>> {
         let item = path::join(&queue.items, &found.name.name);
@@ -169,7 +169,7 @@ impl Queue {
             let (data, stat) = snapshot.get(&path::join(&self.items, &name.name))?;
             let due_at = stat.ctime.saturating_add(name.delay_ms);
             if name.delay_ms == 0 || due_at <= now || planted(Bug::QueueDelayIgnored) {
-                return Ok(Head::Item(Found { name, data, mzxid: stat.mzxid }));
+                return Ok(Head::Item(FoundItem { name, data, mzxid: stat.mzxid }));
             }
             due = Some(due.map_or(due_at, |due: u64| due.min(due_at)));
         }
@@ -189,13 +189,13 @@ impl Queue {
     }
 
     /// Takes the first item if there is one now.
-    pub(super) async fn take_now<W: Way>(&self, way: &W) -> Result<Option<W::Taken>> {
+    pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
         let mut time_known = false;
         loop {
             let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
             match self.head(&snapshot)? {
                 Head::Item(found) => {
-                    if let Some(taken) = way.take(self, found, None).await? {
+                    if let Some(taken) = method.take(self, found, None).await? {
                         return Ok(Some(taken));
                     }
                 }
@@ -210,10 +210,10 @@ impl Queue {
     }
 
     /// Takes the first item as soon as there is one.
-    pub(super) async fn take_when_there<W: Way>(&self, way: &W) -> Result<W::Taken> {
+    pub(super) async fn take_when_there<W: TakeMethod>(&self, method: &W) -> Result<W::Taken> {
         let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         if let Head::Item(found) = self.head(&snapshot)?
-            && let Some(taken) = way.take(self, found, None).await?
+            && let Some(taken) = method.take(self, found, None).await?
         {
             return Ok(taken);
         }
@@ -227,7 +227,7 @@ impl Queue {
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
-            if let Some(taken) = self.take_watching(way, &contender, &watch).await? {
+            if let Some(taken) = self.take_watching(method, &contender, &watch).await? {
                 contender.forget();
                 return Ok(taken);
             }
@@ -235,9 +235,9 @@ impl Queue {
     }
 
     /// `None` if the watch is over: somebody has removed it, or the session is over.
-    async fn take_watching<W: Way>(
+    async fn take_watching<W: TakeMethod>(
         &self,
-        way: &W,
+        method: &W,
         contender: &Contender,
         watch: &Watch,
     ) -> Result<Option<W::Taken>> {
@@ -248,7 +248,7 @@ impl Queue {
             drop(snapshot);
             match head {
                 Head::Item(found) => {
-                    if let Some(taken) = way.take(self, found, Some(contender)).await? {
+                    if let Some(taken) = method.take(self, found, Some(contender)).await? {
                         return Ok(Some(taken));
                     }
                 }

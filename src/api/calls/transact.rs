@@ -1,0 +1,64 @@
+//! A session's transactions.
+
+use crate::api::session::Session;
+use crate::api::transaction::{self, Committed, Transaction};
+use crate::types::error::Result;
+
+impl Session {
+    /// Reads and writes atomically. Runs `body`, and commits its writes as one [`Multi`](crate::Multi) if nothing
+    /// that it read has changed. Otherwise it runs `body` again on the new state, up to
+    /// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times. A `body` that only
+    /// reads sends nothing. Returns the result of `body` and the results of its writes: see
+    /// [`Committed`].
+    ///
+    /// The first run reads this replica as it is: after [`Session::sync`] it is current. If `body`
+    /// returns an error, the transaction ends with it. Blocks as [`Session::create`] for each
+    /// attempt.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`](crate::Error::Conflict) after too many attempts; [`Error::Multi`](crate::Error::Multi) if a write failed, with an
+    /// index that does not count reads; otherwise as [`Session::create`].
+    pub fn transact<T>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<Committed<T>> {
+        let mut attempt = 1;
+        loop {
+            let mut transaction = Transaction::begin(self)?;
+            let value = body(&mut transaction)?;
+            let Some((multi, reads)) = transaction.commit() else {
+                return Ok(Committed::unwritten(value));
+            };
+            if let Some(outcome) = transaction::outcome(multi.commit(), value, reads, attempt) {
+                return outcome;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// As [`Session::transact`], without blocking the thread.
+    pub async fn transact_async<T>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<Committed<T>> {
+        let mut attempt = 1;
+        loop {
+            let snapshot = match self.has_replica() {
+                true => self.snapshot()?,
+                false => self.nonblocking().snapshot().await?,
+            };
+            let (pending, value, reads) = {
+                let mut transaction = Transaction::on(self, snapshot);
+                let value = body(&mut transaction)?;
+                let Some((multi, reads)) = transaction.commit() else {
+                    return Ok(Committed::unwritten(value));
+                };
+                (multi.submit(), value, reads)
+            };
+            if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {
+                return outcome;
+            }
+            attempt += 1;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A session's calls that set and remove watches.
+
+use std::sync::Arc;
+
+use crate::api::session::Session;
+use crate::api::watch::Watch;
+use crate::types::error::Result;
+use crate::types::watch::{WatchMode, WatcherType};
+use crate::types::znode::{Stat, Zxid};
+
+impl Session {
+    /// As [`Session::get`], and sets a watch at the same moment. It reports the next change of the
+    /// data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
+    /// have their answers.
+    pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
+        self.settle("get", path, self.nonblocking().get_and_watch(path))
+    }
+
+    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]. If the znode does not
+    /// exist, the watch reports its creation.
+    pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
+        self.settle("exists", path, self.nonblocking().exists_and_watch(path))
+    }
+
+    /// As [`Session::children`], and sets a watch. It reports the next child created or deleted, or
+    /// the znode's deletion, and is then over.
+    pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
+        self.settle("children", path, self.nonblocking().children_and_watch(path))
+    }
+
+    /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
+    /// Blocks until the session's earlier calls have their answers.
+    pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch(path, mode))
+    }
+
+    /// As [`Session::watch`], with events that carry the znode as the write has left it, so that it
+    /// need not be read: see [`WatchEvent::data`](crate::WatchEvent::data) and
+    /// [`WatchEvent::stat`](crate::WatchEvent::stat). An event of kind
+    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) carries the parent. After
+    /// a snapshot, an event carries the znode as of the snapshot. While there is such a watch, this
+    /// node applies writes one by one.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, WatchMode};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let watch = session.watch_with_data("/config", WatchMode::Persistent)?;
+    /// session.create("/config", b"v1", CreateMode::Persistent)?;
+    /// session.set("/config", b"v2")?;
+    /// let values: Vec<_> =
+    ///     watch.events().try_iter().filter_map(|event| Some(event.data()?.to_vec())).collect();
+    /// assert_eq!(values, [b"v1", b"v2"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_with_data(path, mode))
+    }
+
+    /// As [`Session::watch`], starting in the past: its first events report every change after the
+    /// write `zxid`, in order, and later events report what comes next; none is missing and none
+    /// comes twice. So a reader that has processed everything up to a zxid, on any instance, can
+    /// continue there.
+    ///
+    /// The past events are in the channel when this returns. If there are more than
+    /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), the rest is dropped, and an
+    /// [`EventKind::Gap`](crate::EventKind::Gap) follows those that are there.
+    ///
+    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the
+    /// leader: this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
+    ///
+    /// A replica stores the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, up to
+    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES), and only changes that it has applied one by one:
+    /// since its last checkpoint before its start, or since a snapshot has brought it up to date.
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] if it no longer has all changes since `zxid`: then watch from now, and
+    /// read again what you watch. [`Error::FutureZxid`] if there is no such write.
+    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
+    /// [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
+    /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
+    /// let set = here.set("/a", b"2")?.mzxid;
+    ///
+    /// // Somebody else goes on from there, on another instance.
+    /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
+    /// let event = watch.recv().expect("it is set");
+    /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// [`Error::TooOld`]: crate::Error::TooOld
+    /// [`Error::FutureZxid`]: crate::Error::FutureZxid
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
+        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
+    }
+
+    /// Removes the session's watches of a type at a path, set through any of its handles. Each gets
+    /// a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved) or the
+    /// like) after those that wait for its reader, and is over. None of them fires for changes
+    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it
+    /// without an event.
+    ///
+    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
+    ///
+    /// # Errors
+    /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors
+    /// of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`; the former leaves the watch on
+    /// its server.
+    ///
+    /// [`Error::InvalidPath`]: crate::Error::InvalidPath
+    /// [`Error::Timeout`]: crate::Error::Timeout
+    /// [`Error::Busy`]: crate::Error::Busy
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    /// [`Error::NoWatch`]: crate::Error::NoWatch
+    pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
+        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
+    }
+}

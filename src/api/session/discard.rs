@@ -1,0 +1,64 @@
+//! Deleting znodes that a session has created and no longer wants.
+
+use std::sync::Arc;
+
+use crate::api::session::Session;
+use crate::machine::command::Op;
+use crate::node::io::{ClientRequest, RequestId, Write};
+use crate::planted::{Bug, planted};
+use crate::runtime::expect;
+use crate::runtime::shared::Asker;
+use crate::types::error::{Error, Result};
+use crate::types::znode::{Condition, Zxid};
+
+impl Session {
+    /// Returns a function that deletes the znode created by the write `czxid`, by its path in the
+    /// whole tree, and never a later one at that path. It does not wait, is not subject to the
+    /// limit of waiting requests, and keeps neither session nor node alive.
+    pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
+        let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
+        move |path, czxid| {
+            let (request, id) = (RequestId(0), session.id);
+            let command = deletion(path, czxid, None);
+            let delete = ClientRequest::Write { request, session: id, command };
+            shared.send(Some(Asker::Holder(session)), delete);
+        }
+    }
+
+    /// As [`Session::discarding`], together with another znode: both or neither.
+    pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
+        let in_all = |path: &str| self.root.full(path).into_owned();
+        let (request, session) = (RequestId(0), self.id());
+        let command = deletion(in_all(path), czxid, Some(in_all(other)));
+        let delete = ClientRequest::Write { request, session, command };
+        self.inner.shared.send(Some(self.asker()), delete);
+    }
+
+    /// As [`Session::discarding`], but waits for the deletion. Fails with [`Error::NoNode`] or
+    /// [`Error::Unmet`] if the znode is already gone.
+    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<()> {
+        self.check_alive()?;
+        let session = self.id();
+        let command = deletion(self.root.full(path).into_owned(), czxid, None);
+        let delete = |request| ClientRequest::Write { request, session, command };
+        let shared = &self.inner.shared;
+        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::multi);
+        self.settle("delete", path, pending).map(drop).map_err(|error| match error {
+            Error::Multi { error, .. } => self.root.error(*error),
+            error => error,
+        })
+    }
+}
+
+/// A write that deletes the znode created by the write `czxid`, and another one with it; it does
+/// nothing if that znode is gone. Paths are in the whole tree.
+fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
+    let own = match planted(Bug::ReleasedByPath) {
+        false => Condition::Czxid(czxid),
+        true => Condition::Exists,
+    };
+    let check = Op::Check { path: path.clone(), condition: own };
+    let deletes = [Some(path), other].into_iter().flatten();
+    let deletes = deletes.map(|path| Op::Delete { path, version: None });
+    Write::Multi(std::iter::once(check).chain(deletes).collect())
+}

@@ -52,7 +52,7 @@ pub(crate) enum FromClient {
         session: SessionId,
         holder: u64,
     },
-    /// As [`PeerMessage::Round`](crate::node::message::PeerMessage::Round).
+    /// As [`PeerMessage::ReadIndex`](crate::node::message::PeerMessage::ReadIndex).
     ReadIndex {
         boot: u64,
         read_index: u64,

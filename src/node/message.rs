@@ -68,7 +68,7 @@ pub(crate) enum PeerMessage {
     LetGo { attachment: u64, reason: String },
     /// Writes of a member's client, for the leader.
     ClientForward { client: NodeId, requests: Vec<Request> },
-    /// As `Round`, on behalf of a member's client.
+    /// As `ReadIndex`, on behalf of a member's client.
     ClientReadIndex { client: NodeId, boot: u64, read_index: u64, sessions: Vec<SessionId> },
     /// As `ReadIndexConfirmed`, for that.
     ClientReadIndexConfirmed {

@@ -397,7 +397,9 @@ impl Node {
     /// The last things of a step.
     fn finish(&mut self) {
         let applied = self.raw.store().applied();
-        self.read_index.applied(applied.index);
+        // What raft-rs has handed out is on this disk. A member that applies what its disk does not
+        // take is up to date, but the cluster must not rely on it: it does not count as fresh.
+        self.read_index.applied(self.raw.raft.raft_log.applied);
         self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;

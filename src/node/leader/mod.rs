@@ -5,7 +5,7 @@
 //! when it becomes the leader and drops it when it loses the leadership or leads in another term. So
 //! nothing of a former term has to be reset.
 //!
-//! A leader *serves* once it has applied an entry of its own term, and with it all earlier ones.
+//! A leader *serves* once raft-rs has handed out, and it has applied, an entry of its own term, and with it all earlier ones.
 //! Until then its state may lack acknowledged writes, so requests wait.
 
 pub(crate) mod admission;

@@ -13,7 +13,8 @@ pub(crate) mod quorum_loss;
 pub(crate) mod ready;
 pub(crate) mod snapshot_transfer;
 
-/// Where the numbers of a term begin: no two terms of a node have one in common.
+/// Where the numbers of a term begin. No two terms of a node have a number in common, as long as none
+/// uses 2^32 of them.
 pub(crate) fn numbers_of(term: u64) -> u64 {
-    term << 24
+    term << 32
 }

@@ -170,7 +170,7 @@ impl Node {
     }
 
     /// Applies what raft-rs hands out, which is on this member's own disk, and then whatever else
-    /// is committed.
+    /// is committed, up to the next change of the voters.
     pub(in crate::node) fn apply(&mut self, handed_out: Vec<eraftpb::Entry>) -> Result<(), String> {
         let last = handed_out.last().map(|entry| entry.index);
         for entry in handed_out {

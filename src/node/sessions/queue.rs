@@ -98,13 +98,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The first query, if its turn has come.
-    pub(crate) fn next_due(&mut self, progress: Progress) -> Option<(T, Turn)> {
+    /// The first query, if its turn has come, with the number of the ReadIndex request that it has
+    /// waited for.
+    pub(crate) fn next_due(&mut self, progress: Progress) -> Option<(T, Turn, Option<u64>)> {
         if !self.waits.front()?.is_due(progress) {
             return None;
         }
         let first = self.waits.pop_front()?;
-        Some((first.asker, first.turn))
+        Some((first.asker, first.turn, first.confirming.map(|it| it.number)))
     }
 
     /// Whether the first query waits for this replica to catch up with the log.
@@ -256,7 +257,7 @@ impl Answering<'_> {
 }
 
 impl LocalSessions {
-    /// Queues a query. If a ReadIndex request must be made for it, returns the ticket that this
+    /// Queues a query. If a ReadIndex request must be made for it, returns the number that this
     /// must carry. `applied` is the last zxid that this replica has.
     pub(crate) fn query(
         &mut self,
@@ -306,7 +307,7 @@ impl LocalSessions {
         }
     }
 
-    /// The ReadIndex request that carried this ticket was confirmed at this index.
+    /// The ReadIndex request that carried this number was confirmed at this index.
     pub(crate) fn synced(&mut self, sync: SyncId, at: u64) {
         let Some(session) = self.syncs.remove(&sync) else {
             return;
@@ -345,8 +346,11 @@ impl LocalSessions {
             }
             let done = if planted(Bug::ReadBeforeOwnWrites) { u64::MAX } else { held.applied };
             let progress = Progress { done, applied, zxid: tree.zxid() };
-            while let Some((request, turn)) = held.waits.next_due(progress) {
+            while let Some((request, turn, sync)) = held.waits.next_due(progress) {
                 self.waits -= 1;
+                if let Some(sync) = sync {
+                    self.syncs.remove(&sync);
+                }
                 let answer = match turn {
                     Turn::Close => Ok(Answer::Reply(Reply::Done)),
                     Turn::Query(query) => answering.answer(query, held.viewer()),

@@ -27,7 +27,7 @@ const UNDER_WAY_MAX: usize = 8;
 /// count.
 const ASKED_MAX: usize = 64;
 
-/// A `sync` that waits: the node's own ticket number.
+/// The number of a sync, or of a watch from a zxid, that waits for a ReadIndex request.
 pub(crate) type SyncId = u64;
 
 /// This node's side: the ReadIndex requests it has asked for.
@@ -116,7 +116,7 @@ impl ReadIndexRequests {
         self.unapplied.push((index, sent));
     }
 
-    /// The log is applied up to this index.
+    /// The log is applied, and on this disk, up to this index.
     pub(crate) fn applied(&mut self, applied: u64) {
         let fresh = self.unapplied.extract_if(.., |(index, _)| *index <= applied);
         self.fresh_at = fresh.map(|(_, sent)| sent).max().max(self.fresh_at);

@@ -35,6 +35,27 @@ fn until_ready(cluster: &mut Cluster, node: NodeId, at_most: Duration) -> Durati
     waited
 }
 
+/// A member applies what a majority has, even if its own disk takes nothing. Were it ready then, the
+/// next one would be stopped, and the majority would need that disk.
+#[test]
+fn a_member_whose_disk_takes_nothing_is_not_fresh() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    cluster.advance(3 * SECOND);
+    let slow = cluster.follower();
+    let fresh_at = |cluster: &Cluster| cluster.node(slow).status().fresh_at.unwrap();
+    cluster.hosts.get_mut(&slow).unwrap().disk_stalled = true;
+    cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+    let stalled_at = cluster.now;
+    cluster.advance(3 * SECOND);
+    assert!(cluster.data(slow, "/a").is_some(), "it is applied all the same");
+    assert!(fresh_at(&cluster) <= stalled_at);
+    cluster.hosts.get_mut(&slow).unwrap().disk_stalled = false;
+    cluster.advance(3 * SECOND);
+    assert!(fresh_at(&cluster) > stalled_at);
+}
+
 /// Every instance in turn is killed, its disk is wiped, and the next one goes as soon as it is
 /// ready.
 fn roll(nodes: u64, leader_first: bool) {

@@ -297,7 +297,14 @@ impl ClientServer {
             ids: Arc::default(),
             waits: Queue::default(),
         });
-        held.client = from;
+        if held.client != from {
+            // Its queries are the former client's, and are answered to nobody.
+            let freed: usize = held.waits.drain().map(|(asker, _, _)| asker.size).sum();
+            if let Some(former) = self.clients.get_mut(&held.client) {
+                former.queued_bytes -= freed;
+            }
+            held.client = from;
+        }
         held
     }
 

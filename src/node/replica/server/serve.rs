@@ -388,7 +388,7 @@ impl Node {
                     && client.takes_answers()
                     && client.has_turn(unacknowledged, now >= self.replica.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
-                let Some((Asker { request, size }, Turn::Query(query))) = due else {
+                let Some((Asker { request, size }, Turn::Query(query), _)) = due else {
                     break;
                 };
                 client.queued_bytes -= size;

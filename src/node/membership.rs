@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::io::{Availability, Time};
 use super::message::PeerMessage;
 use super::{ELECTION_TICKS, Node};
+use crate::node::leader;
 use crate::node::leader::Leading;
 use crate::node::leader::planner::MembershipPolicy;
 use crate::planted::{Bug, planted};
@@ -182,7 +183,7 @@ impl Node {
             self.send_removed(from);
         } else if member.node == from
             && member.is_valid()
-            && let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves())
+            && let Some(leading) = leader::serving(&mut self.leading)
         {
             leading.members.presents_itself(member, self.now.mono);
         }
@@ -191,7 +192,7 @@ impl Node {
     pub(super) fn take_leave(&mut self, from: NodeId) {
         if !self.is_member(from) {
             self.send_removed(from);
-        } else if let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) {
+        } else if let Some(leading) = leader::serving(&mut self.leading) {
             leading.members.wants_to_leave(from, self.now.mono);
         }
     }
@@ -266,7 +267,7 @@ impl Node {
         } else if self.bootstrap.joins && !leaving {
             wishes.push(PeerMessage::Join { member });
         }
-        if let Some(Leading { members, .. }) = self.leading.as_mut().filter(|it| it.serves()) {
+        if let Some(Leading { members, .. }) = leader::serving(&mut self.leading) {
             for wish in wishes {
                 match wish {
                     PeerMessage::Present { member } => members.presents_itself(member, now),

@@ -281,7 +281,7 @@ impl Node {
             }
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
-                if let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) {
+                if let Some(leading) = leader::serving(&mut self.leading) {
                     leading.expire(session, &self.machine, self.now.mono);
                 }
             }

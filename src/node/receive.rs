@@ -4,6 +4,7 @@ use raft::{SnapshotStatus, StateRole};
 
 use super::message::{PeerMessage, RaftBody};
 use super::{Node, raft_leads};
+use crate::node::leader::read_index::Asked;
 use crate::node::raft::guard;
 use crate::node::raft::guard::{View, Violation};
 use crate::planted::{Bug, planted};
@@ -30,7 +31,7 @@ impl Node {
                 }
             }
             PeerMessage::ReadIndex { boot, read_index, sessions } => {
-                self.take_read_index(from, None, boot, read_index, &sessions);
+                self.take_read_index(Asked::new(from, None, boot, read_index), sessions);
             }
             PeerMessage::FromClient { attachment, number, heard, asks } => {
                 self.take_asks(from, attachment, number, heard, asks);
@@ -43,7 +44,7 @@ impl Node {
                 }
             }
             PeerMessage::ClientReadIndex { client, boot, read_index, sessions } => {
-                self.take_read_index(from, Some(client), boot, read_index, &sessions);
+                self.take_read_index(Asked::new(from, Some(client), boot, read_index), sessions);
             }
             PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
                 self.client_confirmed(client, boot, read_index, index, refused);

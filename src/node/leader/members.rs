@@ -5,16 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::machine::command::{Batch, Command, Request};
+use crate::machine::command::{Batch, Command};
 use crate::node::Node;
 use crate::node::io::Time;
-use crate::node::leader::Leading;
 use crate::node::leader::planner::{Action, Sight, View, plan};
+use crate::node::leader::{Leading, own_request};
 use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
-use crate::types::znode::SessionId;
 
 /// How often the leader tells how the members are.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
@@ -138,10 +137,8 @@ impl Node {
         let proposed = match action {
             Action::Configure(seats) => {
                 let (_, version) = self.machine.roster();
-                let command = Command::Configure { version, seats };
-                let request =
-                    Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-                let batch = Batch { time: leading.log_time(), requests: vec![request] };
+                let requests = vec![own_request(Command::Configure { version, seats })];
+                let batch = Batch { time: leading.log_time(), requests };
                 self.raw.propose(Vec::new(), batch.encode())
             }
             // raft-rs may put an empty entry in its place; then by the next look.

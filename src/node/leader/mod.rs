@@ -73,7 +73,7 @@ pub(in crate::node) struct Leading {
 struct Early {
     requests: VecDeque<(NodeId, Request)>,
     bytes: usize,
-    read_index: Vec<(NodeId, u64, u64, Vec<SessionId>)>,
+    read_index: Vec<(Asked, Vec<SessionId>)>,
 }
 
 impl Leading {
@@ -114,8 +114,8 @@ impl Leading {
         for (from, request) in early.requests {
             self.take_forwarded(from, request, machine);
         }
-        for (from, boot, read_index, sessions) in early.read_index {
-            self.take_read_index(from, None, boot, read_index, &sessions, machine, now.mono);
+        for (asked, sessions) in early.read_index {
+            self.take_read_index(asked, sessions, machine, now.mono);
         }
     }
 
@@ -148,40 +148,35 @@ impl Leading {
         }
     }
 
-    /// A node asks whether this one still leads, and renews its sessions.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one message")]
+    /// A node or a client asks whether this node still leads, and renews these sessions.
     pub(in crate::node) fn take_read_index(
         &mut self,
-        from: NodeId,
-        client: Option<NodeId>,
-        boot: u64,
-        read_index: u64,
-        sessions: &[SessionId],
+        mut asked: Asked,
+        sessions: Vec<SessionId>,
         machine: &Machine,
         now: Time,
     ) {
         if !self.serves() {
-            // A client's is asked again before long.
-            if client.is_none() && self.early.read_index.len() < EARLY_READS_MAX {
-                self.early.read_index.push((from, boot, read_index, sessions.to_vec()));
+            // A client asks again before long.
+            if asked.client.is_none() && self.early.read_index.len() < EARLY_READS_MAX {
+                self.early.read_index.push((asked, sessions));
             }
             return;
         }
-        let owner = client.unwrap_or(from);
-        let mut refused = Vec::new();
+        let owner = asked.client.unwrap_or(asked.from);
         for session in sessions {
-            match machine.session(*session) {
-                Some(record) if record.owner == owner && !self.expiring.contains(session) => {
+            match machine.session(session) {
+                Some(record) if record.owner == owner && !self.expiring.contains(&session) => {
                     let mut timeout = Duration::from_millis(u64::from(record.timeout_ms));
                     if planted(Bug::ExpiryEarly) {
                         timeout /= 2;
                     }
-                    self.expiry.touch(*session, timeout, now);
+                    self.expiry.touch(session, timeout, now);
                 }
-                _ => refused.push(*session),
+                _ => asked.refused.push(session),
             }
         }
-        self.confirmations.ask(Asked { from, client, boot, read_index, refused });
+        self.confirmations.ask(asked);
     }
 
     /// Time passes.
@@ -256,26 +251,25 @@ impl Leading {
         }
         let time = self.log_time();
         for path in self.reaper.take_due(now, last, &machine.tree(), time) {
-            let command = Command::Reap { path };
-            let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-            self.admission.admit(request, machine);
+            self.admission.admit(own_request(Command::Reap { path }), machine);
         }
     }
 }
 
+/// What belongs to this term, if this node serves as the leader.
+pub(in crate::node) fn serving(leading: &mut Option<Leading>) -> Option<&mut Leading> {
+    leading.as_mut().filter(|leading| leading.serves())
+}
+
+/// A request that the leader makes for no session.
+fn own_request(command: Command) -> Request {
+    Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command }
+}
+
 impl Node {
-    /// A node or a client asks whether this node still leads, and renews its sessions.
-    pub(in crate::node) fn take_read_index(
-        &mut self,
-        from: NodeId,
-        client: Option<NodeId>,
-        boot: u64,
-        read_index: u64,
-        sessions: &[SessionId],
-    ) {
+    pub(in crate::node) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
         if let Some(leading) = &mut self.leading {
-            let (machine, now) = (&self.machine, self.now.mono);
-            leading.take_read_index(from, client, boot, read_index, sessions, machine, now);
+            leading.take_read_index(asked, sessions, &self.machine, self.now.mono);
         }
     }
 
@@ -294,17 +288,19 @@ impl Node {
     /// Raises the cluster's version to what all members can do, by an entry of its own: who can do
     /// less can read that at least.
     pub(super) fn raise_version(&mut self) {
+        if !self.serves() || self.versions.own() <= self.machine.version() {
+            return;
+        }
         let common = self.versions.common(self.others());
-        let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) else {
+        let Some(leading) = serving(&mut self.leading) else {
             return;
         };
         let present = self.machine.version().max(leading.admission.raised_to());
         let Some(version) = common.filter(|all| *all > present) else {
             return;
         };
-        let command = Command::RaiseVersion { version };
-        let request = Request { session: SessionId(0), holder: 0, seq: 0, acked: 0, command };
-        let batch = Batch { time: leading.log_time(), requests: vec![request] };
+        let requests = vec![own_request(Command::RaiseVersion { version })];
+        let batch = Batch { time: leading.log_time(), requests };
         // Refused while leadership is handed over: then by the next step, or the next leader.
         if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
             tracing::info!(from = present, to = version, "raising the cluster's version");
@@ -313,7 +309,7 @@ impl Node {
     }
 
     pub(super) fn propose(&mut self) {
-        let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) else {
+        let Some(leading) = serving(&mut self.leading) else {
             return;
         };
         while let Some(batch) = leading.admission.next_batch(leading.log_time()) {
@@ -327,7 +323,7 @@ impl Node {
     }
 
     pub(super) fn read_index(&mut self) {
-        let Some(leading) = self.leading.as_mut().filter(|leading| leading.serves()) else {
+        let Some(leading) = serving(&mut self.leading) else {
             return;
         };
         let patience = self.config.heartbeat * 2;

@@ -29,6 +29,12 @@ pub(crate) struct Asked {
     pub(crate) refused: Vec<SessionId>,
 }
 
+impl Asked {
+    pub(crate) fn new(from: NodeId, client: Option<NodeId>, boot: u64, read_index: u64) -> Asked {
+        Asked { from, client, boot, read_index, refused: Vec::new() }
+    }
+}
+
 impl Confirmations {
     /// Those of a term. Contexts begin with it, so that none is used twice.
     pub(crate) fn new(term: u64) -> Confirmations {

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use crate::machine::command::Reply;
 use crate::machine::{CONFIG, Machine, Tree, Znode};
-use crate::node::io::{Effects, RequestId};
+use crate::node::io::{Effects, RequestId, WatchId};
 use crate::node::query::{Answer, Query, Read, ZnodeContent, ZnodeRead};
 use crate::node::replica::history::History;
+use crate::node::replica::watch_kind::WatchKind;
 use crate::node::replica::watches::{Fired, WatchTable};
 use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::SyncId;
@@ -159,54 +160,63 @@ pub(crate) struct Answering<'a> {
 
 impl Answering<'_> {
     pub(crate) fn answer(&mut self, query: Query, viewer: Viewer<'_>) -> Result<Answer, Error> {
-        match query {
-            Query::Read { .. } => self.read(&query, viewer),
-            Query::Watch { .. } => self.watch(query, viewer).map(|()| Answer::Watching),
+        let session = viewer.session;
+        match &query {
+            Query::Read { read, .. } => {
+                let answer = self.answer_read(read, viewer)?;
+                if let Some((id, path, kind)) = query.watch() {
+                    self.watches.add(id, Arc::clone(path), kind, session);
+                }
+                Ok(answer)
+            }
+            Query::Watch { from, data, .. } => {
+                if let Some((id, path, kind)) = query.watch() {
+                    self.watch((id, Arc::clone(path), kind), *from, *data, viewer)?;
+                }
+                Ok(Answer::Watching)
+            }
             Query::RemoveWatches { path, which } => {
-                let (session, zxid, of_client) = (viewer.session, self.tree.zxid(), self.of_client);
+                let (zxid, of_client) = (self.tree.zxid(), self.of_client);
                 let watches = &mut *self.watches;
-                if watches.remove_watches(session, &path, which, of_client, zxid, self.fired) {
+                if watches.remove_watches(session, path, *which, of_client, zxid, self.fired) {
                     Ok(Answer::Reply(Reply::Done))
                 } else {
-                    Err(Error::NoWatch { path })
+                    Err(Error::NoWatch { path: path.clone() })
                 }
             }
             Query::Sync => Ok(Answer::Synced(self.tree.zxid())),
         }
     }
 
-    fn watch(&mut self, query: Query, viewer: Viewer<'_>) -> Result<(), Error> {
-        let Some((id, path, kind)) = query.watch() else { return Ok(()) };
-        let Query::Watch { from, data, .. } = query else { return Ok(()) };
-        let (path, applied, session) = (Arc::clone(path), self.tree.zxid(), viewer.session);
+    fn watch(
+        &mut self,
+        new: (WatchId, Arc<str>, WatchKind),
+        from: Option<Zxid>,
+        data: bool,
+        viewer: Viewer<'_>,
+    ) -> Result<(), Error> {
+        let (applied, session) = (self.tree.zxid(), viewer.session);
         let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
         else {
+            let (id, path, kind) = new;
             self.watches.add(id, path, kind, session);
             if data {
                 self.watches.bring_data(id);
             }
             return Ok(());
         };
+        let path = || (*new.1).to_owned();
         if zxid > applied {
-            return Err(Error::FutureZxid { path: (*path).to_owned(), zxid, last: applied });
+            return Err(Error::FutureZxid { path: path(), zxid, last: applied });
         }
         match self.history.after(zxid) {
             Ok(past) => {
                 let may_read = |acl: Option<&AccessList>| viewer.may(acl, Permissions::READ);
-                self.watches.add_with_past((id, path, kind), session, past, may_read, self.fired);
+                self.watches.add_with_past(new, session, past, may_read, self.fired);
                 Ok(())
             }
-            Err(oldest) => Err(Error::TooOld { path: (*path).to_owned(), zxid, oldest }),
+            Err(oldest) => Err(Error::TooOld { path: path(), zxid, oldest }),
         }
-    }
-
-    fn read(&mut self, query: &Query, viewer: Viewer<'_>) -> Result<Answer, Error> {
-        let Query::Read { read, .. } = query else { return Ok(Answer::Watching) };
-        let answer = self.answer_read(read, viewer)?;
-        if let Some((id, path, kind)) = query.watch() {
-            self.watches.add(id, Arc::clone(path), kind, viewer.session);
-        }
-        Ok(answer)
     }
 
     fn answer_read(&self, read: &Read, viewer: Viewer<'_>) -> Result<Answer, Error> {
@@ -333,10 +343,15 @@ impl LocalSessions {
         effects: &mut Effects,
     ) {
         let mut fired = Fired::default();
-        let (tree, of_client) = (machine.tree(), false);
-        let (tree, fired_ref) = (&tree, &mut fired);
-        let mut answering =
-            Answering { machine, tree, watches, history, fired: fired_ref, of_client };
+        let tree = machine.tree();
+        let mut answering = Answering {
+            machine,
+            tree: &tree,
+            watches,
+            history,
+            fired: &mut fired,
+            of_client: false,
+        };
         for session in std::mem::take(&mut self.ready) {
             let Some(held) = self.sessions.get_mut(&session) else {
                 continue;

@@ -8,6 +8,7 @@ use crate::machine::command::{
 };
 use crate::node::io::{ClientRequest, Effects, RequestId, Write};
 use crate::node::leader::admission;
+use crate::node::leader::read_index::Asked;
 use crate::node::message::PeerMessage;
 use crate::node::replica::watches::Fired;
 use crate::node::versions::Gate;
@@ -118,7 +119,7 @@ impl Node {
         let read_index = self.read_index.ask(now, sessions.clone());
         let boot = self.read_index.boot();
         if leader == self.id {
-            self.take_read_index(self.id, None, boot, read_index, &sessions);
+            self.take_read_index(Asked::new(self.id, None, boot, read_index), sessions);
         } else {
             self.effects
                 .messages

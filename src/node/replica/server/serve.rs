@@ -6,6 +6,7 @@ use crate::machine::command::{Reply, Request, SessionChange};
 use crate::node::client_message::{Claim, EventOf, FromClient, HeldWatch, ToClient, Told};
 use crate::node::io::WatchId;
 use crate::node::leader::admission;
+use crate::node::leader::read_index::Asked;
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
@@ -202,7 +203,8 @@ impl Node {
                 client.greeted = true;
                 let leader = self.leadership.leader;
                 if leader == self.id {
-                    self.take_read_index(self.id, Some(from), boot, read_index, &sessions);
+                    let asked = Asked::new(self.id, Some(from), boot, read_index);
+                    self.take_read_index(asked, sessions);
                 } else if leader != 0 {
                     let message =
                         PeerMessage::ClientReadIndex { client: from, boot, read_index, sessions };

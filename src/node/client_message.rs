@@ -19,10 +19,11 @@ use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 use crate::types::watch::{EventKind, EventZnode, WatchEvent};
 use crate::types::znode::{SessionId, Stat, Zxid};
 
-/// What a client asks of its member.
+/// A message of a client to its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromClient {
-    /// The first of an attachment: nothing older than this is to be told.
+    /// The first of an attachment. The client has seen everything up to this zxid, and must be shown
+    /// nothing older.
     Begin {
         seen: Zxid,
         /// The cluster whose client it is; 0: none yet.
@@ -32,7 +33,7 @@ pub(crate) enum FromClient {
     Claim(Claim),
     /// A watch that it holds.
     Watch(HeldWatch),
-    /// It has told all that it holds.
+    /// All claims and watches were sent.
     Begun,
     /// A write of a session, numbered: for the leader.
     Write(Request),
@@ -74,7 +75,7 @@ pub(crate) struct Claim {
     pub(crate) base: Option<Zxid>,
 }
 
-/// A watch of a client, which has told of everything up to a zxid.
+/// A watch of a client, which has received all events up to a zxid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldWatch {
     pub(crate) watch: u64,
@@ -97,7 +98,7 @@ pub(crate) struct Call {
     pub(crate) after: u64,
 }
 
-/// What a member tells its client.
+/// A message of a member to its client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToClient {
     /// The claims are answered, and the watches are set.
@@ -114,7 +115,7 @@ pub(crate) enum ToClient {
         seq: u64,
         result: Result<Reply, OpError>,
     },
-    /// The session is over for this holder. `known`: what came of its writes was told before.
+    /// The session is over for this holder. `known`: the outcomes of its writes were sent before.
     Ended {
         session: SessionId,
         holder: u64,
@@ -134,7 +135,7 @@ pub(crate) enum ToClient {
     Over {
         watch: u64,
     },
-    /// More names of the children that the answer to this request tells.
+    /// Some of the names in the answer to this request; the answer has the last ones.
     Names {
         request: u64,
         names: Vec<String>,
@@ -155,29 +156,29 @@ pub(crate) enum ToClient {
     },
     /// There is another leader, or another connection to it: what was asked may be lost.
     Again,
-    /// All members of the cluster, and what it has to decide with, as this member knows it: to who
-    /// has just been attached, and whenever either has changed.
+    /// All members of the cluster, and whether it can decide, as this member knows it. Sent after
+    /// the client has attached, and whenever either changes.
     Members {
         members: Vec<Member>,
         availability: Availability,
     },
-    /// The cluster that this member is of: before anything else that an attachment tells.
+    /// The cluster of this member. The first message of an attachment.
     Cluster {
         cluster: u64,
     },
 }
 
-/// What came of an answer before it.
+/// The parts of an answer that came before it.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     pub(crate) names: Vec<String>,
     pub(crate) znodes: Vec<ZnodeRead>,
 }
 
-/// How one group of news ends.
+/// What ends one group of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
-    /// All events up to this write have been told, and nothing read shows more.
+pub(crate) struct UpTo {
+    /// All events up to this write were sent, and no answer shows a later one.
     pub(crate) zxid: Zxid,
     /// The version that the cluster acts by.
     pub(crate) version: u16,
@@ -217,9 +218,9 @@ impl EventOf {
     }
 }
 
-/// An answer as news: of many children or znodes, in pieces.
+/// An answer as messages: in pieces, if it has many children or znodes.
 pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClient> {
-    let mut news = Vec::new();
+    let mut updates = Vec::new();
     let answer = match answer {
         Ok(Answer::Children(names)) => {
             let (mut part, mut bytes) = (Vec::new(), 0);
@@ -227,7 +228,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
                 bytes += name.len() + 8;
                 part.push(name);
                 if bytes > PIECE_BYTES {
-                    news.push(ToClient::Names { request, names: std::mem::take(&mut part) });
+                    updates.push(ToClient::Names { request, names: std::mem::take(&mut part) });
                     bytes = 0;
                 }
             }
@@ -239,7 +240,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
                 bytes += znode.size();
                 part.push(znode);
                 if bytes > PIECE_BYTES {
-                    news.push(ToClient::Znodes { request, znodes: std::mem::take(&mut part) });
+                    updates.push(ToClient::Znodes { request, znodes: std::mem::take(&mut part) });
                     bytes = 0;
                 }
             }
@@ -248,8 +249,8 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
         Ok(Answer::Tree(_)) => Err(Refusal::Other { reason: "a whole tree".to_owned() }),
         answer => answer.map_err(Refusal::of),
     };
-    news.push(ToClient::Answer { request, answer });
-    news
+    updates.push(ToClient::Answer { request, answer });
+    updates
 }
 
 impl Pieces {

@@ -172,7 +172,7 @@ pub(crate) struct Effects {
     pub(crate) leases: Vec<(Holding, Time)>,
     /// Changes of state of this node's sessions, before the replies that rest on them.
     pub(crate) sessions: Vec<(Holding, SessionState)>,
-    /// As whom this node's sessions are known from now on, before the replies that tell of it.
+    /// The ids that this node's sessions have from now on, before the replies that show them.
     pub(crate) ids: Vec<(Holding, Vec<Id>)>,
     /// Answers to requests.
     pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
@@ -227,7 +227,7 @@ pub(crate) struct NodeStatus {
     /// The version that the cluster acts by, and the highest that this node can do.
     pub(crate) version: u16,
     pub(crate) own_version: u16,
-    /// The highest that other members can do, as far as they have told.
+    /// The highest versions that other members support, as far as this node knows them.
     pub(crate) versions: Vec<(NodeId, u16)>,
     pub(crate) availability: Availability,
     /// It has been a voter or a settled learner since it started: it is not about to take a voter's
@@ -248,16 +248,16 @@ pub(crate) struct Availability {
     pub(crate) learners: Vec<NodeId>,
     /// Those who voted before, while a change of several votes is made: they decide, too.
     pub(crate) outgoing: Vec<NodeId>,
-    /// The voters that the leader has not heard of, or that store nothing, as far as it has told.
+    /// The voters that are silent to the leader, or store nothing, by its last report.
     pub(crate) silent: Vec<NodeId>,
     pub(crate) has_leader: bool,
-    /// That is what the present leader has told.
+    /// That report is the present leader's.
     pub(crate) is_told: bool,
 }
 
 impl Availability {
-    /// How many of the voters that are heard of could be lost before nothing can be decided, if
-    /// those that `is_lost` names are lost already; `None` if nothing can be.
+    /// How many more voters could be lost before nothing can be decided, if those of `is_lost` are
+    /// lost already; `None` if nothing can be decided now.
     pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
         let spare = |voters: &Vec<NodeId>| {
             let alive = voters.iter().filter(|voter| !is_lost(**voter)).count();

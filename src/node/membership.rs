@@ -27,7 +27,7 @@ use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
      had been away for long; join again, and it comes back as a new member";
-/// How often a wish is told, and how long it holds without being told again.
+/// How often a request to join or to leave is sent, and how long it holds without being repeated.
 const REQUEST_PERIOD: Duration = Duration::from_secs(1);
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
@@ -47,19 +47,19 @@ pub(super) struct Membership {
     pub(super) policy: MembershipPolicy,
     /// This node is to leave.
     pub(super) leaving: bool,
-    /// When it tells its wish the next time.
-    tell_at: Time,
-    /// When something was last heard of a member.
+    /// When it sends its requests the next time.
+    send_at: Time,
+    /// When something last came from each member.
     heard: BTreeMap<NodeId, Time>,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
     silent: Option<BTreeSet<NodeId>>,
     /// Whether this node has had its place since it started: see [`Node::note_place`].
     is_placed: bool,
-    /// When an instance that is not a member was last met.
+    /// When an instance that is not a member last asked to join.
     newcomer_at: Option<Time>,
-    /// The term of the leader that told it.
+    /// The term of the leader that reported `silent`.
     health_of: u64,
-    /// Who was told that it is gone, and when.
+    /// The nodes that were sent [`PeerMessage::Removed`], and when.
     notified_removed: BTreeMap<NodeId, Time>,
     /// The members as they were last handed to the shell.
     handed: Option<Vec<Member>>,
@@ -71,7 +71,7 @@ impl Membership {
             me,
             policy,
             leaving: false,
-            tell_at: Time::ZERO,
+            send_at: Time::ZERO,
             heard: BTreeMap::new(),
             silent: None,
             is_placed: false,
@@ -136,7 +136,7 @@ impl Node {
         }
     }
 
-    /// Something was heard of a peer.
+    /// Something came from a peer.
     pub(super) fn received_from(&mut self, peer: NodeId) {
         let now = self.now.mono;
         if let Some(heard) = self.membership.heard.get_mut(&peer) {
@@ -146,19 +146,19 @@ impl Node {
         }
     }
 
-    /// Somebody wants to be a member, or tells who it is.
+    /// An instance asks to be a member.
     pub(super) fn take_join(&mut self, from: NodeId, member: Member) {
         let node = member.node;
-        // A member hands on what one has told that is none yet.
+        // A member forwards the request of an instance that is no member yet.
         let handed_on = self.is_member(from) && !self.is_member(node);
         if (node != from && !handed_on) || !member.is_valid() {
-            tracing::warn!(from, "refused a wish to join that is not the sender's own");
+            tracing::warn!(from, "refused a request to join that is not the sender's own");
             return;
         }
         self.note_newcomer(node);
         if !self.serves() {
             self.note_blank(from, &member);
-            // Who wants to join may reach a follower only.
+            // The instance may reach only a follower.
             let leader = self.raw.raft.leader_id;
             if node == from && ![0, self.id, from].contains(&leader) {
                 self.effects.messages.push((leader, PeerMessage::Join { member }));
@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    /// One that is a member by its own log tells who it is.
+    /// A node that is a member by its own log sends its address and zone.
     pub(super) fn take_present(&mut self, from: NodeId, member: Member) {
         if !self.is_member(from) {
             self.send_removed(from);
@@ -197,9 +197,9 @@ impl Node {
         }
     }
 
-    /// Something came from one who is not a member by this node's log, and may not know. Every
-    /// member tells it, since it may reach nobody else: by the entry that it tells, one that was
-    /// made a member later knows better.
+    /// Something came from a node that is not a member by this node's log, and may not know it.
+    /// Every member replies, since the other may reach nobody else. The index in the reply lets a
+    /// node that became a member later ignore it.
     pub(super) fn send_removed(&mut self, to: NodeId) {
         let now = self.now.mono;
         let gone = &mut self.membership.notified_removed;
@@ -242,34 +242,34 @@ impl Node {
     /// That it is gone, if it never was a member.
     pub(super) fn leave(&mut self) -> Result<(), String> {
         self.membership.leaving = true;
-        self.membership.tell_at = self.now.mono;
+        self.membership.send_at = self.now.mono;
         if self.is_member(self.id) { Ok(()) } else { Err(REMOVED.to_owned()) }
     }
 
     /// Tells the leader, whoever it is, what this node wants and who it is.
     pub(super) fn send_membership_requests(&mut self) {
         let now = self.now.mono;
-        if now < self.membership.tell_at {
+        if now < self.membership.send_at {
             return;
         }
-        self.membership.tell_at = now + REQUEST_PERIOD;
+        self.membership.send_at = now + REQUEST_PERIOD;
         let (leaving, member) = (self.membership.leaving, self.membership.me.clone());
-        let mut wishes = Vec::new();
+        let mut requests = Vec::new();
         if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();
             let differs = roster.get(self.id).is_none_or(|seat| seat.member != member);
             if differs || self.is_lonely() {
-                wishes.push(PeerMessage::Present { member });
+                requests.push(PeerMessage::Present { member });
             }
             if leaving {
-                wishes.push(PeerMessage::Leave);
+                requests.push(PeerMessage::Leave);
             }
         } else if self.bootstrap.joins && !leaving {
-            wishes.push(PeerMessage::Join { member });
+            requests.push(PeerMessage::Join { member });
         }
         if let Some(Leading { members, .. }) = leader::serving(&mut self.leading) {
-            for wish in wishes {
-                match wish {
+            for request in requests {
+                match request {
                     PeerMessage::Present { member } => members.presents_itself(member, now),
                     _ => members.wants_to_leave(self.id, now),
                 }
@@ -277,13 +277,13 @@ impl Node {
             return;
         }
         let to: Vec<NodeId> = self.versions.connected_peers().collect();
-        for wish in wishes {
-            self.effects.messages.extend(to.iter().map(|peer| (*peer, wish.clone())));
+        for request in requests {
+            self.effects.messages.extend(to.iter().map(|peer| (*peer, request.clone())));
         }
     }
 
-    /// Whether nothing was heard of a leader for long. One that was removed hears nothing any more,
-    /// and if it is a learner, nobody hears of it either: it does not stand for election.
+    /// Whether nothing has come from a leader for long. A removed node receives nothing any more. If
+    /// it was a learner, it does not stand for election, so nobody notices it either.
     fn is_lonely(&self) -> bool {
         !planted(Bug::RemovedUnaware)
             && self.now.mono.saturating_sub(self.elections.led_at) >= self.patience()
@@ -294,7 +294,7 @@ impl Node {
         self.config.heartbeat * (2 * ELECTION_TICKS as u32)
     }
 
-    /// Whether a member is connected and was heard of within the last few heartbeats.
+    /// Whether a member is connected and has sent something within the last few heartbeats.
     pub(super) fn answers(&self, node: NodeId) -> bool {
         let heard = self.membership.heard.get(&node);
         let recent = |at: &Time| self.now.mono <= *at + self.config.heartbeat * 3;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Request;
 use crate::node::bootstrap::message::Announcement;
-use crate::node::client_message::{FromClient, ToClient, Told};
+use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -28,13 +28,12 @@ pub(crate) enum PeerMessage {
     Raft { term: u64, body: RaftBody },
     /// Requests of the sender's sessions, for the leader to propose in this order.
     Forward { requests: Vec<Request> },
-    /// "These of my sessions live, and tell me an index that covers every write completed by now."
-    /// Sent to the leader; `boot` is drawn when the sender starts, `read_index` is never used
-    /// twice.
+    /// A ReadIndex request to the leader. It renews these sessions of the sender, and asks for an
+    /// index that covers every write completed by now. `boot` is random at each start, and a number
+    /// (`read_index`) is never used twice.
     ReadIndex { boot: u64, read_index: u64, sessions: Vec<SessionId> },
-    /// The leader was still the leader after it had received the ReadIndex request. Its sessions
-    /// are renewed but for those in `refused`: they are gone, held elsewhere, or about to be
-    /// expired.
+    /// The leader still led after it had received the ReadIndex request. Its sessions are renewed,
+    /// except those in `refused`, which are gone, held elsewhere, or about to expire.
     ReadIndexConfirmed { boot: u64, read_index: u64, index: u64, refused: Vec<SessionId> },
     /// The sender's state hash after it applied the entry at this index, to be compared.
     StateHash { index: u64, hash: u64 },
@@ -53,17 +52,17 @@ pub(crate) enum PeerMessage {
     /// The leader to the members: the voters that do not answer it, and the learners that have
     /// their place, since there is no vote for them to take.
     Health { silent: Vec<NodeId>, placed: Vec<NodeId> },
-    /// What a node without a cluster tells everybody, and a member answers to that.
+    /// A node without a cluster sends it to all peers, and a member replies with it.
     Announce { announcement: Announcement },
     /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
     /// roster says so, and while it knows of no leader.
     Present { member: Member },
-    /// A client without a replica to its member: `number` counts its messages of this attachment
-    /// from 0, and of the member's it has those below `heard`.
-    FromClient { attachment: u64, number: u64, heard: u64, asks: Vec<FromClient> },
-    /// A member to its client, numbered in the same way. What a step of it has to tell ends with a
-    /// message that has `told`; before that, nothing of it counts.
-    Tell { attachment: u64, number: u64, news: Vec<ToClient>, told: Option<Told> },
+    /// A client without a replica to its member. `number` counts its messages of this attachment
+    /// from 0. It has received those of the member below `heard`.
+    FromClient { attachment: u64, number: u64, heard: u64, messages: Vec<FromClient> },
+    /// A member to its client, numbered in the same way. The updates of one step end with a message
+    /// that has `up_to`. Until that one comes, none of them counts.
+    ToClient { attachment: u64, number: u64, updates: Vec<ToClient>, up_to: Option<UpTo> },
     /// A member to a client that it does not serve, or no longer.
     LetGo { attachment: u64, reason: String },
     /// Writes of a member's client, for the leader.
@@ -138,7 +137,7 @@ impl PeerMessage {
             self,
             PeerMessage::Announce { .. }
                 | PeerMessage::FromClient { .. }
-                | PeerMessage::Tell { .. }
+                | PeerMessage::ToClient { .. }
                 | PeerMessage::LetGo { .. }
         )
     }
@@ -446,16 +445,16 @@ mod tests {
                     attachment: 5,
                     number: 300,
                     heard: 299,
-                    asks: asks(&request),
+                    messages: client_messages(&request),
                 },
             ),
             (
                 "tell",
-                PeerMessage::Tell {
+                PeerMessage::ToClient {
                     attachment: 5,
                     number: 300,
-                    news: news(),
-                    told: Some(Told { zxid: 350, version: 1, leader: 300 }),
+                    updates: updates(),
+                    up_to: Some(UpTo { zxid: 350, version: 1, leader: 300 }),
                 },
             ),
             ("let go", PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned() }),
@@ -487,7 +486,7 @@ mod tests {
     }
 
     /// One of each.
-    fn asks(request: &Request) -> Vec<FromClient> {
+    fn client_messages(request: &Request) -> Vec<FromClient> {
         let Request { session, holder, .. } = *request;
         let path = || "/a".to_owned();
         let call = Call { request: 7, session, holder, after: 9 };
@@ -501,7 +500,7 @@ mod tests {
             Read::Below { path: "/a".into() },
             Read::Tree,
         ];
-        let mut asks = vec![
+        let mut messages = vec![
             FromClient::Begin { seen: 350, cluster: 77 },
             FromClient::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
             FromClient::Watch(HeldWatch {
@@ -529,12 +528,12 @@ mod tests {
             Query::Sync,
         ];
         let queries = reads.into_iter().chain(others);
-        asks.extend(queries.map(|query| FromClient::Query { call, query, read_index: 2 }));
-        asks
+        messages.extend(queries.map(|query| FromClient::Query { call, query, read_index: 2 }));
+        messages
     }
 
     /// One of each.
-    fn news() -> Vec<ToClient> {
+    fn updates() -> Vec<ToClient> {
         let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
         let ids = vec![Id::new("ip", "10.0.0.1")];
         let event = WatchEvent {
@@ -549,7 +548,7 @@ mod tests {
             })),
         };
         let path = || "/a".to_owned();
-        let mut news = vec![
+        let mut updates = vec![
             ToClient::Attached,
             ToClient::Held { session, holder, ids: ids.clone() },
             ToClient::Outcome { session, holder, seq: 9, result: Ok(Reply::Done) },
@@ -596,8 +595,8 @@ mod tests {
             Err(Refusal::TooLarge { path: path(), size: 2, limit: 1 }),
             Err(Refusal::Other { reason: "reason".to_owned() }),
         ];
-        news.extend(answers.map(|answer| ToClient::Answer { request, answer }));
-        news
+        updates.extend(answers.map(|answer| ToClient::Answer { request, answer }));
+        updates
     }
 
     #[test]

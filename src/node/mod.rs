@@ -126,7 +126,7 @@ pub(crate) struct Node {
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
     staged: Option<(SnapshotMeta, Machine)>,
-    /// Transfers that failed while raft-rs could not be told.
+    /// Transfers that failed and are still to be reported to raft-rs.
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
     unreachable: Vec<(NodeId, Option<Problem>)>,
@@ -302,7 +302,7 @@ impl Node {
         }
     }
 
-    /// When it is settled what follows from news of now.
+    /// Until when the versions of members are unsettled after a change now.
     fn versions_settled_at(&self) -> Time {
         self.now.mono + self.config.tick * versions::PATIENCE_TICKS
     }

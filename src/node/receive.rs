@@ -33,8 +33,8 @@ impl Node {
             PeerMessage::ReadIndex { boot, read_index, sessions } => {
                 self.take_read_index(Asked::new(from, None, boot, read_index), sessions);
             }
-            PeerMessage::FromClient { attachment, number, heard, asks } => {
-                self.take_asks(from, attachment, number, heard, asks);
+            PeerMessage::FromClient { attachment, number, heard, messages } => {
+                self.take_client_messages(from, attachment, number, heard, messages);
             }
             PeerMessage::ClientForward { client, requests } => {
                 if let Some(leading) = &mut self.leading {
@@ -49,15 +49,15 @@ impl Node {
             PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
                 self.client_confirmed(client, boot, read_index, index, refused);
             }
-            // What is told to clients, and this is none.
-            PeerMessage::Tell { .. } | PeerMessage::LetGo { .. } => {}
+            // These are for clients, and this is none.
+            PeerMessage::ToClient { .. } | PeerMessage::LetGo { .. } => {}
             PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused } => {
                 self.read_index_confirmed(boot, read_index, index, &refused);
             }
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
                 let newest = self.config.version;
-                // Nobody else sends one. Who has heard of no leader yet may be sent one by it.
+                // Only the leader sends snapshots. A node that knows no leader yet may get one.
                 if ![0, from].contains(&self.raw.raft.leader_id) {
                     let abort = PeerMessage::SnapshotAbort { transfer };
                     self.effects.messages.push((from, abort));

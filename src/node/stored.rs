@@ -13,7 +13,7 @@ pub(crate) struct Identity {
     /// The cluster, drawn when it was founded; 0 as long as the node belongs to none.
     pub(crate) cluster: u64,
     pub(crate) node: NodeId,
-    /// Drawn again for each empty directory: tells a wiped disk from a restart.
+    /// Random for each empty directory. It distinguishes a wiped disk from a restart.
     pub(crate) incarnation: u64,
     /// The address that peers reach this node by.
     pub(crate) address: String,

@@ -44,22 +44,22 @@ const FAULTS: [Fault; 7] = [
 
 /// All places without a replica.
 #[derive(Debug)]
-pub(crate) struct ClientServer {
-    guests: Vec<ServedClient>,
+pub(crate) struct ClientPlaces {
+    guests: Vec<ClientPlace>,
     /// By whom they are now.
     pub(super) places: BTreeMap<NodeId, usize>,
     random: Random,
 }
 
-impl Default for ClientServer {
-    fn default() -> ClientServer {
-        ClientServer { guests: Vec::new(), places: BTreeMap::new(), random: Random::new(0) }
+impl Default for ClientPlaces {
+    fn default() -> ClientPlaces {
+        ClientPlaces { guests: Vec::new(), places: BTreeMap::new(), random: Random::new(0) }
     }
 }
 
 /// A place for a client.
 #[derive(Debug)]
-pub(crate) struct ServedClient {
+pub(crate) struct ClientPlace {
     /// Whom its last start has made it.
     pub(super) node: NodeId,
     clock: Arc<NodeClock>,
@@ -102,7 +102,7 @@ impl World {
             let ahead = self.guests.random.below(1000 * SECOND);
             let drift = self.kernel.plan.drift_ppm;
             let rate = 1_000_000 - drift + self.guests.random.below(2 * drift + 1);
-            self.guests.guests.push(ServedClient {
+            self.guests.guests.push(ClientPlace {
                 node: 0,
                 clock: Arc::new(NodeClock::new(self.kernel.time.clone(), ahead, rate)),
                 life: None,
@@ -122,11 +122,11 @@ impl World {
         first..first + self.guests.guests.len()
     }
 
-    pub(super) fn guest(&self, place: usize) -> Option<&ServedClient> {
+    pub(super) fn guest(&self, place: usize) -> Option<&ClientPlace> {
         self.guests.guests.get(place.checked_sub(self.kernel.plan.places)?)
     }
 
-    pub(super) fn guest_mut(&mut self, place: usize) -> &mut ServedClient {
+    pub(super) fn guest_mut(&mut self, place: usize) -> &mut ClientPlace {
         let first = self.kernel.plan.places;
         &mut self.guests.guests[place - first]
     }
@@ -306,8 +306,8 @@ impl World {
             messages.truncate(self.guests.random.index(messages.len() + 1));
         }
         let asks = |(_, message): &(NodeId, PeerMessage)| match message {
-            PeerMessage::FromClient { asks, .. } => {
-                asks.iter().any(|ask| matches!(ask, FromClient::ReadIndex { .. }))
+            PeerMessage::FromClient { messages, .. } => {
+                messages.iter().any(|ask| matches!(ask, FromClient::ReadIndex { .. }))
             }
             _ => false,
         };
@@ -589,7 +589,7 @@ impl World {
     }
 
     pub(crate) fn describe_guests(&self) -> Vec<String> {
-        let describe = |guest: &ServedClient| match &guest.life {
+        let describe = |guest: &ClientPlace| match &guest.life {
             None => "down".to_owned(),
             Some(visit) => format!("{:?}", visit.client()),
         };

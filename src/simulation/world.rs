@@ -15,7 +15,7 @@ use super::checks::{durability, versions};
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::SimDisk;
 use super::faults::Fault;
-use super::guests::ClientServer;
+use super::guests::ClientPlaces;
 use super::kernel::{Kernel, Phase};
 use super::members;
 use super::network::Network;
@@ -126,7 +126,7 @@ pub(crate) struct World {
     pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
-    pub(super) guests: ClientServer,
+    pub(super) guests: ClientPlaces,
     /// Whom new disks make who starts from them.
     pub(super) identities: Random,
     /// The choices of damage to several disks, or to one a second time.
@@ -179,7 +179,7 @@ impl World {
             steps: 0,
             random: random.fork(4),
             versions: random.fork(6),
-            guests: ClientServer::default(),
+            guests: ClientPlaces::default(),
             damages: Random::new(0),
             kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], words)),
         };

@@ -2,7 +2,7 @@
 
 use super::{Client, Member, PeerMessage, Time, ToClient};
 use crate::machine::command::Outcome;
-use crate::node::client_message::{Claim, FromClient, HeldWatch, Told, are_members};
+use crate::node::client_message::{Claim, FromClient, HeldWatch, UpTo, are_members};
 use crate::node::io::{Availability, Holding, Problem};
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
@@ -19,9 +19,9 @@ const FIRST_BEATS: u32 = 10;
 const AVOIDED_BEATS: u32 = 60;
 /// The bytes of one message, about: a write may be larger.
 const ASK_BYTES: usize = 256 << 10;
-/// What has been heard is told at the latest after so much of it.
+/// After so many bytes at the latest, the client acknowledges what it has received.
 const HEARD_BYTES: usize = 256 << 10;
-/// What a group of news may take before it is whole: more than any member tells in one.
+/// What a group of updates may take before it is whole: more than any member sends in one.
 const GROUP_BYTES_MAX: usize = 64 << 20;
 
 /// A member that serves, or is asked to.
@@ -32,15 +32,15 @@ pub(super) struct Attachment {
     /// The number of the next message to it, and of the next from it.
     pub(super) said: u64,
     pub(super) heard: u64,
-    /// It has told that it serves.
+    /// It has replied that it serves.
     pub(super) serves: bool,
-    /// What has come of a group that is not whole yet.
-    news: Vec<ToClient>,
+    /// The updates of a group that is not whole yet.
+    updates: Vec<ToClient>,
     outgoing_bytes: usize,
-    /// What has been heard since that was told.
+    /// The bytes received since the last acknowledgement.
     unsaid_bytes: usize,
     begun_at: Time,
-    /// Since when it owes a word.
+    /// Since when it owes a message.
     asked_at: Option<Time>,
     leaderless_since: Option<Time>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Attachment {
 impl Client {
     pub(super) fn take_message(&mut self, from: NodeId, message: PeerMessage) {
         match message {
-            PeerMessage::Tell { attachment, number, news, told } => {
+            PeerMessage::ToClient { attachment, number, updates, up_to } => {
                 let Some(attached) = &mut self.attached else { return };
                 if attached.member != from || attached.id != attachment {
                     return;
@@ -58,19 +58,19 @@ impl Client {
                     return self.lose_member(from, Time::ZERO);
                 }
                 attached.heard = number + 1;
-                // One that does not serve yet still owes that word: the next it says may be lost.
+                // A member that does not serve yet still owes a message: its next one may be lost.
                 attached.asked_at = (!attached.serves).then_some(self.now.mono);
-                let bytes: usize = news.iter().map(ToClient::size).sum();
+                let bytes: usize = updates.iter().map(ToClient::size).sum();
                 attached.unsaid_bytes += bytes;
                 attached.outgoing_bytes += bytes;
-                attached.news.extend(news);
+                attached.updates.extend(updates);
                 if attached.outgoing_bytes > GROUP_BYTES_MAX {
                     return self.lose_member(from, self.avoided_until());
                 }
-                if let Some(told) = told {
+                if let Some(up_to) = up_to {
                     attached.outgoing_bytes = 0;
-                    let news = std::mem::take(&mut attached.news);
-                    self.take_news(news, told);
+                    let updates = std::mem::take(&mut attached.updates);
+                    self.take_updates(updates, up_to);
                 }
             }
             PeerMessage::LetGo { attachment, reason } => {
@@ -153,7 +153,7 @@ impl Client {
         if self.attached.as_ref().is_some_and(|attached| attached.member == member) {
             tracing::debug!(client = self.id, member, "lost its member");
             self.attached = None;
-            self.asks.clear();
+            self.messages.clear();
             self.claimed.clear();
         }
         if let Some(member) = self.members.get_mut(&member) {
@@ -215,7 +215,7 @@ impl Client {
             said: 0,
             heard: 0,
             serves: false,
-            news: Vec::new(),
+            updates: Vec::new(),
             outgoing_bytes: 0,
             unsaid_bytes: 0,
             begun_at: now,
@@ -224,12 +224,12 @@ impl Client {
         });
         self.forget_sent_calls();
         self.claimed.clear();
-        self.asks.clear();
-        self.asks.push(FromClient::Begin { seen: self.seen, cluster: self.cluster });
+        self.messages.clear();
+        self.messages.push(FromClient::Begin { seen: self.seen, cluster: self.cluster });
         for session in self.local.ids() {
             let Some(held) = self.local.get(session) else { continue };
             self.claimed.insert((session, held.holder));
-            self.asks.push(FromClient::Claim(Claim {
+            self.messages.push(FromClient::Claim(Claim {
                 session,
                 holder: held.holder,
                 applied: held.applied(),
@@ -251,22 +251,22 @@ impl Client {
             };
             bytes += held.path.len();
             debug_assert!(bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
-            self.asks.push(FromClient::Watch(held));
+            self.messages.push(FromClient::Watch(held));
         }
-        self.asks.push(FromClient::Begun);
+        self.messages.push(FromClient::Begun);
     }
 
-    /// Sends what is to be said.
+    /// Sends the messages that have gathered.
     pub(super) fn say(&mut self) {
         let Some(attached) = &mut self.attached else {
-            self.asks.clear();
+            self.messages.clear();
             return;
         };
-        if self.asks.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
+        if self.messages.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
             return;
         }
         let owes = self
-            .asks
+            .messages
             .iter()
             .any(|ask| matches!(ask, FromClient::ReadIndex { .. } | FromClient::Begun));
         if owes {
@@ -274,14 +274,14 @@ impl Client {
         }
         attached.unsaid_bytes = 0;
         let (attachment, heard, member) = (attached.id, attached.heard, attached.member);
-        let mut send = |asks: Vec<FromClient>| {
+        let mut send = |messages: Vec<FromClient>| {
             let number = attached.said;
             attached.said += 1;
-            let message = PeerMessage::FromClient { attachment, number, heard, asks };
+            let message = PeerMessage::FromClient { attachment, number, heard, messages };
             self.effects.messages.push((member, message));
         };
         let (mut part, mut bytes) = (Vec::new(), 0);
-        for ask in self.asks.drain(..) {
+        for ask in self.messages.drain(..) {
             let size = ask.size();
             if bytes + size > ASK_BYTES && !part.is_empty() {
                 send(std::mem::take(&mut part));
@@ -293,10 +293,10 @@ impl Client {
         send(part);
     }
 
-    /// A whole group of news: events first, since what is read shows what they tell of.
-    fn take_news(&mut self, news: Vec<ToClient>, told: Told) {
+    /// A whole group of updates: events first, since the answers show the changes behind them.
+    fn take_updates(&mut self, updates: Vec<ToClient>, up_to: UpTo) {
         let now = self.now.mono;
-        let clusters = news.iter().filter_map(|news| match news {
+        let clusters = updates.iter().filter_map(|update| match update {
             ToClient::Cluster { cluster } => Some(*cluster),
             _ => None,
         });
@@ -305,29 +305,28 @@ impl Client {
         {
             return;
         }
-        // What a member has told was told, whatever it has not got yet. One that has not begun
-        // tells no events: what it has seen meanwhile is for the next one to tell, if it never
-        // begins.
-        let begins = news.iter().any(|news| matches!(news, ToClient::Attached));
+        // A member that has not attached the client yet sends no events. If it never does, the next
+        // member sends what has happened in the meantime.
+        let begins = updates.iter().any(|update| matches!(update, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
         if planted(Bug::ClientSeesOlder) {
-            self.seen = told.zxid;
+            self.seen = up_to.zxid;
         } else if serves {
-            self.seen = self.seen.max(told.zxid);
+            self.seen = self.seen.max(up_to.zxid);
         }
-        if begins || self.leader != told.leader {
+        if begins || self.leader != up_to.leader {
             self.settled_at = now + self.config.tick * PATIENCE_TICKS;
         }
-        (self.version, self.leader) = (self.version.max(told.version), told.leader);
+        (self.version, self.leader) = (self.version.max(up_to.version), up_to.leader);
         if let Some(attached) = &mut self.attached {
-            if told.leader == 0 {
+            if up_to.leader == 0 {
                 attached.leaderless_since.get_or_insert(now);
             } else {
                 attached.leaderless_since = None;
             }
         }
-        for news in news {
-            match news {
+        for update in updates {
+            match update {
                 ToClient::Attached => {
                     if let Some(attached) = &mut self.attached {
                         attached.serves = true;

@@ -23,7 +23,7 @@ pub(super) struct Outstanding {
     sent: bool,
     /// The watch that it sets.
     watch: Option<(WatchId, Watch)>,
-    /// What the member has told of it already.
+    /// The parts of its answer that have come already.
     pieces: Pieces,
 }
 
@@ -68,7 +68,7 @@ impl Client {
     }
 
     fn has_room_for_watch(&self, size: usize) -> bool {
-        // Each path is at most so long, on average, if all are to be told when it moves.
+        // So long are the paths on average at most, if all fit into the messages of a move.
         let bytes = self.watch_bytes + self.asked_watch_bytes + size;
         self.watches.len() + self.asked_watches < WATCHES_MAX && bytes < CLAIMS_BYTES_MAX / 2
     }
@@ -101,7 +101,7 @@ impl Client {
             self.sent_bytes += call.size;
             self.first_unsent = number + 1;
             self.claimed.insert((call.session, call.holder));
-            self.asks.push(call.ask.clone());
+            self.messages.push(call.ask.clone());
         }
     }
 
@@ -154,7 +154,7 @@ impl Client {
 
     pub(super) fn unwatch(&mut self, id: WatchId) {
         if self.remove_watch(id) && self.attached.is_some() {
-            self.asks.push(FromClient::Unwatch { watch: id.0 });
+            self.messages.push(FromClient::Unwatch { watch: id.0 });
         }
     }
 
@@ -220,7 +220,7 @@ impl Client {
         let over: Vec<_> = claimed.filter(|(id, holder)| !held(*id, *holder)).collect();
         for (session, holder) in over {
             self.claimed.remove(&(session, holder));
-            self.asks.push(FromClient::Leave { session, holder });
+            self.messages.push(FromClient::Leave { session, holder });
         }
     }
 }

@@ -22,18 +22,22 @@ use crate::types::znode::SessionId;
 
 /// Says something to member 1 as if from a client, and gives what is let go and why. Its first
 /// message is that of a new attachment.
-fn said(storm: &mut Storm, from: NodeId, number: u64, asks: Vec<FromClient>) -> Vec<String> {
-    say(storm, (from, number, 0), asks)
+fn said(storm: &mut Storm, from: NodeId, number: u64, messages: Vec<FromClient>) -> Vec<String> {
+    say(storm, (from, number, 0), messages)
 }
 
 fn say(
     storm: &mut Storm,
     (from, number, heard): (NodeId, u64, u64),
-    asks: Vec<FromClient>,
+    messages: Vec<FromClient>,
 ) -> Vec<String> {
     storm.attachment += u64::from(number == 0);
     let of = storm.attachment;
-    storm.cluster.deliver(from, 1, PeerMessage::FromClient { attachment: of, number, heard, asks });
+    storm.cluster.deliver(
+        from,
+        1,
+        PeerMessage::FromClient { attachment: of, number, heard, messages },
+    );
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
     let ours = sent.into_iter().filter(|(_, to, _)| *to == from);
@@ -134,16 +138,16 @@ fn what_a_client_costs_its_member_is_bounded() {
     for request in 0..20 {
         let call = Call { request, session, holder, after: 0 };
         let read = get(call, "/n");
-        let (attachment, number, asks) = (storm.attachment, request + 2, vec![read]);
-        let asks = PeerMessage::FromClient { attachment, number, heard: 0, asks };
-        storm.cluster.deliver(client, 1, asks);
+        let (attachment, number, messages) = (storm.attachment, request + 2, vec![read]);
+        let messages = PeerMessage::FromClient { attachment, number, heard: 0, messages };
+        storm.cluster.deliver(client, 1, messages);
         storm.cluster.settle();
         for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
-            if let PeerMessage::Tell { news, .. } = message
+            if let PeerMessage::ToClient { updates, .. } = message
                 && to == client
             {
-                let is_answer = |news: &&ToClient| matches!(news, ToClient::Answer { .. });
-                answers += news.iter().filter(is_answer).count();
+                let is_answer = |updates: &&ToClient| matches!(updates, ToClient::Answer { .. });
+                answers += updates.iter().filter(is_answer).count();
             }
         }
     }
@@ -188,10 +192,11 @@ fn what_a_client_may_hold_is_bounded() {
         assert!(said(&mut storm, client, 1, vec![open(session)]).is_empty());
         storm.advance(HEARTBEAT * 4);
         let many = if path == "/n" { 2000 } else { 100 };
-        let asks =
+        let messages =
             |number| (0..many).map(|one| watch(session, number * many + one, path)).collect();
-        let let_go = (2..200)
-            .find(|number| !say(&mut storm, (client, *number, u64::MAX), asks(*number)).is_empty());
+        let let_go = (2..200).find(|number| {
+            !say(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty()
+        });
         let let_go = let_go.expect("it watches as much as it likes");
         let most = if path == "/n" { WATCHES_MAX as u64 } else { (8 << 20) / path.len() as u64 };
         assert!((most..most + 3 * many).contains(&((let_go - 1) * many)), "{let_go}");
@@ -201,7 +206,7 @@ fn what_a_client_may_hold_is_bounded() {
     storm.cluster.isolate(1);
     storm.advance(Duration::from_secs(5));
     assert!(said(&mut storm, client, 0, begin()).is_empty());
-    let asks = |number| {
+    let messages = |number| {
         let request = |holder| {
             let command = Command::Close;
             FromClient::Write(Request { session, holder, seq: 0, acked: 0, command })
@@ -209,7 +214,7 @@ fn what_a_client_may_hold_is_bounded() {
         (0..2000).map(|one| request(number * 2000 + one)).collect()
     };
     let let_go = (1..100)
-        .find(|number| !say(&mut storm, (client, *number, u64::MAX), asks(*number)).is_empty());
+        .find(|number| !say(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty());
     assert!((30..40).contains(&let_go.unwrap_or(100)), "{let_go:?}");
 }
 
@@ -245,23 +250,23 @@ fn a_client_that_has_missed_much_is_served() {
         }
     }
     let claim = Claim { session, holder, applied: 0, opened: true, base: None };
-    let mut asks = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
+    let mut messages = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
     let (path, kind) = ("/n".to_owned(), WatchKind::Persistent);
-    asks.extend((0..WATCHES).map(|watch| {
+    messages.extend((0..WATCHES).map(|watch| {
         let (path, existed, data) = (path.clone(), true, false);
         FromClient::Watch(HeldWatch { watch, session, holder, path, kind, existed, from, data })
     }));
-    asks.push(FromClient::Begun);
+    messages.push(FromClient::Begun);
     storm.attachment += 1;
     let (attachment, number, heard) = (storm.attachment, 0, 0);
-    let begin = PeerMessage::FromClient { attachment, number, heard, asks };
+    let begin = PeerMessage::FromClient { attachment, number, heard, messages };
     storm.cluster.deliver(client, 1, begin);
     storm.cluster.settle();
     let (mut events, mut gaps) = (0, 0);
     for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
         match message {
-            PeerMessage::Tell { news, .. } if to == client => {
-                let kinds = news.iter().filter_map(|news| match news {
+            PeerMessage::ToClient { updates, .. } if to == client => {
+                let kinds = updates.iter().filter_map(|update| match update {
                     ToClient::Event { event, .. } => Some(event.clone().into_event().kind),
                     _ => None,
                 });
@@ -291,24 +296,23 @@ fn a_session_that_was_overtaken_has_moved() {
     storm.cluster.resume(2, session, 10, [7; 16]).unwrap();
     storm.cluster.settle();
     let claim = Claim { session, holder: former, applied: 0, opened: false, base: None };
-    let asks = vec![
+    let messages = vec![
         FromClient::Begin { seen: 0, cluster: 0 },
         FromClient::Claim(claim),
         FromClient::Begun,
     ];
     let (attachment, number, heard) = (1, 0, 0);
-    let begin = PeerMessage::FromClient { attachment, number, heard, asks };
+    let begin = PeerMessage::FromClient { attachment, number, heard, messages };
     storm.cluster.deliver(client, 1, begin);
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
-    let news =
-        sent.into_iter().filter(|(_, to, _)| *to == client).flat_map(
-            |(_, _, message)| match message {
-                PeerMessage::Tell { news, .. } => news,
-                _ => Vec::new(),
-            },
-        );
-    let ended: Vec<_> = news.filter(|news| matches!(news, ToClient::Ended { .. })).collect();
+    let updates = sent.into_iter().filter(|(_, to, _)| *to == client).flat_map(
+        |(_, _, message)| match message {
+            PeerMessage::ToClient { updates, .. } => updates,
+            _ => Vec::new(),
+        },
+    );
+    let ended: Vec<_> = updates.filter(|update| matches!(update, ToClient::Ended { .. })).collect();
     assert_eq!(ended, [ToClient::Ended { session, holder: former, moved: true, known: false }]);
 }
 
@@ -322,8 +326,8 @@ fn an_attachment_begins_once() {
     let attachment = storm.attachment;
     assert!(said(&mut storm, client, 1, vec![]).is_empty());
     for late in [attachment, attachment - 1] {
-        let (number, heard, asks) = (0, 0, begin());
-        let message = PeerMessage::FromClient { attachment: late, number, heard, asks };
+        let (number, heard, messages) = (0, 0, begin());
+        let message = PeerMessage::FromClient { attachment: late, number, heard, messages };
         storm.cluster.deliver(client, 1, message);
         storm.cluster.settle();
     }
@@ -372,11 +376,11 @@ fn many_clients_may_ask_for_much_at_once() {
             (SessionId(client), [0; 16], 40_000, client, 0);
         let command = Command::Open { secret, timeout_ms, owner, base };
         let open = FromClient::Write(Request { session, holder, seq: 0, acked: 0, command });
-        for (number, asks) in [
+        for (number, messages) in [
             (0, vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]),
             (1, vec![open]),
         ] {
-            let message = PeerMessage::FromClient { attachment: 9, number, heard: 0, asks };
+            let message = PeerMessage::FromClient { attachment: 9, number, heard: 0, messages };
             storm.cluster.deliver(client, 1, message);
         }
     }
@@ -384,25 +388,26 @@ fn many_clients_may_ask_for_much_at_once() {
     for client in clients.clone() {
         let call = Call { request: 1, session: SessionId(client), holder, after: 0 };
         let read = get(call, "/n");
-        let asks = PeerMessage::FromClient { attachment: 9, number: 2, heard: 0, asks: vec![read] };
-        storm.cluster.deliver(client, 1, asks);
+        let messages =
+            PeerMessage::FromClient { attachment: 9, number: 2, heard: 0, messages: vec![read] };
+        storm.cluster.deliver(client, 1, messages);
     }
     let (mut answered, mut said) = (BTreeSet::new(), 3);
     for _ in 0..20 {
         storm.cluster.settle();
         for (_, client, message) in std::mem::take(&mut storm.cluster.elsewhere) {
             match message {
-                PeerMessage::Tell { news, .. } if clients.contains(&client) => {
-                    let is_answer = |news: &ToClient| matches!(news, ToClient::Answer { .. });
-                    answered.extend(news.iter().any(is_answer).then_some(client));
+                PeerMessage::ToClient { updates, .. } if clients.contains(&client) => {
+                    let is_answer = |updates: &ToClient| matches!(updates, ToClient::Answer { .. });
+                    answered.extend(updates.iter().any(is_answer).then_some(client));
                 }
                 PeerMessage::LetGo { reason, .. } => panic!("{client} was let go: {reason}"),
                 _ => {}
             }
         }
         for client in clients.clone() {
-            let (heard, asks) = (u64::MAX, Vec::new());
-            let hears = PeerMessage::FromClient { attachment: 9, number: said, heard, asks };
+            let (heard, messages) = (u64::MAX, Vec::new());
+            let hears = PeerMessage::FromClient { attachment: 9, number: said, heard, messages };
             storm.cluster.deliver(client, 1, hears);
         }
         said += 1;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Client, ClientConfig};
 use crate::machine::command::Reply;
-use crate::node::client_message::{FromClient, ToClient, Told};
+use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::{HEARTBEAT, TICK};
@@ -36,9 +36,15 @@ impl Seat {
     }
 
     /// The member of this attachment tells this.
-    fn told(&mut self, from: NodeId, attachment: u64, news: Vec<ToClient>, zxid: u64) -> Effects {
-        let told = Some(Told { zxid, version: VERSION, leader: from });
-        let message = PeerMessage::Tell { attachment, number: 0, news, told };
+    fn up_to(
+        &mut self,
+        from: NodeId,
+        attachment: u64,
+        updates: Vec<ToClient>,
+        zxid: u64,
+    ) -> Effects {
+        let up_to = Some(UpTo { zxid, version: VERSION, leader: from });
+        let message = PeerMessage::ToClient { attachment, number: 0, updates, up_to };
         self.step(Input::Peer { from, message })
     }
 
@@ -58,8 +64,8 @@ impl Seat {
 /// Whom it asks to serve it, with the number of the attachment, and which cluster it says it is of.
 fn begun(effects: &Effects) -> Option<(NodeId, u64, u64)> {
     effects.messages.iter().find_map(|(to, message)| match message {
-        PeerMessage::FromClient { attachment, number: 0, asks, .. } => {
-            let Some(FromClient::Begin { cluster, .. }) = asks.first() else { return None };
+        PeerMessage::FromClient { attachment, number: 0, messages, .. } => {
+            let Some(FromClient::Begin { cluster, .. }) = messages.first() else { return None };
             Some((*to, *attachment, *cluster))
         }
         _ => None,
@@ -78,7 +84,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let done = Ok(Reply::Session { timeout_ms: 10_000 });
     let opened = ToClient::Outcome { session: SESSION, holder: 9, seq: 0, result: done };
     let effects =
-        seat.told(1, 1, vec![ToClient::Cluster { cluster: 77 }, opened, ToClient::Attached], 5);
+        seat.up_to(1, 1, vec![ToClient::Cluster { cluster: 77 }, opened, ToClient::Attached], 5);
     assert_eq!(effects.cluster, Some(77), "its connections say so from now on");
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 5));
     // Where its member was, one of another cluster is found, which serves whom it should not.
@@ -86,8 +92,8 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let effects = seat.reach(2);
     assert_eq!(begun(&effects), Some((2, 2, 77)));
     let ended = ToClient::Ended { session: SESSION, holder: 9, moved: false, known: false };
-    let news = vec![ToClient::Cluster { cluster: 78 }, ended, ToClient::Attached];
-    let effects = seat.told(2, 2, news, 5000);
+    let updates = vec![ToClient::Cluster { cluster: 78 }, ended, ToClient::Attached];
+    let effects = seat.up_to(2, 2, updates, 5000);
     assert_eq!(effects.cluster, None);
     assert!(effects.sessions.iter().all(|(_, state)| *state != SessionState::Expired));
     assert_eq!((seat.client.member(), seat.client.seen()), (None, 5), "nothing of it counts");
@@ -103,7 +109,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     // And it goes on when its own is back.
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 3, 77)));
-    seat.told(1, 3, vec![ToClient::Cluster { cluster: 77 }, ToClient::Attached], 6);
+    seat.up_to(1, 3, vec![ToClient::Cluster { cluster: 77 }, ToClient::Attached], 6);
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
 }
 
@@ -112,11 +118,11 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
 fn what_a_member_tells_before_it_serves_is_not_seen() {
     let mut seat = Seat::new();
     seat.reach(1);
-    seat.told(1, 1, vec![], 7);
+    seat.up_to(1, 1, vec![], 7);
     assert_eq!(seat.client.seen(), 0);
     seat.lose(1);
     seat.reach(2);
-    seat.told(2, 2, vec![ToClient::Attached], 9);
+    seat.up_to(2, 2, vec![ToClient::Attached], 9);
     assert_eq!(seat.client.seen(), 9);
 }
 
@@ -127,10 +133,10 @@ fn a_member_that_has_told_something_and_then_nothing_is_left() {
     assert_eq!(begun(&seat.reach(1)), Some((1, 1, 0)));
     seat.reach(2);
     seat.wait(5);
-    seat.told(1, 1, vec![], 0);
+    seat.up_to(1, 1, vec![], 0);
     assert_eq!(begun(&seat.wait(29)), None, "it may be about to serve");
     assert_eq!(begun(&seat.wait(1)), Some((2, 2, 0)));
     // One that serves is asked now and then, and owes nothing meanwhile.
-    seat.told(2, 2, vec![ToClient::Attached], 0);
+    seat.up_to(2, 2, vec![ToClient::Attached], 0);
     assert_eq!(seat.client.member(), Some(2));
 }

@@ -51,7 +51,7 @@ use crate::types::znode::{SessionId, Zxid};
 use attach::Attachment;
 use calls::Outstanding;
 
-/// Why a client stops that was told to leave.
+/// Why a client stops after it was asked to leave.
 pub(crate) const LEFT: &str = "it has left";
 
 /// A ReadIndex request at least this often, so that a member that says nothing is noticed.
@@ -64,7 +64,7 @@ pub(crate) struct ClientConfig {
     pub(crate) heartbeat: Duration,
     /// As the members have it: session timeouts lie between 2 and 20 of them.
     pub(crate) tick: Duration,
-    /// The highest version that it can do.
+    /// The highest version that it supports.
     pub(crate) version: u16,
     /// Random, drawn again for each start.
     pub(crate) seed: u64,
@@ -100,9 +100,9 @@ pub(crate) struct Client {
     cluster: u64,
     /// Those of the cluster, and others that were found or have made a connection.
     members: BTreeMap<NodeId, Member>,
-    /// The members of the cluster, as a member that served has last told; none before.
+    /// The members of the cluster, as a serving member last reported them; none before.
     roster: BTreeSet<NodeId>,
-    /// What they have to decide with, as it told with that.
+    /// Whether they can decide, by the same report.
     availability: Availability,
     attached: Option<Attachment>,
     attachments: u64,
@@ -124,11 +124,11 @@ pub(crate) struct Client {
     /// Watches that were over before the calls that set them were answered.
     over: BTreeSet<WatchId>,
     watches: BTreeMap<WatchId, Watch>,
-    /// What is to be said next.
-    asks: Vec<FromClient>,
-    /// Everything up to here has been told.
+    /// The messages to be sent next.
+    messages: Vec<FromClient>,
+    /// All events up to this zxid have been received.
     seen: Zxid,
-    /// The cluster's version and leader, as last told.
+    /// The cluster's version and leader, as last reported.
     version: u16,
     leader: NodeId,
     /// Until when the cluster's version may still be raised: see `versions`.
@@ -176,7 +176,7 @@ impl Client {
             asked_watches: 0,
             over: BTreeSet::new(),
             watches: BTreeMap::new(),
-            asks: Vec::new(),
+            messages: Vec::new(),
             seen: 0,
             version: FIRST,
             leader: 0,
@@ -199,7 +199,7 @@ impl Client {
         self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
     }
 
-    /// Its attachment, the number of the message that it hears next, and of whom.
+    /// Its attachment, the number of the message that it expects next, and the member.
     #[cfg(test)]
     fn hears(&self) -> (u64, u64, NodeId) {
         let attached = self.attached.as_ref().expect("a member serves it");
@@ -219,18 +219,18 @@ impl Client {
         self.attachments
     }
 
-    /// The zxid up to which everything has been told.
+    /// The zxid up to which all events have been received.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn seen(&self) -> Zxid {
         self.seen
     }
 
-    /// The version that the cluster acts by, as far as it has been told.
+    /// The version that the cluster acts by, as last reported.
     pub(crate) fn version(&self) -> u16 {
         self.version
     }
 
-    /// The leader, as its member has last told; 0: none known.
+    /// The leader, as its member last reported; 0: none known.
     pub(crate) fn leader(&self) -> NodeId {
         if self.member().is_some() { self.leader } else { 0 }
     }
@@ -265,11 +265,11 @@ impl Client {
         }
     }
 
-    /// What the cluster can decide, as its member has told; nothing while it has none.
+    /// Whether the cluster can decide, by its member's last report; not while it has no member.
     fn availability(&self, has_leader: bool) -> Availability {
-        let told = &self.availability;
-        let has_leader = has_leader && told.has_leader && self.stopped.is_none();
-        Availability { has_leader, is_told: has_leader && told.is_told, ..told.clone() }
+        let up_to = &self.availability;
+        let has_leader = has_leader && up_to.has_leader && self.stopped.is_none();
+        Availability { has_leader, is_told: has_leader && up_to.is_told, ..up_to.clone() }
     }
 
     /// What it waits for before it has found any member.
@@ -388,7 +388,7 @@ impl Client {
         if self.local.has_unsent() {
             for request in self.local.take_unsent(self.gate(), self.now.mono) {
                 self.claimed.insert((request.session, request.holder));
-                self.asks.push(FromClient::Write(request));
+                self.messages.push(FromClient::Write(request));
             }
         }
         let now = self.now.mono;
@@ -396,7 +396,7 @@ impl Client {
         if self.read_index.is_due(now, period) {
             let sessions = self.local.living();
             let read_index = self.read_index.ask(now, sessions.clone());
-            self.asks.push(FromClient::ReadIndex {
+            self.messages.push(FromClient::ReadIndex {
                 boot: self.read_index.boot(),
                 read_index,
                 sessions,
@@ -426,8 +426,12 @@ impl Client {
         self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
         if let Some(attached) = self.attached.take() {
             let (attachment, number, heard) = (attached.id, attached.said, attached.heard);
-            let end =
-                PeerMessage::FromClient { attachment, number, heard, asks: vec![FromClient::End] };
+            let end = PeerMessage::FromClient {
+                attachment,
+                number,
+                heard,
+                messages: vec![FromClient::End],
+            };
             self.effects.messages.push((attached.member, end));
         }
         self.effects.stopped = Some(reason.clone());

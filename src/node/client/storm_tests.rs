@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{Client, ClientConfig};
 use crate::machine::command::{Op, Reply};
-use crate::node::client_message::{ToClient, Told};
+use crate::node::client_message::{ToClient, UpTo};
 use crate::node::io::{ClientRequest, Effects, Input, Problem, RequestId, Time, WatchId, Write};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query, Read};
@@ -57,7 +57,7 @@ pub(super) struct Seat {
     /// What was there before its watch was set.
     first: Zxid,
     /// Of the watch that stays.
-    told: Vec<Zxid>,
+    up_to: Vec<Zxid>,
     /// One-shot watches that are set, and those that have fired.
     once: BTreeSet<WatchId>,
     /// What the reads showed that set them.
@@ -108,7 +108,7 @@ impl Storm {
                 mail: VecDeque::new(),
                 shown: 0,
                 first: 0,
-                told: Vec::new(),
+                up_to: Vec::new(),
                 once: BTreeSet::new(),
                 reads_at: Vec::new(),
                 fired: BTreeSet::new(),
@@ -155,15 +155,15 @@ impl Storm {
     }
 
     fn connect(&mut self, id: NodeId, member: NodeId, reaches: bool) {
-        let news = |peer| {
+        let updates = |peer| {
             if reaches {
                 return Input::Connected { peer, version: VERSION };
             }
             let problem = Problem { reason: "cut off".to_owned(), refused: false };
             Input::Unreachable { peer, problem }
         };
-        self.seats.get_mut(&id).unwrap().inputs.push_back(news(member));
-        self.cluster.input(member, news(id));
+        self.seats.get_mut(&id).unwrap().inputs.push_back(updates(member));
+        self.cluster.input(member, updates(id));
     }
 
     fn settle(&mut self) {
@@ -206,9 +206,9 @@ impl Storm {
         let seat = self.seats.get_mut(&id).unwrap();
         for (watch, event) in effects.events {
             if watch == WatchId(id) {
-                assert!(seat.told.last() < Some(&event.zxid), "twice, or out of order");
+                assert!(seat.up_to.last() < Some(&event.zxid), "twice, or out of order");
                 assert_eq!(event.kind, EventKind::DataChanged);
-                seat.told.push(event.zxid);
+                seat.up_to.push(event.zxid);
             } else {
                 assert!(seat.fired.insert(watch), "it fires once");
             }
@@ -228,8 +228,8 @@ impl Storm {
                     stat.mzxid
                 }
                 (Some(Asked::Get), Ok(Answer::Data(_, stat))) => {
-                    let told = seat.told.last().copied().unwrap_or(seat.first);
-                    assert!(told >= stat.mzxid, "it is read before its event");
+                    let up_to = seat.up_to.last().copied().unwrap_or(seat.first);
+                    assert!(up_to >= stat.mzxid, "it is read before its event");
                     seat.reads_at.push(stat.mzxid);
                     stat.mzxid
                 }
@@ -347,9 +347,9 @@ impl Storm {
             }
             assert!(seat.asked.is_empty(), "{} have no answer", seat.asked.len());
             if !lost {
-                assert_eq!(seat.told, all, "an event was lost");
+                assert_eq!(seat.up_to, all, "an event was lost");
             }
-            assert_eq!(seat.told.last(), Some(&stat.mzxid).filter(|_| stat.version > 0));
+            assert_eq!(seat.up_to.last(), Some(&stat.mzxid).filter(|_| stat.version > 0));
             let last = seat.once.iter().filter(|watch| !seat.fired.contains(watch)).count();
             let reads = seat.reads_at.iter().filter(|zxid| **zxid < stat.mzxid).count();
             assert!(seat.once.len() - last >= reads, "a watch that fires once did not");
@@ -455,11 +455,11 @@ fn members_that_there_cannot_be_are_not_dialled() {
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
         let (attachment, number, member) = seat.client.hears();
         let count = members.len();
-        let news = vec![ToClient::Members { members, availability: Default::default() }];
-        let told = Some(Told { zxid: 1, version: VERSION, leader: member });
+        let updates = vec![ToClient::Members { members, availability: Default::default() }];
+        let up_to = Some(UpTo { zxid: 1, version: VERSION, leader: member });
         let from = |member, number| {
-            let (news, told) = (news.clone(), told);
-            let message = PeerMessage::Tell { attachment, number, news, told };
+            let (updates, up_to) = (updates.clone(), up_to);
+            let message = PeerMessage::ToClient { attachment, number, updates, up_to };
             Input::Peer { from: member, message }
         };
         // Of another one than serves it, it takes nothing.

@@ -28,7 +28,7 @@ impl ExpiryTable {
         ExpiryTable { bucket, deadline_of: BTreeMap::new(), by_deadline: BTreeMap::new() }
     }
 
-    /// The session was heard of at `now`.
+    /// The session was renewed at `now`.
     pub(crate) fn touch(&mut self, session: SessionId, timeout: Duration, now: Time) {
         let bucket = self.bucket.as_nanos().max(1);
         let rounded = (now + timeout).as_nanos().div_ceil(bucket) * bucket;

@@ -15,7 +15,7 @@ use crate::node::message::PeerMessage;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
-/// How often the leader tells how the members are.
+/// How often the leader reports the health of the members.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 /// A learner that lags by no more entries is level with the log.
 const LEVEL_ENTRIES: u64 = 64;
@@ -31,8 +31,9 @@ pub(in crate::node) struct Observed {
     /// Up to which entry a member that has not stored all has done so, and since when. One whose
     /// disk hangs is heard of, and stores nothing.
     stored: BTreeMap<NodeId, (u64, Time)>,
-    /// Who asks to be a member, or has told something new of itself, until when that holds.
-    wishes: BTreeMap<NodeId, (Member, Time)>,
+    /// The instances that ask to be a member or report a new address or zone, and until when that
+    /// holds.
+    reports: BTreeMap<NodeId, (Member, Time)>,
     /// Who asks to leave.
     leavers: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
@@ -45,15 +46,15 @@ pub(in crate::node) struct Observed {
 impl Observed {
     /// Somebody who is no member yet asks to be one, as far as there is room for more.
     pub(in crate::node) fn wants_to_join(&mut self, member: Member, now: Time) {
-        let wishes = &mut self.wishes;
-        if wishes.contains_key(&member.node) || wishes.len() < MEMBERS_MAX {
-            wishes.insert(member.node, (member, now + REQUEST_TIME));
+        let reports = &mut self.reports;
+        if reports.contains_key(&member.node) || reports.len() < MEMBERS_MAX {
+            reports.insert(member.node, (member, now + REQUEST_TIME));
         }
     }
 
-    /// A member tells who it is.
+    /// A member reports its address and zone.
     pub(in crate::node) fn presents_itself(&mut self, member: Member, now: Time) {
-        self.wishes.insert(member.node, (member, now + REQUEST_TIME));
+        self.reports.insert(member.node, (member, now + REQUEST_TIME));
     }
 
     pub(in crate::node) fn wants_to_leave(&mut self, node: NodeId, now: Time) {
@@ -62,14 +63,14 @@ impl Observed {
 
     /// What one asked for who is gone now would have it taken in again under its old id.
     pub(in crate::node) fn forget(&mut self, gone: NodeId) {
-        self.wishes.remove(&gone);
+        self.reports.remove(&gone);
         self.leavers.remove(&gone);
     }
 
     /// Notes who is there and who is level with the log, which ends with the entry `last`.
     /// `matched` has the other members, and up to where each has the log.
     fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time) {
-        self.wishes.retain(|_, (_, until)| now < *until);
+        self.reports.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
         self.listening.retain(|node, _| matched.contains_key(node));
         self.level_since.retain(|node, _| matched.contains_key(node));
@@ -176,14 +177,14 @@ impl Node {
         let voting = self.raw.store().conf_state();
         let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
         let (roster, _) = self.machine.roster();
-        let wishes = leading.members.wishes.iter();
+        let reports = leading.members.reports.iter();
         Some(View {
             own: self.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
             sights: others().map(|id| (*id, self.sight(leading, *id))).collect(),
             roster,
-            wishes: wishes.map(|(id, (member, _))| (*id, member.clone())).collect(),
+            reports: reports.map(|(id, (member, _))| (*id, member.clone())).collect(),
             leaving: leading.members.leavers.keys().copied().collect(),
         })
     }

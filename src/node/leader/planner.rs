@@ -51,9 +51,9 @@ pub(crate) const FORGET_FACTOR: u32 = 10;
 /// What a leader sees of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sight {
-    /// For how long it is known that nothing was heard of it; zero: it is not known to be dead.
+    /// For how long it is known to be silent; zero: it is not known to be dead.
     pub(crate) silent: Duration,
-    /// It was heard of just now, so that it is known to be alive.
+    /// Something came from it just now, so it is alive.
     pub(crate) heard: bool,
     /// It has been level with the log for a while, and has answered within the last few heartbeats.
     pub(crate) caught_up: bool,
@@ -68,8 +68,8 @@ pub(crate) struct View {
     /// Of all voters and learners but this node.
     pub(crate) sights: BTreeMap<NodeId, Sight>,
     pub(crate) roster: Roster,
-    /// Who has asked to be a member, or has told something new of itself.
-    pub(crate) wishes: BTreeMap<NodeId, Member>,
+    /// The instances that ask to be a member or report a new address or zone.
+    pub(crate) reports: BTreeMap<NodeId, Member>,
     pub(crate) leaving: BTreeSet<NodeId>,
 }
 
@@ -92,7 +92,8 @@ impl View {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
     }
 
-    /// What a new leader has not heard of may be alive, and may as well be dead for long.
+    /// Whether something has come from it. A new leader cannot know about the others: they may be
+    /// alive, or dead for long.
     fn is_heard(&self, node: NodeId) -> bool {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
     }
@@ -185,7 +186,7 @@ impl View {
                 && told.address == member.address
                 && before.is_some_and(|before| before.member.address != told.address)
         };
-        self.wishes.iter().any(moved)
+        self.reports.iter().any(moved)
     }
 
     /// The member whose place this one takes: of the same address or uid.
@@ -209,23 +210,23 @@ pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
         .or_else(|| forget(view, policy))
 }
 
-/// The roster follows the members, and what they tell of themselves.
+/// The roster follows the members, and what they report of themselves.
 fn configure(view: &View) -> Option<Action> {
     let mut seats: Vec<Seat> = Vec::new();
     for seat in &view.roster.seats {
         let node = seat.member.node;
         // Who is put down before it is a member stays only as long as it wants to be one.
-        if view.is_member(node) || view.wishes.contains_key(&node) {
-            let mut member = view.wishes.get(&node).unwrap_or(&seat.member).clone();
+        if view.is_member(node) || view.reports.contains_key(&node) {
+            let mut member = view.reports.get(&node).unwrap_or(&seat.member).clone();
             // Where another member has moved to, this one is not any more. Where it is it will
             // tell.
-            if !view.wishes.contains_key(&node) && view.was_moved_to(&member) {
+            if !view.reports.contains_key(&node) && view.was_moved_to(&member) {
                 member.address.clear();
             }
             seats.push(Seat { member, votes: view.voters.contains(&node) });
         }
     }
-    for (node, member) in &view.wishes {
+    for (node, member) in &view.reports {
         if view.roster.get(*node).is_none() && seats.len() < MEMBERS_MAX {
             let old = view.replaces(member);
             // Two of one address or uid: the older one is alive, so that one of them is a copy.
@@ -242,7 +243,7 @@ fn configure(view: &View) -> Option<Action> {
 
 /// Who is put down and wants to be a member becomes a learner.
 fn admit(view: &View) -> Option<Action> {
-    let wanted = view.wishes.keys().find(|node| {
+    let wanted = view.reports.keys().find(|node| {
         view.roster.get(**node).is_some() && !view.is_member(**node) && !view.leaving.contains(node)
     })?;
     let part = if planted(Bug::JoinsAsVoter) { Part::Voter } else { Part::Learner };
@@ -530,17 +531,17 @@ mod tests {
     fn who_moves_to_a_silent_member_s_address_does_not_take_its_place() {
         let mut view = view(&[1, 2, 3], &[]);
         view.sights.insert(2, dead_for(2));
-        view.wishes.insert(3, Member::new(3, "node-2:1"));
+        view.reports.insert(3, Member::new(3, "node-2:1"));
         let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
         let address = |view: &View, node| view.roster.get(node).unwrap().member.address.clone();
         assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
-        view.wishes.clear();
+        view.reports.clear();
         assert_eq!(plan(&view, &KEEPING), None);
         view.sights.insert(2, ALIVE);
-        view.wishes.insert(2, Member::new(2, "node-3:1"));
+        view.reports.insert(2, Member::new(2, "node-3:1"));
         let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
             panic!("its new address is put down");
         };
@@ -551,11 +552,11 @@ mod tests {
     fn views() -> impl Strategy<Value = View> {
         let seconds = prop_oneof![3 => Just(0u64), 1 => 1..1000u64];
         let sights = vec((seconds, any::<bool>()), 10);
-        let wishes = vec((1..14u64, 1..14u64), 0..4);
+        let reports = vec((1..14u64, 1..14u64), 0..4);
         let parts = (btree_set(1..10u64, 0..7), btree_set(1..10u64, 0..5));
         let zones = vec(prop_oneof![Just(""), Just("east"), Just("west")], 14);
-        (parts, sights, (wishes, zones), btree_set(1..12u64, 0..3)).prop_map(
-            |((mut voters, learners), sights, (wishes, zones), leaving)| {
+        (parts, sights, (reports, zones), btree_set(1..12u64, 0..3)).prop_map(
+            |((mut voters, learners), sights, (reports, zones), leaving)| {
                 voters.insert(1);
                 let voters: Vec<NodeId> = voters.into_iter().collect();
                 let learners: Vec<NodeId> =
@@ -570,11 +571,11 @@ mod tests {
                 for seat in &mut view.roster.seats {
                     seat.member.zone = zones[seat.member.node as usize].to_owned();
                 }
-                let wish = |(node, at)| {
+                let report = |(node, at)| {
                     let zone = zones[node as usize].to_owned();
                     (node, Member { zone, ..Member::new(node, format!("node-{at}:1")) })
                 };
-                view.wishes = wishes.into_iter().map(wish).collect();
+                view.reports = reports.into_iter().map(report).collect();
                 view.leaving = leaving;
                 view
             },
@@ -667,7 +668,7 @@ mod tests {
                                 Part::Voter => drop(view.voters.insert(node)),
                                 Part::Learner => drop(view.learners.insert(node)),
                                 Part::Gone => {
-                                    view.wishes.remove(&node);
+                                    view.reports.remove(&node);
                                 }
                             }
                             if part != Part::Gone && node != view.own {

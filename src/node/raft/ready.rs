@@ -156,7 +156,7 @@ impl Node {
         let local = &self.local;
         let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
         self.replica.watches.fire_net(&old, &self.machine.tree(), may_read, &mut fired);
-        self.tell(fired);
+        self.deliver(fired);
         self.replica.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
         self.members_changed();

@@ -119,7 +119,7 @@ impl Outgoing {
         false
     }
 
-    /// Gives up on the peers not heard of since `since`.
+    /// Gives up on the peers that have sent nothing since `since`.
     pub(crate) fn take_stalled(&mut self, since: Time) -> Vec<NodeId> {
         let stalled = self.to.iter().filter(|(_, sending)| sending.heard < since);
         let stalled: Vec<NodeId> = stalled.map(|(to, _)| *to).collect();

@@ -102,7 +102,7 @@ pub(crate) struct WatchTable {
 
 /// Something to tell, of which there are as many events as watches that want it.
 #[derive(Clone, Copy)]
-struct ToClient<'a> {
+struct Notification<'a> {
     kind: EventKind,
     path: &'a str,
     zxid: Zxid,
@@ -111,9 +111,9 @@ struct ToClient<'a> {
     acl: Option<&'a AccessList>,
 }
 
-impl ToClient<'_> {
+impl Notification<'_> {
     fn event(self) -> WatchEvent {
-        let ToClient { kind, zxid, position, .. } = self;
+        let Notification { kind, zxid, position, .. } = self;
         let path = self.path.to_owned();
         WatchEvent { kind, path, zxid, position, net: false, znode: None }
     }
@@ -186,12 +186,13 @@ impl WatchTable {
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
-        let told = past.filter_map(|change| told(kind, &path, change));
-        let mut told = told.filter(|news| may_read(news.acl));
-        let events = told.by_ref().take(WATCH_CAPACITY).map(|news| (id, news.event()));
+        let seen = past.filter_map(|change| seen_by(kind, &path, change));
+        let mut seen = seen.filter(|notification| may_read(notification.acl));
+        let events =
+            seen.by_ref().take(WATCH_CAPACITY).map(|notification| (id, notification.event()));
         fired.events.extend(events);
-        if let Some(left_out) = told.next() {
-            let gap = ToClient { kind: EventKind::Gap, path: &path, acl: None, ..left_out };
+        if let Some(left_out) = seen.next() {
+            let gap = Notification { kind: EventKind::Gap, path: &path, acl: None, ..left_out };
             fired.events.push((id, gap.event()));
         }
         self.add(id, path, kind, session);
@@ -211,21 +212,22 @@ impl WatchTable {
         let watched = Arc::clone(&path);
         let gap = |(zxid, position)| {
             let (kind, path) = (EventKind::Gap, &*watched);
-            ToClient { kind, path, zxid, position, acl: None }
+            Notification { kind, path, zxid, position, acl: None }
         };
         match known {
             Some(mut past) if kind.fires_once() => {
-                let Some(news) = past.find_map(|change| told(kind, &watched, change)) else {
+                let Some(notification) = past.find_map(|change| seen_by(kind, &watched, change))
+                else {
                     return self.add(id, path, kind, session);
                 };
-                if may_read(news.acl) {
-                    fired.events.push((id, news.event()));
+                if may_read(notification.acl) {
+                    fired.events.push((id, notification.event()));
                 }
                 fired.ended.push(id);
             }
             Some(mut past) if brings => {
                 // What each of them has left is not known, but for the last.
-                let first = past.find_map(|change| told(kind, &watched, change));
+                let first = past.find_map(|change| seen_by(kind, &watched, change));
                 if let Some(first) = first {
                     fired.events.push((id, gap((first.zxid, first.position)).event()));
                 }
@@ -343,8 +345,9 @@ impl WatchTable {
         let at_path = self.by_path.get(path).into_iter().flat_map(AtPath::iter);
         let removed: Vec<_> = at_path.filter(ours).collect();
         for (id, kind) in &removed {
-            let news = ToClient { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
-            fired.events.push((*id, news.event()));
+            let notification =
+                Notification { kind: kind.removed(), path, zxid, position: u32::MAX, acl: None };
+            fired.events.push((*id, notification.event()));
             if !planted(Bug::RemovedWatchStays) {
                 self.remove(*id);
                 fired.ended.push(*id);
@@ -380,27 +383,27 @@ impl WatchTable {
             return;
         }
         let path = change.path.as_str();
-        let news = of_znode(change);
-        self.fire_at(path, WatchKind::is_data, news, &may_read, fired);
+        let notification = of_znode(change);
+        self.fire_at(path, WatchKind::is_data, notification, &may_read, fired);
         let mut above = (self.recursive > 0).then_some(path);
         while let Some(at) = above {
-            self.fire_at(at, |kind| kind == WatchKind::Recursive, news, &may_read, fired);
+            self.fire_at(at, |kind| kind == WatchKind::Recursive, notification, &may_read, fired);
             above = path::parent(at);
         }
         match change.kind {
             ChangeKind::DataChanged => return,
             ChangeKind::Created => {}
             ChangeKind::Deleted => {
-                let told = |kind: WatchKind| kind == WatchKind::Children;
-                self.fire_at(path, told, news, &may_read, fired);
+                let seen = |kind: WatchKind| kind == WatchKind::Children;
+                self.fire_at(path, seen, notification, &may_read, fired);
                 if planted(Bug::EventLostOnDelete) {
                     return;
                 }
             }
         }
         if let Some(parent) = path::parent(path) {
-            let news = of_parent(change, parent);
-            self.fire_at(parent, WatchKind::is_child, news, &may_read, fired);
+            let notification = of_parent(change, parent);
+            self.fire_at(parent, WatchKind::is_child, notification, &may_read, fired);
         }
     }
 
@@ -408,7 +411,7 @@ impl WatchTable {
         &mut self,
         path: &str,
         matches: impl Fn(WatchKind) -> bool,
-        news: ToClient<'_>,
+        notification: Notification<'_>,
         may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
@@ -421,12 +424,12 @@ impl WatchTable {
         let mut over = Vec::new();
         for (id, kind) in watchers.iter() {
             if matches(kind) {
-                let hears = |watcher: &Watcher| may_read(watcher.session, news.acl);
-                if self.watchers.get(&id).is_some_and(hears) || planted(Bug::EventsUnfiltered) {
-                    fired.events.push((id, news.event()));
+                let may_see = |watcher: &Watcher| may_read(watcher.session, notification.acl);
+                if self.watchers.get(&id).is_some_and(may_see) || planted(Bug::EventsUnfiltered) {
+                    fired.events.push((id, notification.event()));
                 }
                 if planted(Bug::EventTwice) {
-                    fired.events.push((id, news.event()));
+                    fired.events.push((id, notification.event()));
                 }
                 if kind.fires_once() && !planted(Bug::OneShotStays) {
                     over.push(id);
@@ -489,7 +492,7 @@ impl WatchTable {
 
 /// What a watch is told of a change, if anything: as [`WatchTable::fire`]
 /// does it, for one watch alone.
-fn told<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<ToClient<'a>> {
+fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<Notification<'a>> {
     let rest = change.path.strip_prefix(watched)?;
     let own = of_znode(change);
     if rest.is_empty() {
@@ -515,17 +518,17 @@ fn position(change: &Change) -> u32 {
 }
 
 /// What a change tells of its znode.
-fn of_znode(change: &Change) -> ToClient<'_> {
+fn of_znode(change: &Change) -> Notification<'_> {
     let Change { zxid, ref path, ref acl, .. } = *change;
     let position = position(change);
-    ToClient { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
+    Notification { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
 }
 
 /// What a change tells of its znode's parent, which comes behind what it tells of the znode.
-fn of_parent<'a>(change: &'a Change, parent: &'a str) -> ToClient<'a> {
+fn of_parent<'a>(change: &'a Change, parent: &'a str) -> Notification<'a> {
     let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
     let position = position(change).saturating_add(1);
-    ToClient { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
+    Notification { kind, path: parent, zxid, position, acl: change.parent_acl.as_deref() }
 }
 
 #[cfg(test)]
@@ -657,8 +660,8 @@ mod tests {
             let mut fired = Fired::default();
             let watch = (WatchId(1), "/a".into(), WatchKind::Persistent);
             WatchTable::default().add_with_past(watch, S, changes.iter(), |_| true, &mut fired);
-            let (told, after) = fired.events.split_at(WATCH_CAPACITY);
-            assert!(told.iter().zip(1..).all(|((_, event), zxid)| event.zxid == zxid));
+            let (seen, after) = fired.events.split_at(WATCH_CAPACITY);
+            assert!(seen.iter().zip(1..).all(|((_, event), zxid)| event.zxid == zxid));
             let after: Vec<_> = after.iter().map(|(_, event)| (event.kind, event.zxid)).collect();
             let expected = gap.then_some((EventKind::Gap, WATCH_CAPACITY as Zxid + 1));
             assert_eq!(after, expected.into_iter().collect::<Vec<_>>());
@@ -682,11 +685,11 @@ mod tests {
             }
             let mut fired = Fired::default();
             assert!(watches.remove_watches(S, "/a", which, false, 50, &mut fired));
-            let told = |(id, event): &(WatchId, WatchEvent)| {
+            let seen = |(id, event): &(WatchId, WatchEvent)| {
                 assert_eq!((event.path.as_str(), event.zxid), ("/a", 50));
                 (id.0, event.kind)
             };
-            assert_eq!(fired.events.iter().map(told).collect::<Vec<_>>(), expected);
+            assert_eq!(fired.events.iter().map(seen).collect::<Vec<_>>(), expected);
             let ended: Vec<_> = expected.iter().map(|(id, _)| WatchId(*id)).collect();
             assert_eq!(fired.ended, ended);
             assert_eq!(watches.len(), 8 - expected.len());

@@ -240,7 +240,7 @@ impl Node {
             };
             self.replica.watches.fire(change, may_read, &mut fired);
         }
-        self.tell(fired);
+        self.deliver(fired);
         self.replica.history.note(applied.changes);
         for outcome in applied.outcomes {
             let session = outcome.session;
@@ -316,7 +316,7 @@ impl Node {
         self.effects.ended.extend(self.replica.watches.end_session(session));
     }
 
-    pub(in crate::node) fn tell(&mut self, fired: Fired) {
+    pub(in crate::node) fn deliver(&mut self, fired: Fired) {
         let mut events = fired.events;
         let (local, clients) = (&self.local, &self.replica.clients);
         let may_read = |session, acl: Option<&AccessList>| {

@@ -51,11 +51,11 @@ enum Kind {
 }
 
 /// One event, and all watches that are told it. They are told one after the other, in any order.
-type Told = ((EventKind, String, Zxid), BTreeSet<WatchId>);
+type Notified = ((EventKind, String, Zxid), BTreeSet<WatchId>);
 
 impl Rules {
     /// What is told of a change, in the order of the table's columns.
-    fn tell(&mut self, change: &Change, told: &mut Vec<Told>, ended: &mut BTreeSet<WatchId>) {
+    fn tell(&mut self, change: &Change, told: &mut Vec<Notified>, ended: &mut BTreeSet<WatchId>) {
         use Kind::{Children, Exists, Get, Persistent, Recursive};
         let own = change.path.as_str();
         let parent = match own.rsplit_once('/') {
@@ -93,7 +93,7 @@ impl Rules {
         kind: EventKind,
         path: &str,
         listens: impl Fn(&str, Kind) -> bool,
-        told: &mut Vec<Told>,
+        told: &mut Vec<Notified>,
         ended: &mut BTreeSet<WatchId>,
     ) {
         let event = (kind, path.to_owned(), change.zxid);
@@ -273,7 +273,7 @@ struct World {
     sessions: [Option<Held>; SESSIONS],
     /// The last number given to a session, a holder or a watch.
     last: u64,
-    told: Vec<Told>,
+    told: Vec<Notified>,
     ended: BTreeSet<WatchId>,
     expected: Vec<(RequestId, Result<Seen, Error>)>,
 }

@@ -95,7 +95,7 @@ struct ServedClient {
     /// With the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
-    news: Vec<ToClient>,
+    updates: Vec<ToClient>,
     outgoing_bytes: usize,
     /// It waits for a word, if only that there is nothing new.
     greeted: bool,
@@ -149,16 +149,16 @@ impl ServedClient {
             sessions: BTreeSet::new(),
             watches: BTreeMap::new(),
             watch_bytes: 0,
-            news: Vec::new(),
+            updates: Vec::new(),
             outgoing_bytes: 0,
             greeted: true,
             is_informed: false,
         }
     }
 
-    fn tell(&mut self, news: ToClient) {
-        self.outgoing_bytes += news.size();
-        self.news.push(news);
+    fn send(&mut self, update: ToClient) {
+        self.outgoing_bytes += update.size();
+        self.updates.push(update);
     }
 
     /// Whether what it has not heard is too much, when all clients together have not heard so much.
@@ -228,7 +228,7 @@ impl ClientServer {
     /// What was asked of the leader may be lost.
     pub(in crate::node) fn again(&mut self) {
         for client in self.clients.values_mut() {
-            client.tell(ToClient::Again);
+            client.send(ToClient::Again);
         }
     }
 
@@ -237,8 +237,8 @@ impl ClientServer {
         if members.is_empty() {
             return;
         }
-        let (told, could) = &self.members;
-        if told != members || *could != availability {
+        let (up_to, could) = &self.members;
+        if up_to != members || *could != availability {
             self.members = (members.to_vec(), availability);
             self.clients.values_mut().for_each(|client| client.is_informed = false);
         }
@@ -246,7 +246,7 @@ impl ClientServer {
             if !client.is_informed && client.beginning.is_none() {
                 client.is_informed = true;
                 let (members, availability) = self.members.clone();
-                client.tell(ToClient::Members { members, availability });
+                client.send(ToClient::Members { members, availability });
             }
         }
     }
@@ -266,7 +266,7 @@ impl ClientServer {
         let refused = seq == 0 && matches!(&result, Err(error) if *error != OpError::StaleOpen);
         let client = held.client;
         if let Some(client) = self.clients.get_mut(&client) {
-            client.tell(ToClient::Outcome { session, holder, seq, result });
+            client.send(ToClient::Outcome { session, holder, seq, result });
         }
         if refused {
             self.forget(session, holder);

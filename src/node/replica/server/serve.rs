@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::machine::command::{Reply, Request, SessionChange};
-use crate::node::client_message::{Claim, EventOf, FromClient, HeldWatch, ToClient, Told};
+use crate::node::client_message::{Claim, EventOf, FromClient, HeldWatch, ToClient, UpTo};
 use crate::node::io::WatchId;
 use crate::node::leader::admission;
 use crate::node::leader::read_index::Asked;
@@ -41,18 +41,18 @@ impl Past {
 }
 
 impl Node {
-    pub(in crate::node) fn take_asks(
+    pub(in crate::node) fn take_client_messages(
         &mut self,
         from: NodeId,
         attachment: u64,
         number: u64,
         heard: u64,
-        asks: Vec<FromClient>,
+        messages: Vec<FromClient>,
     ) {
         let now = self.now.mono;
-        let mut asks = asks.into_iter();
+        let mut messages = messages.into_iter();
         if number == 0 {
-            let Some(FromClient::Begin { seen, cluster }) = asks.next() else {
+            let Some(FromClient::Begin { seen, cluster }) = messages.next() else {
                 return self.let_go(from, attachment, "it did not begin");
             };
             let served = self.replica.clients.clients.get(&from);
@@ -102,8 +102,8 @@ impl Node {
             }
         }
         let mut writes = Vec::new();
-        for ask in asks {
-            if let Err(reason) = self.take_ask(from, ask, &mut writes) {
+        for ask in messages {
+            if let Err(reason) = self.take_client_message(from, ask, &mut writes) {
                 tracing::warn!(client = from, reason, "refused what a client asks for");
                 return self.let_go(from, attachment, reason);
             }
@@ -113,7 +113,7 @@ impl Node {
         self.answer_clients();
     }
 
-    fn take_ask(
+    fn take_client_message(
         &mut self,
         from: NodeId,
         ask: FromClient,
@@ -261,7 +261,7 @@ impl Node {
         };
         let cluster = self.cluster();
         if let Some(client) = self.replica.clients.clients.get_mut(&from) {
-            client.tell(ToClient::Cluster { cluster });
+            client.send(ToClient::Cluster { cluster });
         }
         let mut past = Past::default();
         for claim in beginning.claims {
@@ -272,7 +272,7 @@ impl Node {
             }
         }
         if let Some(client) = self.replica.clients.clients.get_mut(&from) {
-            client.tell(ToClient::Attached);
+            client.send(ToClient::Attached);
         }
     }
 
@@ -282,45 +282,45 @@ impl Node {
         let ended = base.is_some_and(|base| self.machine.admits(session, base).is_err());
         let record = self.machine.session(session);
         let ends = |moved| ToClient::Ended { session, holder, moved, known: false };
-        let mut news = Vec::new();
+        let mut updates = Vec::new();
         match record {
             Some(record) if record.holder == holder => {
                 let held = self.replica.clients.hold(from, session, holder);
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
-                news.push(ToClient::Held { session, holder, ids: (*record.ids).clone() });
+                updates.push(ToClient::Held { session, holder, ids: (*record.ids).clone() });
                 let outcome = |seq, result| ToClient::Outcome { session, holder, seq, result };
-                news.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
+                updates.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
                 for seq in applied + 1..=record.last_seq {
                     if let Some(result) = record.result_of(seq) {
-                        news.push(outcome(seq, result.clone()));
+                        updates.push(outcome(seq, result.clone()));
                     }
                 }
             }
-            Some(record) if opened || record.was_held_by(holder) => news.push(ends(true)),
-            None if opened || ended => news.push(ends(false)),
+            Some(record) if opened || record.was_held_by(holder) => updates.push(ends(true)),
+            None if opened || ended => updates.push(ends(false)),
             Some(_) | None => {
                 self.replica.clients.hold(from, session, holder);
-                news.push(ToClient::Unseen { session, holder });
+                updates.push(ToClient::Unseen { session, holder });
             }
         }
         if let Some(client) = self.replica.clients.clients.get_mut(&from) {
-            news.into_iter().for_each(|news| client.tell(news));
+            updates.into_iter().for_each(|update| client.send(update));
         }
     }
 
     fn watch_again(&mut self, from: NodeId, held: HeldWatch, past: &mut Past) {
-        let HeldWatch { watch, session, holder, path, kind, existed, from: told, data } = held;
+        let HeldWatch { watch, session, holder, path, kind, existed, from: up_to, data } = held;
         let Some(of) = self.replica.clients.sessions.get(&(session, holder)) else {
             return;
         };
         let ids = Arc::clone(&of.ids);
         let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
-        let told = if keeps_place() { told } else { self.machine.zxid() };
-        let (tree, known) = (self.machine.tree(), self.replica.history.after(told).ok());
+        let up_to = if keeps_place() { up_to } else { self.machine.zxid() };
+        let (tree, known) = (self.machine.tree(), self.replica.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
-        let missed = Missed { tree: &tree, from: told, existed };
+        let missed = Missed { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path.into(), kind);
         self.replica.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
@@ -356,7 +356,7 @@ impl Node {
                 held.waits.confirmed(|of| of <= read_index, index);
             }
         }
-        client.tell(ToClient::Confirmed { boot, read_index, refused });
+        client.send(ToClient::Confirmed { boot, read_index, refused });
         self.answer_clients();
     }
 
@@ -401,7 +401,7 @@ impl Node {
                     let before = client.outgoing_bytes;
                     client_message::answer(request, answer)
                         .into_iter()
-                        .for_each(|news| client.tell(news));
+                        .for_each(|update| client.send(update));
                     let bytes = client.outgoing_bytes - before;
                     if unacknowledged >= BUDGET_BYTES / 2 {
                         self.replica.clients.turn_at = now + self.config.heartbeat;
@@ -459,7 +459,7 @@ impl Node {
             self.replica.clients.forget(session, of);
             if let Some(client) = self.replica.clients.clients.get_mut(&client) {
                 let moved = of != holder;
-                client.tell(ToClient::Ended { session, holder: of, moved, known: true });
+                client.send(ToClient::Ended { session, holder: of, moved, known: true });
             }
         }
     }
@@ -539,24 +539,24 @@ impl Node {
             if let Some((client, watch)) = of
                 && let Some(client) = self.replica.clients.clients.get_mut(&client)
             {
-                client.tell(ToClient::Event { watch, event: EventOf::of(event) });
+                client.send(ToClient::Event { watch, event: EventOf::of(event) });
             }
         }
         for id in self.effects.ended.extract_if(.., |id| id.is_client()) {
             if let Some((client, watch)) = self.replica.clients.end_watch(id)
                 && let Some(client) = self.replica.clients.clients.get_mut(&client)
             {
-                client.tell(ToClient::Over { watch });
+                client.send(ToClient::Over { watch });
             }
         }
         let availability = self.availability();
         self.replica.clients.inform(self.membership.members(), availability);
         let leader = self.leadership.leader;
-        let told = Told { zxid: self.machine.zxid(), version: self.machine.version(), leader };
+        let up_to = UpTo { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         let mut slow = Vec::new();
         let all = self.replica.clients.unacknowledged_bytes();
         for (id, client) in &mut self.replica.clients.clients {
-            if client.news.is_empty() && !client.greeted {
+            if client.updates.is_empty() && !client.greeted {
                 continue;
             }
             if client.is_slow(all) {
@@ -566,26 +566,26 @@ impl Node {
             client.greeted = false;
             client.outgoing_bytes = 0;
             let attachment = client.attachment;
-            let mut send = |news: Vec<ToClient>, bytes: usize, told: Option<Told>| {
+            let mut send = |updates: Vec<ToClient>, bytes: usize, up_to: Option<UpTo>| {
                 let number = client.said;
                 client.said += 1;
                 let bytes = bytes + 64;
                 client.unacknowledged.push_back((number, bytes));
                 client.unacknowledged_bytes += bytes;
-                let message = PeerMessage::Tell { attachment, number, news, told };
+                let message = PeerMessage::ToClient { attachment, number, updates, up_to };
                 self.effects.messages.push((*id, message));
             };
             let (mut part, mut bytes) = (Vec::new(), 0);
-            for news in client.news.drain(..) {
-                let size = news.size();
+            for update in client.updates.drain(..) {
+                let size = update.size();
                 if bytes + size > TELL_BYTES && !part.is_empty() {
                     send(std::mem::take(&mut part), bytes, None);
                     bytes = 0;
                 }
                 bytes += size;
-                part.push(news);
+                part.push(update);
             }
-            send(part, bytes, Some(told));
+            send(part, bytes, Some(up_to));
         }
         for (client, attachment) in slow {
             self.let_go(client, attachment, "it is too slow for what it watches");

@@ -253,7 +253,7 @@ impl Node {
                 if !self.is_member(peer) {
                     self.versions.forget(peer);
                 }
-                self.drop_client(peer);
+                self.replica.drop_client(peer);
                 self.raw.report_unreachable(peer);
                 if let Some(leading) = &mut self.leading
                     && leading.outgoing.abort(peer, None)
@@ -337,7 +337,7 @@ impl Node {
         }
         self.send_membership_requests();
         self.keep_members();
-        self.drop_silent_clients();
+        self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);
     }
 
     /// Runs Raft until it wants nothing more.
@@ -437,7 +437,7 @@ impl Node {
             self.effects.ended.extend(self.replica.watches.end_session(session));
         }
         self.local.stop(&error, &mut self.effects);
-        self.let_all_go("the member has stopped");
+        self.replica.let_all_go("the member has stopped", &mut self.effects);
         self.effects.wake_at = Time::MAX;
         self.effects.stopped = Some(reason.clone());
         self.stopped = Some(reason);

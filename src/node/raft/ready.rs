@@ -150,7 +150,8 @@ impl Node {
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
         self.persistence.replaced(position, self.now.mono);
         // They have it all from another member, or from this one once they begin again.
-        self.let_all_go("the member was brought up to date by a snapshot");
+        let reason = "the member was brought up to date by a snapshot";
+        self.replica.let_all_go(reason, &mut self.effects);
         let mut fired = Fired::default();
         self.local.identify(&self.machine);
         let local = &self.local;

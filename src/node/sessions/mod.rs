@@ -13,8 +13,10 @@
 
 mod audit;
 pub(crate) mod holder;
+mod lease;
 pub(crate) mod queue;
 pub(crate) mod read_index;
+mod sending;
 pub(crate) mod users;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,16 +24,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::holder::{LocalSession, Opening, PendingWrite};
+use self::lease::trusted;
 use self::queue::{Queue, Turn};
 use crate::machine::Machine;
-use crate::machine::command::{Command, OpError, Outcome, Reply, Request, TIMEOUT_KEPT};
+use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::io::{Effects, RequestId, Time, Write};
 use crate::node::leader::admission;
 use crate::node::negotiated;
 use crate::node::query::Answer;
 use crate::node::sessions::read_index::SyncId;
 use crate::node::versions::Gate;
-use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -43,15 +45,6 @@ use crate::types::znode::{SessionId, Zxid};
 const WINDOW: u64 = 4096;
 /// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
 const WINDOW_BYTES: usize = 16 << 20;
-
-/// How much of a session's timeout this node trusts: the rest covers clocks that run at
-/// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
-pub(crate) fn trusted(timeout: Duration) -> Duration {
-    if planted(Bug::LeaseTooLong) {
-        return timeout * 2;
-    }
-    timeout / 10 * 9
-}
 
 #[derive(Debug)]
 pub(crate) struct LocalSessions {
@@ -176,24 +169,6 @@ impl LocalSessions {
         Some((held.holder, held.issued))
     }
 
-    /// No write of the session behind this one is sent before something else is.
-    pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
-        if let Some(held) = self.sessions.get_mut(&session) {
-            held.ceiling = held.ceiling.min(upto);
-            self.ceilings.insert(session);
-        }
-    }
-
-    /// There is no such ceiling any more.
-    pub(crate) fn lift_ceilings(&mut self) {
-        for session in std::mem::take(&mut self.ceilings) {
-            if let Some(held) = self.sessions.get_mut(&session) {
-                held.ceiling = u64::MAX;
-                self.unsent.insert(session);
-            }
-        }
-    }
-
     pub(crate) fn write(
         &mut self,
         request: RequestId,
@@ -250,109 +225,6 @@ impl LocalSessions {
     pub(crate) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
         let held = self.sessions.get(&session);
         held.is_some_and(|held| held.may(acl, Permissions::READ))
-    }
-
-    pub(crate) fn has_held_back(&self) -> bool {
-        !self.held_back.is_empty()
-    }
-
-    /// What was held back is looked at again, if anything has changed for it.
-    pub(crate) fn release(&mut self, gate: Gate) {
-        if gate != self.gate {
-            self.unsent.append(&mut self.held_back);
-        }
-    }
-
-    /// What has to be sent to the leader now, each session's requests in order.
-    pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
-        self.gate = gate;
-        let mut requests = Vec::new();
-        for session in std::mem::take(&mut self.unsent) {
-            let Some(held) = self.sessions.get_mut(&session) else {
-                continue;
-            };
-            if held.is_over() {
-                continue;
-            }
-            let request = |seq, command: &Command| Request {
-                session,
-                holder: held.holder,
-                seq,
-                acked: held.applied + 1,
-                command: command.clone(),
-            };
-            if let Some(opening) = &held.opening
-                && held.sent.is_none()
-            {
-                requests.push(request(0, &opening.command));
-                held.first_sent.get_or_insert(now);
-            }
-            if held.sent.is_none() {
-                held.moved_at = now;
-            }
-            let from = held.sent.unwrap_or(0).max(held.applied);
-            let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
-            let (mut upto, mut under_way) = (from, held.under_way);
-            while upto < most {
-                let write = &mut held.writes[(upto - held.applied) as usize];
-                let needs = write.command.version();
-                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
-                    if needs <= gate.possible {
-                        self.held_back.insert(session);
-                        break;
-                    }
-                    write.refuse(gate.version);
-                }
-                if under_way > 0 && under_way + write.size > WINDOW_BYTES {
-                    break;
-                }
-                upto += 1;
-                under_way += write.size;
-                requests.push(request(upto, &write.command));
-            }
-            held.sent = Some(upto);
-            held.under_way = under_way;
-            held.ever_sent = held.ever_sent.max(upto);
-        }
-        requests
-    }
-
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
-    }
-
-    /// Whatever was sent may be lost: all of it is to be sent again.
-    pub(crate) fn send_again(&mut self, now: Time) {
-        if planted(Bug::ResendForgotten) {
-            return;
-        }
-        for held in self.sessions.values_mut() {
-            (held.moved_at, held.patience) = (now, self.patience);
-            held.forget_sent();
-            if held.has_unsent() {
-                self.unsent.insert(held.id);
-            }
-        }
-    }
-
-    /// The same for the sessions of which nothing has moved for a while, each time a longer one.
-    pub(crate) fn send_stuck_again(&mut self, now: Time) {
-        if planted(Bug::ResendForgotten) {
-            return;
-        }
-        for held in self.sessions.values_mut() {
-            let waits = held.sent.is_some()
-                && !held.is_over()
-                && (held.opening.is_some() || !held.writes.is_empty());
-            if !waits {
-                held.moved_at = now;
-            } else if now >= held.moved_at + held.patience {
-                held.moved_at = now;
-                held.patience = (held.patience * 2).min(self.patience * 8);
-                held.forget_sent();
-                self.unsent.insert(held.id);
-            }
-        }
     }
 
     /// What came of a request, as seen in the log at `now`, by when this replica has `zxid`.
@@ -524,24 +396,6 @@ impl LocalSessions {
         self.end(session, state, effects);
     }
 
-    /// The local deadline of the session has passed: it counts as lost from now on, though writes
-    /// already sent may still happen; those are answered when the log says so.
-    pub(crate) fn lose(&mut self, session: SessionId, effects: &mut Effects) {
-        let Some(held) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        held.set_state(SessionState::Expired, effects);
-        self.lost.insert(session);
-        let error = held.over();
-        // What was never sent to anyone cannot happen any more.
-        let keep = usize::try_from(held.ever_sent.saturating_sub(held.applied));
-        let keep = keep.unwrap_or(usize::MAX).min(held.writes.len());
-        for write in held.writes.drain(keep..) {
-            effects.replies.push((write.request, Err(error.clone())));
-        }
-        self.fail_waits(session, effects);
-    }
-
     /// Everything is over, since the node has stopped.
     pub(crate) fn stop(&mut self, error: &Error, effects: &mut Effects) {
         for (_, mut held) in std::mem::take(&mut self.sessions) {
@@ -570,70 +424,6 @@ impl LocalSessions {
     pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }
-
-    /// The sessions that are to be kept alive.
-    pub(crate) fn living(&self) -> Vec<SessionId> {
-        self.sessions.values().filter(|held| held.is_open()).map(|held| held.id).collect()
-    }
-
-    /// How often they are to be renewed: a few times in the shortest of their timeouts.
-    pub(crate) fn renewal_period(&self, most: Duration) -> Duration {
-        let living = self.sessions.values().filter(|held| held.is_open());
-        living.map(|held| held.timeout / 4).fold(most, Duration::min)
-    }
-
-    /// A ReadIndex request sent at `sent` was confirmed for the session. After its deadline that
-    /// comes too late: its user may have seen that it is not surely alive, and that is for good.
-    pub(crate) fn renew(
-        &mut self,
-        session: SessionId,
-        sent: Time,
-        now: Time,
-        effects: &mut Effects,
-    ) {
-        let Some(held) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        let valid_until = sent + trusted(held.timeout);
-        if !held.is_open() || now >= held.lost_at.min(valid_until) {
-            return;
-        }
-        held.heard = held.heard.max(sent);
-        if valid_until > held.valid_until {
-            (held.valid_until, held.lost_at) = (valid_until, valid_until);
-            effects.leases.push((held.holding(), valid_until));
-        }
-        held.set_state(SessionState::Connected, effects);
-    }
-
-    /// Suspends the sessions that were not confirmed for a third of their timeout, and names those
-    /// whose local deadline has passed.
-    pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
-        let mut lost = Vec::new();
-        if planted(Bug::LossNotTold) {
-            return lost;
-        }
-        for held in self.sessions.values_mut().filter(|held| held.is_open()) {
-            if now >= held.lost_at {
-                lost.push(held.id);
-            } else if now >= held.heard + held.timeout / 3 {
-                held.set_state(SessionState::Suspended, effects);
-            }
-        }
-        lost
-    }
-
-    /// Forgets the lost sessions that owe no answer any more.
-    pub(crate) fn forget_settled(&mut self) {
-        let sessions = &mut self.sessions;
-        self.lost.retain(|id| {
-            let owes = sessions.get(id).is_some_and(|held| held.is_over() && !held.is_settled());
-            if !owes && sessions.get(id).is_some_and(LocalSession::is_over) {
-                sessions.remove(id);
-            }
-            owes
-        });
-    }
 }
 
 /// The timeout of a session that is resumed, and as the command has it. One that keeps its own has
@@ -651,33 +441,4 @@ pub(crate) fn resumed_with(timeout: Option<Duration>, tick: Duration) -> (Durati
 /// A timeout as commands have it.
 pub(crate) fn milliseconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// It was sent in time and confirmed too late, before the node had looked at its clock again: a
-    /// session that was not surely alive any more, as its user could see, was so again.
-    #[test]
-    fn a_lease_that_has_run_out_is_not_renewed() {
-        const S: Time = Time::from_secs(1);
-        let mut sessions = LocalSessions::new(S);
-        let mut effects = Effects::default();
-        let (session, holder) = (SessionId(1), 2);
-        let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
-        sessions.open(RequestId(1), session, holder, 10 * S, command, &mut effects);
-        let gate = Gate { version: FIRST, possible: FIRST };
-        assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
-        let result = Ok(Reply::Session { timeout_ms: 10_000 });
-        let opened = Outcome { session, holder, seq: 0, result };
-        sessions.outcome(&opened, 101 * S, 1, &mut effects);
-        sessions.renew(session, 105 * S, 106 * S, &mut effects);
-        let leases =
-            |effects: &Effects| effects.leases.iter().map(|(_, until)| *until).collect::<Vec<_>>();
-        assert_eq!(leases(&effects), [109 * S, 114 * S]);
-        sessions.renew(session, 113 * S, 114 * S, &mut effects);
-        assert_eq!(leases(&effects).len(), 2, "too late");
-        assert_eq!(sessions.check_deadlines(114 * S, &mut effects), [session]);
-    }
 }

@@ -264,7 +264,7 @@ impl Node {
             }
         }
         for change in applied.sessions {
-            self.client_session_changed(change);
+            self.replica.client_session_changed(&self.machine, change, &mut self.effects);
             match change {
                 SessionChange::Held(session) => {
                     self.metrics.sessions_opened += 1;

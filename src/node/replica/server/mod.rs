@@ -17,6 +17,8 @@
 //! report when they attach. Beyond that the member disconnects those that have more than
 //! [`SHARE_BYTES`] of it.
 
+mod begin;
+mod deliver;
 mod serve;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -196,6 +198,12 @@ impl ClientServer {
             .values()
             .map(|client| client.unacknowledged_bytes + client.outgoing_bytes)
             .sum()
+    }
+
+    /// The clients that have begun and are not attached yet.
+    fn beginning(&self) -> Vec<NodeId> {
+        let begun = self.clients.iter().filter(|(_, client)| client.beginning.is_some());
+        begun.map(|(id, _)| *id).collect()
     }
 
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {

@@ -1,0 +1,139 @@
+//! How a client begins: what it claims, and the watches that it brings along.
+
+use std::sync::Arc;
+
+use super::{Beginning, PAST_BYTES_MAX, PAST_CHANGES_MAX, keeps_place};
+use crate::machine::Machine;
+use crate::machine::command::Reply;
+use crate::node::client_message::{Claim, FromClient, HeldWatch, ToClient};
+use crate::node::io::{Effects, WatchId};
+use crate::node::replica::Replica;
+use crate::node::replica::watches::{Fired, Missed};
+use crate::planted::{Bug, planted};
+use crate::types::acl;
+use crate::types::acl::{AccessList, Permissions};
+use crate::types::membership::NodeId;
+
+/// What one client was told of the past when it began.
+#[derive(Default)]
+struct Past {
+    bytes: usize,
+    changes: usize,
+}
+
+impl Past {
+    /// Whether so many changes are looked at for one more watch. After too much of it the others
+    /// are told as if nothing were known: of what is different by now, or of a gap.
+    fn looks_at(&mut self, changes: usize) -> bool {
+        self.changes += changes;
+        self.bytes <= PAST_BYTES_MAX && self.changes <= PAST_CHANGES_MAX
+    }
+}
+
+impl Replica {
+    /// A client that has begun is attached as soon as this replica has what it has seen.
+    pub(super) fn begin_client(
+        &mut self,
+        machine: &Machine,
+        cluster: u64,
+        from: NodeId,
+        effects: &mut Effects,
+    ) {
+        let zxid = machine.zxid();
+        let Some(client) = self.clients.clients.get_mut(&from) else {
+            return;
+        };
+        let ready = |beginning: &mut Beginning| {
+            let caught_up = beginning.seen <= zxid || planted(Bug::ClientSeesOlder);
+            beginning.complete && caught_up
+        };
+        let Some(beginning) = client.beginning.take_if(ready) else {
+            return;
+        };
+        if let Some(client) = self.clients.clients.get_mut(&from) {
+            client.send(ToClient::Cluster { cluster });
+        }
+        let mut past = Past::default();
+        for claim in beginning.claims {
+            match claim {
+                FromClient::Claim(claim) => self.take_claim(machine, from, claim),
+                FromClient::Watch(held) => {
+                    self.watch_again(machine, from, held, &mut past, effects)
+                }
+                _ => {}
+            }
+        }
+        if let Some(client) = self.clients.clients.get_mut(&from) {
+            client.send(ToClient::Attached);
+        }
+    }
+
+    /// What has become of a session, as `reconcile_sessions` finds it for the node's own.
+    fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: Claim) {
+        let Claim { session, holder, applied, opened, base } = claim;
+        let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
+        let record = machine.session(session);
+        let ends = |moved| ToClient::Ended { session, holder, moved, known: false };
+        let mut updates = Vec::new();
+        match record {
+            Some(record) if record.holder == holder => {
+                let held = self.clients.hold(from, session, holder);
+                held.opened = true;
+                held.ids = Arc::clone(&record.ids);
+                updates.push(ToClient::Held { session, holder, ids: (*record.ids).clone() });
+                let outcome = |seq, result| ToClient::Outcome { session, holder, seq, result };
+                updates.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
+                for seq in applied + 1..=record.last_seq {
+                    if let Some(result) = record.result_of(seq) {
+                        updates.push(outcome(seq, result.clone()));
+                    }
+                }
+            }
+            Some(record) if opened || record.was_held_by(holder) => updates.push(ends(true)),
+            None if opened || ended => updates.push(ends(false)),
+            Some(_) | None => {
+                self.clients.hold(from, session, holder);
+                updates.push(ToClient::Unseen { session, holder });
+            }
+        }
+        if let Some(client) = self.clients.clients.get_mut(&from) {
+            updates.into_iter().for_each(|update| client.send(update));
+        }
+    }
+
+    fn watch_again(
+        &mut self,
+        machine: &Machine,
+        from: NodeId,
+        held: HeldWatch,
+        past: &mut Past,
+        effects: &mut Effects,
+    ) {
+        let HeldWatch { watch, session, holder, path, kind, existed, from: up_to, data } = held;
+        let Some(of) = self.clients.sessions.get(&(session, holder)) else {
+            return;
+        };
+        let ids = Arc::clone(&of.ids);
+        let id = self.number_watch(from, watch, path.len());
+        let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
+        let up_to = if keeps_place() { up_to } else { machine.zxid() };
+        let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
+        let known = known.filter(|changes| past.looks_at(changes.len()));
+        let missed = Missed { tree: &tree, from: up_to, existed };
+        let mut fired = Fired::default();
+        let new = (id, path.into(), kind);
+        self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
+        past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
+        effects.events.append(&mut fired.events);
+        effects.ended.append(&mut fired.ended);
+    }
+
+    /// A number for a client's watch of a path of this length.
+    pub(super) fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
+        let (id, former) = self.clients.number(from, watch, bytes);
+        if let Some(former) = former {
+            self.watches.remove(former);
+        }
+        id
+    }
+}

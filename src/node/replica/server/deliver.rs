@@ -1,0 +1,277 @@
+//! What the clients are answered and sent, and how a member parts with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Asker, BUDGET_BYTES, ServedClient, TELL_BYTES, silence};
+use crate::machine::Machine;
+use crate::machine::command::SessionChange;
+use crate::node::client_message;
+use crate::node::client_message::{EventOf, ToClient, UpTo};
+use crate::node::io::{Effects, Time};
+use crate::node::message::PeerMessage;
+use crate::node::query::{Answer, Query};
+use crate::node::replica::Replica;
+use crate::node::replica::watches::Fired;
+use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
+use crate::planted::{Bug, planted};
+use crate::types::error::Error;
+use crate::types::membership::NodeId;
+use crate::types::znode::SessionId;
+
+impl Replica {
+    /// Answers the clients' requests whose turn has come.
+    pub(in crate::node) fn answer_clients(
+        &mut self,
+        machine: &Machine,
+        applied: u64,
+        (now, heartbeat): (Time, Duration),
+        effects: &mut Effects,
+    ) {
+        if self.clients.waiting.is_empty() {
+            return;
+        }
+        let tree = machine.tree();
+        let mut fired = Fired::default();
+        let waiting: Vec<_> = self.clients.waiting.iter().copied().collect();
+        let mut unacknowledged = self.clients.unacknowledged_bytes();
+        for key in waiting {
+            let (session, holder) = key;
+            let record = machine.session(session).filter(|record| record.holder == holder);
+            let Some(last_seq) = record.map(|record| record.last_seq) else {
+                continue;
+            };
+            let done = if planted(Bug::ClientReadEarly) { u64::MAX } else { last_seq };
+            let progress = Progress { done, applied, zxid: tree.zxid() };
+            while let Some(held) = self.clients.sessions.get_mut(&key) {
+                let Some(client) = self.clients.clients.get_mut(&held.client) else {
+                    break;
+                };
+                if held.waits.is_empty() {
+                    self.clients.waiting.remove(&key);
+                    break;
+                }
+                let takes = held.opened
+                    && client.takes_answers()
+                    && client.has_turn(unacknowledged, now >= self.clients.turn_at);
+                let due = if takes { held.waits.next_due(progress) } else { None };
+                let Some((Asker { request, size }, Turn::Query(query), _)) = due else {
+                    break;
+                };
+                client.queued_bytes -= size;
+                let (from, ids) = (held.client, Arc::clone(&held.ids));
+                let answer = self.answer_client(
+                    machine,
+                    from,
+                    query,
+                    Viewer { session, ids: &ids },
+                    &mut fired,
+                );
+                if let Some(client) = self.clients.clients.get_mut(&from) {
+                    let before = client.outgoing_bytes;
+                    client_message::answer(request, answer)
+                        .into_iter()
+                        .for_each(|update| client.send(update));
+                    let bytes = client.outgoing_bytes - before;
+                    if unacknowledged >= BUDGET_BYTES / 2 {
+                        self.clients.turn_at = now + heartbeat;
+                    }
+                    unacknowledged += bytes;
+                }
+            }
+        }
+        // Behind the events of all that was applied by now.
+        effects.events.append(&mut fired.events);
+        effects.ended.append(&mut fired.ended);
+    }
+
+    /// Answers a client's query. The watch that it sets has a number of this member's own.
+    fn answer_client(
+        &mut self,
+        machine: &Machine,
+        from: NodeId,
+        query: Query,
+        viewer: Viewer<'_>,
+        fired: &mut Fired,
+    ) -> Result<Answer, Error> {
+        let watch = query.watch().map(|(watch, path, _)| (watch.0, path.len()));
+        let id = watch.map(|(watch, bytes)| self.number_watch(from, watch, bytes));
+        let query = match id {
+            Some(id) => query.with_watch(id),
+            None => query,
+        };
+        let Replica { watches, history, clients, .. } = self;
+        let (tree, of_client) = (&machine.tree(), true);
+        let mut answering = Answering { machine, tree, watches, history, fired, of_client };
+        let answer = answering.answer(query, viewer);
+        if let (Err(_), Some(id)) = (&answer, id) {
+            clients.end_watch(id);
+        }
+        answer
+    }
+
+    pub(in crate::node) fn client_session_changed(
+        &mut self,
+        machine: &Machine,
+        change: SessionChange,
+        effects: &mut Effects,
+    ) {
+        let (session, holder, gone) = match change {
+            SessionChange::Held(session) => {
+                let Some(record) = machine.session(session) else {
+                    return;
+                };
+                (session, record.holder, false)
+            }
+            SessionChange::Gone(session, holder) => (session, holder, true),
+        };
+        let all = self.clients.sessions.range((session, 0)..=(session, u64::MAX));
+        let over: Vec<_> = all
+            .filter(|((_, of), held)| held.opened && (gone || *of != holder))
+            .map(|((_, of), held)| (*of, held.client))
+            .collect();
+        for (of, client) in over {
+            self.end_client_watches(session, of, effects);
+            self.clients.forget(session, of);
+            if let Some(client) = self.clients.clients.get_mut(&client) {
+                let moved = of != holder;
+                client.send(ToClient::Ended { session, holder: of, moved, known: true });
+            }
+        }
+    }
+
+    /// The watches of a client's session are over, and the client knows that.
+    pub(super) fn end_client_watches(
+        &mut self,
+        session: SessionId,
+        holder: u64,
+        effects: &mut Effects,
+    ) {
+        let Some(held) = self.clients.sessions.get(&(session, holder)) else {
+            return;
+        };
+        let client = held.client;
+        for id in self.watches.clients_of(session) {
+            if self.clients.watches.get(&id).is_some_and(|(of, _)| *of == client) {
+                self.watches.remove(id);
+                // Its last events are on their way.
+                effects.ended.push(id);
+            }
+        }
+    }
+
+    pub(in crate::node) fn drop_client(&mut self, from: NodeId) {
+        let Some(client) = self.clients.clients.remove(&from) else {
+            return;
+        };
+        for (id, _) in client.watches.into_values() {
+            self.watches.remove(id);
+            self.clients.watches.remove(&id);
+        }
+        for key in client.sessions {
+            if self.clients.sessions.get(&key).is_some_and(|held| held.client == from) {
+                self.clients.sessions.remove(&key);
+                self.clients.waiting.remove(&key);
+            }
+        }
+    }
+
+    pub(in crate::node) fn drop_silent_clients(
+        &mut self,
+        now: Time,
+        tick: Duration,
+        effects: &mut Effects,
+    ) {
+        let patience = silence(tick);
+        let silent = |client: &ServedClient| now >= client.heard_at + patience;
+        let clients = self.clients.clients.iter();
+        let gone: Vec<_> = clients
+            .filter(|(_, client)| silent(client))
+            .map(|(id, of)| (*id, of.attachment))
+            .collect();
+        for (client, attachment) in gone {
+            self.let_go(client, attachment, "it was silent", effects);
+        }
+    }
+
+    /// Ends the service of a client, which attaches to another member.
+    pub(super) fn let_go(
+        &mut self,
+        client: NodeId,
+        attachment: u64,
+        reason: &str,
+        effects: &mut Effects,
+    ) {
+        self.drop_client(client);
+        let reason = reason.to_owned();
+        effects.messages.push((client, PeerMessage::LetGo { attachment, reason }));
+    }
+
+    pub(in crate::node) fn let_all_go(&mut self, reason: &str, effects: &mut Effects) {
+        let clients = self.clients.clients.iter();
+        let all: Vec<_> = clients.map(|(id, client)| (*id, client.attachment)).collect();
+        for (client, attachment) in all {
+            self.let_go(client, attachment, reason, effects);
+        }
+    }
+
+    /// Queues the events and the ends of the clients' watches.
+    pub(super) fn queue_events(&mut self, effects: &mut Effects) {
+        for (id, event) in effects.events.extract_if(.., |(id, _)| id.is_client()) {
+            let of = self.clients.watches.get(&id).copied();
+            if let Some((client, watch)) = of
+                && let Some(client) = self.clients.clients.get_mut(&client)
+            {
+                client.send(ToClient::Event { watch, event: EventOf::of(event) });
+            }
+        }
+        for id in effects.ended.extract_if(.., |id| id.is_client()) {
+            if let Some((client, watch)) = self.clients.end_watch(id)
+                && let Some(client) = self.clients.clients.get_mut(&client)
+            {
+                client.send(ToClient::Over { watch });
+            }
+        }
+    }
+
+    /// Sends each client what has been queued for it. All of it has happened up to `up_to`.
+    pub(super) fn send_updates(&mut self, up_to: UpTo, effects: &mut Effects) {
+        let mut slow = Vec::new();
+        let all = self.clients.unacknowledged_bytes();
+        for (id, client) in &mut self.clients.clients {
+            if client.updates.is_empty() && !client.greeted {
+                continue;
+            }
+            if client.is_slow(all) {
+                slow.push((*id, client.attachment));
+                continue;
+            }
+            client.greeted = false;
+            client.outgoing_bytes = 0;
+            let attachment = client.attachment;
+            let mut send = |updates: Vec<ToClient>, bytes: usize, up_to: Option<UpTo>| {
+                let number = client.said;
+                client.said += 1;
+                let bytes = bytes + 64;
+                client.unacknowledged.push_back((number, bytes));
+                client.unacknowledged_bytes += bytes;
+                let message = PeerMessage::ToClient { attachment, number, updates, up_to };
+                effects.messages.push((*id, message));
+            };
+            let (mut part, mut bytes) = (Vec::new(), 0);
+            for update in client.updates.drain(..) {
+                let size = update.size();
+                if bytes + size > TELL_BYTES && !part.is_empty() {
+                    send(std::mem::take(&mut part), bytes, None);
+                    bytes = 0;
+                }
+                bytes += size;
+                part.push(update);
+            }
+            send(part, bytes, Some(up_to));
+        }
+        for (client, attachment) in slow {
+            self.let_go(client, attachment, "it is too slow for what it watches", effects);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What the sessions of this node send to the leader, and when they send it again.
+
+use super::LocalSessions;
+use super::WINDOW;
+use super::WINDOW_BYTES;
+use crate::machine::command::{Command, Request};
+use crate::node::io::Time;
+use crate::node::versions::Gate;
+use crate::planted::{Bug, planted};
+use crate::types::znode::SessionId;
+
+impl LocalSessions {
+    /// No write of the session behind this one is sent before something else is.
+    pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.ceiling = held.ceiling.min(upto);
+            self.ceilings.insert(session);
+        }
+    }
+
+    /// There is no such ceiling any more.
+    pub(crate) fn lift_ceilings(&mut self) {
+        for session in std::mem::take(&mut self.ceilings) {
+            if let Some(held) = self.sessions.get_mut(&session) {
+                held.ceiling = u64::MAX;
+                self.unsent.insert(session);
+            }
+        }
+    }
+
+    pub(crate) fn has_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
+    /// What was held back is looked at again, if anything has changed for it.
+    pub(crate) fn release(&mut self, gate: Gate) {
+        if gate != self.gate {
+            self.unsent.append(&mut self.held_back);
+        }
+    }
+
+    /// What has to be sent to the leader now, each session's requests in order.
+    pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
+        self.gate = gate;
+        let mut requests = Vec::new();
+        for session in std::mem::take(&mut self.unsent) {
+            let Some(held) = self.sessions.get_mut(&session) else {
+                continue;
+            };
+            if held.is_over() {
+                continue;
+            }
+            let request = |seq, command: &Command| Request {
+                session,
+                holder: held.holder,
+                seq,
+                acked: held.applied + 1,
+                command: command.clone(),
+            };
+            if let Some(opening) = &held.opening
+                && held.sent.is_none()
+            {
+                requests.push(request(0, &opening.command));
+                held.first_sent.get_or_insert(now);
+            }
+            if held.sent.is_none() {
+                held.moved_at = now;
+            }
+            let from = held.sent.unwrap_or(0).max(held.applied);
+            let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
+            let (mut upto, mut under_way) = (from, held.under_way);
+            while upto < most {
+                let write = &mut held.writes[(upto - held.applied) as usize];
+                let needs = write.command.version();
+                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
+                    if needs <= gate.possible {
+                        self.held_back.insert(session);
+                        break;
+                    }
+                    write.refuse(gate.version);
+                }
+                if under_way > 0 && under_way + write.size > WINDOW_BYTES {
+                    break;
+                }
+                upto += 1;
+                under_way += write.size;
+                requests.push(request(upto, &write.command));
+            }
+            held.sent = Some(upto);
+            held.under_way = under_way;
+            held.ever_sent = held.ever_sent.max(upto);
+        }
+        requests
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whatever was sent may be lost: all of it is to be sent again.
+    pub(crate) fn send_again(&mut self, now: Time) {
+        if planted(Bug::ResendForgotten) {
+            return;
+        }
+        for held in self.sessions.values_mut() {
+            (held.moved_at, held.patience) = (now, self.patience);
+            held.forget_sent();
+            if held.has_unsent() {
+                self.unsent.insert(held.id);
+            }
+        }
+    }
+
+    /// The same for the sessions of which nothing has moved for a while, each time a longer one.
+    pub(crate) fn send_stuck_again(&mut self, now: Time) {
+        if planted(Bug::ResendForgotten) {
+            return;
+        }
+        for held in self.sessions.values_mut() {
+            let waits = held.sent.is_some()
+                && !held.is_over()
+                && (held.opening.is_some() || !held.writes.is_empty());
+            if !waits {
+                held.moved_at = now;
+            } else if now >= held.moved_at + held.patience {
+                held.moved_at = now;
+                held.patience = (held.patience * 2).min(self.patience * 8);
+                held.forget_sent();
+                self.unsent.insert(held.id);
+            }
+        }
+    }
+}

@@ -95,6 +95,10 @@ seed number *options:
 trace number *options:
     {{ simulate }} --seed {{ number }} --trace {{ options }}
 
+# Plants one bug and says which seeds find it, for example: just bug FenceUnchecked.
+bug name *options:
+    {{ simulate }} --bug {{ name }} --planted 200 {{ options }}
+
 # Measures a cluster on this machine, for example: just bench --bench read.
 bench *options:
     cargo bench --locked {{ options }}

@@ -48,6 +48,7 @@ fn worker() {
             "probe" => println!("@probe {}", coordinator.is_ready()),
             "safe" => println!("@safe {}", coordinator.is_ready() && coordinator.safe_to_stop()),
             "waits" => println!("@waits {}", waits(&coordinator)),
+            "state" => println!("@state {}", state(&coordinator)),
             "list" => {
                 // A session may be lost where a machine is so busy that it is not heard of.
                 let session = loop {
@@ -83,6 +84,13 @@ fn waits(coordinator: &Coordinator) -> String {
         Ok(()) => "for nothing".to_owned(),
         Err(error) => error.to_string(),
     }
+}
+
+/// All that an instance knows of itself, for when a test fails.
+fn state(coordinator: &Coordinator) -> String {
+    let (waits, safe) = (waits(coordinator), coordinator.safe_to_stop());
+    let (status, seen) = (coordinator.status(), coordinator.availability());
+    format!("waits {waits}; safe to stop: {safe}; {status:?}; {seen:?}")
 }
 
 /// Writes until it is killed, or until it cannot.
@@ -126,7 +134,9 @@ fn until(process: &mut Process, question: &str, answer: &str) {
         // The answer is the process's, which takes its time: no more than this, all together.
         std::thread::park_timeout(Duration::from_millis(10));
     }
-    panic!("{question} was never answered by {answer}");
+    process.order("state");
+    let state = process.wait("state");
+    panic!("{question} was never answered by {answer}: {state}");
 }
 
 /// Paths that were acknowledged by one who writes, until `done` of them.

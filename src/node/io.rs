@@ -17,7 +17,7 @@ use crate::types::session::SessionState;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{SessionId, Zxid};
 
-/// Monotonic time since the node's epoch, which is the shell's to choose.
+/// Monotonic time since the node's epoch, which is the host's to choose.
 pub(crate) type Time = Duration;
 
 /// The two clocks of one step.
@@ -29,16 +29,16 @@ pub(crate) struct Now {
     pub(crate) wall_ms: u64,
 }
 
-/// A request of this node's user, by a number that the shell never uses twice.
+/// A request of this node's user, by a number that the host never uses twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
 
-/// A watch, by a number that the shell never uses twice.
+/// A watch, by a number that the host never uses twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct WatchId(pub(crate) u64);
 
 impl WatchId {
-    /// Those of clients without a replica are numbered by their member, apart from its shell's.
+    /// Those of clients without a replica are numbered by their member, apart from its host's.
     const CLIENT: u64 = 1 << 63;
 
     pub(crate) fn of_client(number: u64) -> WatchId {
@@ -154,7 +154,7 @@ pub(crate) enum Write {
     Close,
 }
 
-/// What the shell must do after a step, in the order of the fields.
+/// What the host must do after a step, in the order of the fields.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// Sent to peers; may be lost.

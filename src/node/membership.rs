@@ -61,7 +61,7 @@ pub(super) struct Membership {
     health_of: u64,
     /// The nodes that were sent [`PeerMessage::Removed`], and when.
     notified_removed: BTreeMap<NodeId, Time>,
-    /// The members as they were last handed to the shell.
+    /// The members as they were last handed to the host.
     handed: Option<Vec<Member>>,
 }
 
@@ -105,7 +105,7 @@ impl Membership {
         self.is_placed
     }
 
-    /// The members as they were last handed to the shell.
+    /// The members as they were last handed to the host.
     pub(super) fn members(&self) -> &[Member] {
         self.handed.as_deref().unwrap_or_default()
     }
@@ -363,7 +363,7 @@ impl Node {
         }
     }
 
-    /// Hands the members to the shell, when they have changed.
+    /// Hands the members to the host, when they have changed.
     pub(super) fn hand_members(&mut self) {
         let (Roster { seats }, _) = self.machine.roster();
         if seats.is_empty() {

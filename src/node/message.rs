@@ -367,7 +367,8 @@ mod tests {
         let (member, list) = (Member::new(300, "here:7400"), vec!["here:7400".to_owned()]);
         let announcement = Announcement { member, list, cluster: 0, promise: Promise::default() };
         let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
-        vec![
+        let requests = vec![request.clone()];
+        let mut messages = vec![
             (
                 "append",
                 raft(RaftBody::Append {
@@ -388,10 +389,10 @@ mod tests {
                     request_snapshot: 1,
                 }),
             ),
-            ("heartbeat", raft(RaftBody::Heartbeat { commit: 298, context: "round".into() })),
+            ("heartbeat", raft(RaftBody::Heartbeat { commit: 298, context: "index".into() })),
             (
                 "heartbeat response",
-                raft(RaftBody::HeartbeatResponse { commit: 298, context: "round".into() }),
+                raft(RaftBody::HeartbeatResponse { commit: 298, context: "index".into() }),
             ),
             (
                 "vote",
@@ -416,9 +417,12 @@ mod tests {
             ("snapshot", raft(RaftBody::Snapshot { transfer: 3, chunks: 2, meta })),
             ("timeout now", raft(RaftBody::TimeoutNow)),
             ("forward", PeerMessage::Forward { requests: vec![request.clone()] }),
-            ("round", PeerMessage::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] }),
             (
-                "round confirmed",
+                "read index",
+                PeerMessage::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] },
+            ),
+            (
+                "read index confirmed",
                 PeerMessage::ReadIndexConfirmed {
                     boot: 1,
                     read_index: 2,
@@ -435,32 +439,14 @@ mod tests {
             ("snapshot abort", PeerMessage::SnapshotAbort { transfer: 3 }),
             ("join", PeerMessage::Join { member: Member::new(300, "here:7400") }),
             ("leave", PeerMessage::Leave),
-            ("gone", PeerMessage::Removed { index: 300 }),
+            ("removed", PeerMessage::Removed { index: 300 }),
             ("health", PeerMessage::Health { silent: vec![300], placed: vec![301] }),
-            ("meet", PeerMessage::Announce { announcement }),
+            ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
-            (
-                "ask",
-                PeerMessage::FromClient {
-                    attachment: 5,
-                    number: 300,
-                    heard: 299,
-                    messages: client_messages(&request),
-                },
-            ),
-            (
-                "tell",
-                PeerMessage::ToClient {
-                    attachment: 5,
-                    number: 300,
-                    updates: updates(),
-                    up_to: Some(UpTo { zxid: 350, version: 1, leader: 300 }),
-                },
-            ),
             ("let go", PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned() }),
-            ("client forward", PeerMessage::ClientForward { client: 300, requests: vec![request] }),
+            ("client forward", PeerMessage::ClientForward { client: 300, requests }),
             (
-                "client round",
+                "client read index",
                 PeerMessage::ClientReadIndex {
                     client: 300,
                     boot: 1,
@@ -482,7 +468,19 @@ mod tests {
                 "no leader",
                 PeerMessage::NoLeader { voters: 3, missing: vec!["here:7400".to_owned()] },
             ),
-        ]
+        ];
+        // A line for each: the lines of what there is stay when a read or an answer is added.
+        messages.extend(client_messages(&request).into_iter().map(|message| {
+            let (attachment, number, heard) = (5, 300, 299);
+            let messages = vec![message];
+            ("from client", PeerMessage::FromClient { attachment, number, heard, messages })
+        }));
+        messages.extend(updates().into_iter().map(|update| {
+            let (attachment, number, updates) = (5, 300, vec![update]);
+            let up_to = Some(UpTo { zxid: 350, version: 1, leader: 300 });
+            ("to client", PeerMessage::ToClient { attachment, number, updates, up_to })
+        }));
+        messages
     }
 
     /// One of each.

@@ -26,7 +26,7 @@
 //! replica has applied it. No node answers another node, so no answer can be lost between nodes.
 //!
 //! Messages that Raft may send only after something is durable wait in [`raft::persistence`] for
-//! [`io::Input::Written`]. The shell cannot get that order wrong.
+//! [`io::Input::Written`]. The host cannot get that order wrong.
 //!
 //! Invariants: a node proposes only while it leads and has applied an entry of its own term. Only an
 //! entry of the deciding leader's own term expires a session. A tree is published after the watch
@@ -266,7 +266,7 @@ impl Node {
             Input::Written { number } => {
                 self.persistence.written = self.persistence.written.max(number);
                 self.settle();
-                self.kept();
+                self.promises_written();
             }
             Input::CheckpointDone { index } => {
                 if self.persistence.checkpoint_done(index) {
@@ -397,8 +397,8 @@ impl Node {
     /// The last things of a step.
     fn finish(&mut self) {
         let applied = self.raw.store().applied();
-        // What raft-rs has handed out is on this disk. A member that applies what its disk does not
-        // take is up to date, but the cluster must not rely on it: it does not count as fresh.
+        // raft-rs hands out what is on this disk. A member whose disk takes nothing applies the log
+        // all the same. It must not count as fresh, since the cluster cannot rely on its disk.
         self.read_index.applied(self.raw.raft.raft_log.applied);
         self.note_place();
         self.answer_waits();

@@ -1,8 +1,7 @@
 //! What a session asks of a replica beside its writes, and what comes back. The same types serve a
 //! handle in the replica's own process and a client on the wire.
 //!
-//! To add a read: a variant of [`Read`], how [`sessions::queue`](super::sessions::queue) answers it,
-//! a variant of [`Answer`] if none fits, and the call of the handle.
+//! [`sessions::queue`](super::sessions::queue) answers them. CONTRIBUTING.md says how to add a read.
 
 use std::sync::Arc;
 
@@ -82,9 +81,8 @@ pub(crate) enum Answer {
     Synced(Zxid),
     /// As of this zxid, each znode behind its parent.
     Below(Zxid, Vec<ZnodeRead>),
-    /// Never on the wire.
-    #[serde(skip)]
-    Tree(Tree),
+    /// For those who share the replica's process alone.
+    Tree(#[serde(with = "in_process")] Tree),
 }
 
 /// A znode of [`Answer::Below`].
@@ -198,6 +196,21 @@ impl Refusal {
             Refusal::FutureZxid { path, zxid, last } => Error::FutureZxid { path, zxid, last },
             Refusal::Other { reason } => Error::Stopped { reason },
         }
+    }
+}
+
+/// What has no form on the wire. A variant that serde skips would shift the numbers of those behind it.
+mod in_process {
+    use serde::{Deserializer, Serializer, de, ser};
+
+    use crate::machine::Tree;
+
+    pub(super) fn serialize<S: Serializer>(_: &Tree, _: S) -> Result<S::Ok, S::Error> {
+        Err(ser::Error::custom("a tree is not sent"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(_: D) -> Result<Tree, D::Error> {
+        Err(de::Error::custom("a tree is not sent"))
     }
 }
 

@@ -106,7 +106,7 @@ impl Node {
             RaftBody::Append { .. } | RaftBody::Heartbeat { .. } | RaftBody::Snapshot { .. }
         );
         if self.serves() && !leads && !self.is_member(from) {
-            // It may have been one. Its messages would only disturb.
+            // It may have been a member. Its votes and answers must not count any more.
             self.send_removed(from);
             return Ok(());
         }

@@ -64,8 +64,8 @@ impl Node {
         }
     }
 
-    /// The disk has written all up to this.
-    pub(in crate::node) fn kept(&mut self) {
+    /// The disk has written more: perhaps a promise, or the cluster's id.
+    pub(in crate::node) fn promises_written(&mut self) {
         let written = self.persistence.written;
         if let Some((_, number)) = self.bootstrap.promising.take_if(|(op, _)| *op <= written)
             && let Some(founding) = &mut self.bootstrap.founding
@@ -83,9 +83,10 @@ impl Node {
             return Ok(());
         };
         let todo = founding.step(self.now.mono);
-        let words = todo.tell.into_iter();
-        let words = words.map(|(to, announcement)| (to, PeerMessage::Announce { announcement }));
-        self.effects.messages.extend(words);
+        let announced = todo.tell.into_iter();
+        self.effects.messages.extend(
+            announced.map(|(to, announcement)| (to, PeerMessage::Announce { announcement })),
+        );
         self.bootstrap.next_at = todo.wake_at;
         if let Some((number, promise)) = todo.keep {
             let op = self.persistence.next_number();

@@ -68,7 +68,8 @@ impl Admission {
         {
             return;
         }
-        // These are the machine's to make, which the door mostly keeps from being asked twice.
+        // The state machine checks the order too. These bugs are planted there, and the checks below
+        // would keep nearly all such requests from it.
         if planted(Bug::RunAgain) || planted(Bug::OrderIgnored) || planted(Bug::EndedSessionReopens)
         {
             self.queue.push_back(request);
@@ -86,9 +87,9 @@ impl Admission {
         let held = last.filter(|(holder, _)| *holder == request.holder);
         let next = match held {
             Some((_, seq)) => seq + 1,
-            // A session not known yet, or with another holder, begins with its open or resume. If
-            // it is gone instead, its node sees that in the log; a former holder has seen that it
-            // is one.
+            // A session that is not known yet, or has another holder, begins with its open or
+            // resume. If the session has ended, its node sees that in the log. A former holder
+            // has seen there that another one has the session.
             None => 0,
         };
         let late =

@@ -5,8 +5,9 @@
 //! when it becomes the leader and drops it when it loses the leadership or leads in another term. So
 //! nothing of a former term has to be reset.
 //!
-//! A leader *serves* once raft-rs has handed out, and it has applied, an entry of its own term, and with it all earlier ones.
-//! Until then its state may lack acknowledged writes, so requests wait.
+//! A leader *serves* once it has applied an entry of its own term. raft-rs must have handed that entry
+//! out, so the leader's disk has it and all entries before it. Until then the leader's state may lack
+//! acknowledged writes, and requests wait.
 
 pub(crate) mod admission;
 pub(crate) mod expiry;

@@ -131,7 +131,8 @@ impl MemLog {
         keep_from
     }
 
-    /// The entries that are committed and not applied yet, up to the first that is for Raft too.
+    /// The entries that are committed and not applied yet, up to the first that changes the voters: that
+    /// one waits until raft-rs hands it out.
     ///
     /// raft-rs hands out what this member's own disk has. What a majority has is committed whether
     /// or not this disk is part of it, and the state machine need not wait.

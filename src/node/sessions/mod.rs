@@ -53,9 +53,9 @@ pub(crate) struct LocalSessions {
     sessions: BTreeMap<SessionId, LocalSession>,
     /// Sessions with something to send.
     unsent: BTreeSet<SessionId>,
-    /// Sessions with a ceiling.
+    /// Sessions whose writes are sent only up to a number: see [`LocalSessions::set_ceiling`].
     ceilings: BTreeSet<SessionId>,
-    /// Those of them whose next write waits for the cluster's version, as of this gate.
+    /// Sessions whose next write needs a later version than `gate` allows.
     held_back: BTreeSet<SessionId>,
     gate: Gate,
     next_sync: SyncId,
@@ -99,7 +99,7 @@ impl LocalSessions {
     ) {
         if let Some(former) = self.sessions.get_mut(&session) {
             // This very node holds it and resumes it: the former handle loses it, as it would to
-            // another node. The shell has told its user: from here on this id means the new one.
+            // another node. The host has told its user: from here on this id means the new one.
             if !former.is_over() {
                 former.state = SessionState::Moved;
             }

@@ -10,7 +10,7 @@ use crate::planted::{Bug, planted};
 use crate::types::znode::SessionId;
 
 impl LocalSessions {
-    /// No write of the session behind this one is sent before something else is.
+    /// Holds back the session's writes after this one, until [`Self::lift_ceilings`].
     pub(crate) fn set_ceiling(&mut self, session: SessionId, upto: u64) {
         if let Some(held) = self.sessions.get_mut(&session) {
             held.ceiling = held.ceiling.min(upto);
@@ -18,7 +18,7 @@ impl LocalSessions {
         }
     }
 
-    /// There is no such ceiling any more.
+    /// Sends what [`Self::set_ceiling`] held back.
     pub(crate) fn lift_ceilings(&mut self) {
         for session in std::mem::take(&mut self.ceilings) {
             if let Some(held) = self.sessions.get_mut(&session) {

@@ -148,7 +148,8 @@ impl Node {
         self.read_index.covers(index, read_index.sent);
     }
 
-    /// What the entries that the snapshot stands for did to this node's sessions.
+    /// Brings this node's sessions up to a snapshot that was installed: it stands for entries that
+    /// were not applied one by one.
     pub(in crate::node) fn reconcile_sessions(&mut self) {
         for session in self.local.ids() {
             let Some(held) = self.local.get(session) else {
@@ -180,8 +181,8 @@ impl Node {
                     self.end_unknown(session, SessionState::Moved);
                 }
                 None if open || ended => self.end_unknown(session, SessionState::Expired),
-                // Its open is not in the log yet, or will be answered when it is; or it was there
-                // and has ended, which the answer to the next one does not tell apart.
+                // Either the open is still to come in the log, which will answer it. Or it was in the
+                // log and the session has ended, and nothing in the snapshot tells the two apart.
                 Some(_) | None => self.local.unseen(session),
             }
         }
@@ -199,8 +200,8 @@ impl Node {
             self.take_applied(applied);
             return;
         }
-        // A read sees what was asked for before it and nothing asked for after it. A batch is
-        // nothing but its requests, so it can be applied one by one.
+        // A read sees what was asked for before it and nothing asked for after it. The state machine
+        // treats the requests of a batch one after the other, so that each may be a batch of its own.
         for request in batch.requests {
             let one = Batch { time: batch.time, requests: vec![request] };
             let applied = self.machine.apply(term, &one);

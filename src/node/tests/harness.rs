@@ -355,7 +355,7 @@ impl Cluster {
         self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
     }
 
-    /// What its shell would tell it of a connection.
+    /// What its host would tell it of a connection.
     pub(crate) fn input(&mut self, to: NodeId, input: Input) {
         self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
     }

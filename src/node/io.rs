@@ -51,7 +51,7 @@ impl WatchId {
 }
 
 /// A session as one of its holders has it. Two handles on one node may have held the same session,
-/// one after the other, and what is said of the first is not for the second.
+/// one after the other, and what concerns the first must not reach the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Holding {
     pub(crate) session: SessionId,

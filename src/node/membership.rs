@@ -302,7 +302,7 @@ impl Node {
     }
 
     /// Notes whether this node has its place: it is up to date and votes, with no joint change
-    /// under way, or it is a learner and the leader has said that it is to stay one
+    /// under way, or it is a learner and the leader reports that it is to stay one
     /// (`View::placed`).
     ///
     /// An instance with an empty disk at a voter's address begins as a learner, while its former

@@ -19,27 +19,27 @@ use crate::node::io::Time;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
-/// How long it may take, in ticks, until all members have heard of each other: as long as
-/// ZooKeeper's `syncLimit` mostly is.
+/// How many ticks the members have to connect to each other: as many as ZooKeeper's `syncLimit` mostly
+/// is.
 pub(crate) const PATIENCE_TICKS: u32 = 5;
 
 #[derive(Debug)]
 pub(crate) struct Versions {
     /// What this node can do.
     own: u16,
-    /// What peers can do, as they have last told, and whether they are connected.
+    /// The versions that peers last reported, and whether they are connected.
     told: BTreeMap<NodeId, (u16, bool)>,
-    /// Until when members are expected to be heard of.
+    /// Until when members may still connect.
     settled_at: Time,
 }
 
-/// What of a node's requests may be sent.
+/// Which of a node's requests may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
-    /// The version that this replica has seen: what needs no more may go.
+    /// The cluster's version as this replica has seen it. Requests that need no later one are sent.
     pub(crate) version: u16,
-    /// The version that the cluster may have soon: what needs more is refused, and what lies in
-    /// between waits.
+    /// The version that the cluster may have soon. Requests that need a later one are refused, and those
+    /// in between wait.
     pub(crate) possible: u16,
 }
 
@@ -52,8 +52,8 @@ impl Versions {
         self.own
     }
 
-    /// A connection to the peer was made, which can do this. If that is news, whatever follows from
-    /// it has until `settled_at`.
+    /// Notes a connection to a peer of this version. If that changes anything, the versions count as
+    /// unsettled until `settled_at`.
     pub(crate) fn connected(&mut self, peer: NodeId, version: u16, settled_at: Time) {
         let before = self.told.insert(peer, (version, true));
         if before.is_none_or(|(before, _)| before != version) {
@@ -61,14 +61,14 @@ impl Versions {
         }
     }
 
-    /// What the peer can do when it comes back is not known.
+    /// Notes that a peer is not connected. It may come back with another version.
     pub(crate) fn lost(&mut self, peer: NodeId) {
         if let Some((_, connected)) = self.told.get_mut(&peer) {
             *connected = false;
         }
     }
 
-    /// It is nobody of whom anything needs to be known.
+    /// Forgets a peer that is not a member.
     pub(crate) fn forget(&mut self, peer: NodeId) {
         self.told.remove(&peer);
     }
@@ -81,17 +81,17 @@ impl Versions {
         self.told.iter().filter(|(_, (_, connected))| *connected).map(|(peer, _)| *peer)
     }
 
-    /// Another leader, or none: members have until `settled_at` to be heard of.
+    /// Notes a change of the leader: members have until `settled_at` to connect.
     pub(crate) fn unsettle(&mut self, settled_at: Time) {
         self.settled_at = self.settled_at.max(settled_at);
     }
 
-    /// What the peer has last told, if it ever has.
+    /// The version that the peer last reported, if it ever has.
     pub(crate) fn of(&self, peer: NodeId) -> Option<u16> {
         self.told.get(&peer).map(|(version, _)| *version)
     }
 
-    /// What all members can do, if each of the others is connected.
+    /// The version that all members support, if each of the others is connected.
     pub(crate) fn common(&self, mut others: impl Iterator<Item = NodeId>) -> Option<u16> {
         if planted(Bug::VersionUnheard) {
             let _ = others.next();
@@ -102,7 +102,7 @@ impl Versions {
         })
     }
 
-    /// What may be sent now, by this replica's state of the cluster's version.
+    /// Which requests may be sent now, by this replica's state.
     pub(crate) fn gate(
         &self,
         version: u16,

@@ -83,12 +83,12 @@ impl Node {
             return Ok(());
         };
         let todo = founding.step(self.now.mono);
-        let announced = todo.tell.into_iter();
+        let announced = todo.messages.into_iter();
         self.effects.messages.extend(
             announced.map(|(to, announcement)| (to, PeerMessage::Announce { announcement })),
         );
         self.bootstrap.next_at = todo.wake_at;
-        if let Some((number, promise)) = todo.keep {
+        if let Some((number, promise)) = todo.write {
             let op = self.persistence.next_number();
             self.bootstrap.promising = Some((op, number));
             self.effects.disk.push(DiskOp::Promise { number: op, promise });
@@ -122,7 +122,7 @@ impl Node {
         self.persistence.replaced(checkpoint, self.now.mono);
         self.replica.history.begin_after(self.machine.zxid());
         self.replica.published = None;
-        // If it stops between the two, its pledge tells which cluster the state is of.
+        // If it stops between the two, its pledge says which cluster the state is of.
         let number = self.persistence.next_number();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         self.belong_to(genesis.cluster);

@@ -13,11 +13,11 @@ const TEXT_BYTES_MAX: usize = 260;
 /// A proposer counts up by one, so that no honest cluster ever comes here.
 const ROUND_MAX: u64 = 1 << 48;
 
-/// All that a node has to say about founding a cluster. It tells the whole of it each time, so
-/// that loss, duplication and delay do no harm.
+/// All that a node announces about founding a cluster. Each message has the whole of it, so that loss,
+/// duplication and delay do no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
-    /// Who tells it.
+    /// Who announces it.
     pub(crate) member: Member,
     /// The peers that the member was given: see [`normalised`].
     pub(crate) list: Vec<String>,
@@ -28,11 +28,10 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// What this is to be refused for when it comes from `from`: it is longer than any word may
-    /// be, or says what no instance says.
+    /// Refuses an announcement that is too long, or that no instance would send. It came from `from`.
     pub(crate) fn check(&self, from: u64) -> Result<(), String> {
         if self.member.node != from || from == 0 {
-            return Err(format!("it is told by {from} for {}", self.member.node));
+            return Err(format!("it comes from {from} and is about {}", self.member.node));
         }
         check_member(&self.member)?;
         if self.list.len() > LIST_MAX {

@@ -74,12 +74,11 @@ use crate::node::io::{Hindrance, Time};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Ballot, Genesis, Member, NodeId, Pledge, Promise};
 
-/// How often a node tells its word though it has not changed: it may have been lost.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How often a node repeats an unchanged announcement, which may have been lost.
+const ANNOUNCE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Of how many peers a word is remembered that are not on the list, and of how many such addresses
-/// which cluster was there. Those beyond have their turn
-/// when others have gone.
+/// From how many peers that are not on the list announcements are kept, and for how many such addresses a
+/// veto. Others have their turn when some of these have gone.
 const UNLISTED_MAX: usize = 64;
 
 /// What a node without a cluster does to have one.
@@ -89,53 +88,52 @@ pub(crate) struct Founding {
     list: Vec<String>,
     /// The only cluster that this node may join, or 0.
     cluster: u64,
-    /// From when on most of the list is enough.
+    /// From when on a majority of the list is enough.
     majority_at: Option<Time>,
     seed: u64,
-    /// As it is on disk, and may be told.
-    kept: Promise,
-    /// What the disk is writing. Nothing else is promised meanwhile.
+    /// The promise as it is on the disk. Only this one is announced.
+    durable: Promise,
+    /// The promise that the disk is writing. Nothing else is promised meanwhile.
     writing: Option<(u64, Promise)>,
     /// The number of the last write.
     writes: u64,
     peers: BTreeMap<NodeId, Peer>,
-    /// The clusters that peers have told of since this process started, by their addresses.
+    /// The clusters that peers have announced since this process started, by the peers' addresses.
     vetoes: BTreeMap<String, u64>,
     /// What the names of the list forbid: see `crate::transport::names`.
     hindrance: Option<Hindrance>,
-    /// When the word is told again.
-    tell_at: Time,
+    /// When the announcement is repeated.
+    announce_at: Time,
     now: Time,
     over: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Peer {
-    /// A word that came before the connection was made counts only from then on.
+    /// An announcement that came before the connection was made counts only from then on.
     connected: bool,
-    /// What it has told since it was last lost.
+    /// Its last announcement since its connection was last lost.
     announcement: Option<Arc<Announcement>>,
-    /// Whether it was sent the word as it is now.
-    told: bool,
+    /// Whether it was sent this node's announcement as it is now.
+    sent: bool,
 }
 
 /// What the node must do after a step.
 #[derive(Debug)]
 pub(crate) struct Todo {
     /// Sent to peers; may be lost.
-    pub(crate) tell: Vec<(NodeId, Announcement)>,
-    /// Written to the disk, and confirmed by [`Founding::written`] with the number. It replaces
-    /// what was kept before.
-    pub(crate) keep: Option<(u64, Promise)>,
-    /// The formation is over.
+    pub(crate) messages: Vec<(NodeId, Announcement)>,
+    /// Written to the disk in the place of the promise before, and confirmed by [`Founding::written`] with
+    /// the number.
+    pub(crate) write: Option<(u64, Promise)>,
+    /// The node has found its cluster or founds it.
     pub(crate) outcome: Option<Outcome>,
     /// When the next step is due, if nothing happens before.
     pub(crate) wake_at: Time,
 }
 
-/// How it ends. It is told (as a [`Word`] with the cluster, and with what was promised last) only
-/// once it is durable: a crash before that leaves a node without a cluster, which must not have
-/// said that it has one.
+/// How founding ends. The node announces its cluster only once that is durable: a crash before leaves a
+/// node without a cluster, which must not have announced one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Start from this genesis.
@@ -173,21 +171,20 @@ impl Founding {
             cluster,
             majority_at: majority_after.map(|after| now.saturating_add(after)),
             seed,
-            kept: if planted(Bug::PromiseForgotten) { Promise::default() } else { promise },
+            durable: if planted(Bug::PromiseForgotten) { Promise::default() } else { promise },
             writing: None,
             writes: 0,
             peers: BTreeMap::new(),
             vetoes: BTreeMap::new(),
             hindrance: None,
-            tell_at: now + TELL_EVERY,
+            announce_at: now + ANNOUNCE_PERIOD,
             now,
             over: false,
         }
     }
 
-    /// From now on this node takes no part in founding a cluster, and joins none if that is
-    /// forbidden too; `None` lifts that. What it has pledged stands: the others may have started
-    /// from it.
+    /// Keeps this node from founding a cluster, and from joining one if the hindrance says so; `None`
+    /// lifts that. What it has pledged stands, since the others may have started from it.
     pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
         if let Some(hindrance) = &hindrance {
             let (node, reason) = (self.me.node, &hindrance.reason);
@@ -196,20 +193,20 @@ impl Founding {
         self.hindrance = hindrance;
     }
 
-    /// There is a connection to the peer: what was told to it before may be lost.
+    /// There is a new connection to the peer. What was sent before may be lost.
     pub(crate) fn connected(&mut self, peer: NodeId) {
         if peer != self.me.node {
             let peer = self.peers.entry(peer).or_default();
-            (peer.connected, peer.told) = (true, false);
+            (peer.connected, peer.sent) = (true, false);
         }
     }
 
-    /// The peer cannot be reached any more: what it has told does not count.
+    /// The connection to the peer is lost. What the peer announced no longer counts.
     pub(crate) fn lost(&mut self, peer: NodeId) {
         self.peers.remove(&peer);
     }
 
-    /// What a peer tells. Anything that no instance tells is dropped.
+    /// Takes in a peer's announcement. One that no instance can have sent is dropped.
     pub(crate) fn take(&mut self, from: NodeId, announcement: Announcement) {
         self.take_shared(from, &Arc::new(announcement));
     }
@@ -236,7 +233,7 @@ impl Founding {
         self.peers.entry(from).or_default().announcement = Some(Arc::clone(announcement));
     }
 
-    /// A peer has told of its cluster, over whatever connection.
+    /// Notes the cluster that a peer has announced, over whatever connection.
     fn remember(&mut self, announcement: &Announcement) {
         let address = normal(&announcement.member.address);
         let unlisted = self.vetoes.keys().filter(|address| !self.list.contains(address)).count();
@@ -255,15 +252,16 @@ impl Founding {
     /// The promise of this number is durable.
     pub(crate) fn written(&mut self, number: u64) {
         if let Some((_, promise)) = self.writing.take_if(|(writing, _)| *writing <= number) {
-            self.kept = promise;
-            self.tell_anew();
+            self.durable = promise;
+            self.announce_again();
         }
     }
 
     /// Decides on all that has happened.
     pub(crate) fn step(&mut self, now: Time) -> Todo {
         self.now = self.now.max(now);
-        let mut todo = Todo { tell: Vec::new(), keep: None, outcome: None, wake_at: Time::MAX };
+        let mut todo =
+            Todo { messages: Vec::new(), write: None, outcome: None, wake_at: Time::MAX };
         if self.over {
             return todo;
         }
@@ -275,29 +273,29 @@ impl Founding {
         if let Some(promise) = self.decide() {
             self.writes += 1;
             self.writing = Some((self.writes, promise));
-            todo.keep = self.writing.clone();
+            todo.write = self.writing.clone();
             if planted(Bug::PledgeUnsynced) {
-                self.tell_anew();
+                self.announce_again();
             }
         }
-        if self.now >= self.tell_at {
-            self.tell_anew();
-            self.tell_at = self.now + TELL_EVERY;
+        if self.now >= self.announce_at {
+            self.announce_again();
+            self.announce_at = self.now + ANNOUNCE_PERIOD;
         }
-        todo.tell = self.tell();
+        todo.messages = self.unsent();
         let majority_at = self.majority_at.filter(|at| *at > self.now);
-        todo.wake_at = majority_at.map_or(self.tell_at, |at| at.min(self.tell_at));
+        todo.wake_at = majority_at.map_or(self.announce_at, |at| at.min(self.announce_at));
         todo
     }
 
-    fn tell_anew(&mut self) {
-        self.peers.values_mut().for_each(|peer| peer.told = false);
+    fn announce_again(&mut self) {
+        self.peers.values_mut().for_each(|peer| peer.sent = false);
     }
 
-    fn tell(&mut self) -> Vec<(NodeId, Announcement)> {
+    fn unsent(&mut self) -> Vec<(NodeId, Announcement)> {
         let promise = match &self.writing {
             Some((_, promise)) if planted(Bug::PledgeUnsynced) => promise,
-            _ => &self.kept,
+            _ => &self.durable,
         };
         let announcement = Announcement {
             member: self.me.clone(),
@@ -305,10 +303,10 @@ impl Founding {
             cluster: self.cluster,
             promise: promise.clone(),
         };
-        let untold = self.peers.iter_mut().filter(|(_, peer)| peer.connected && !peer.told);
-        untold
+        let unsent = self.peers.iter_mut().filter(|(_, peer)| peer.connected && !peer.sent);
+        unsent
             .map(|(id, peer)| {
-                peer.told = true;
+                peer.sent = true;
                 (*id, announcement.clone())
             })
             .collect()
@@ -318,14 +316,14 @@ impl Founding {
         self.list.contains(&normal(&announcement.member.address))
     }
 
-    /// Of how many peers that are not on the list a word is remembered.
+    /// From how many peers that are not on the list an announcement is kept.
     fn unlisted(&self) -> usize {
-        let words = self.peers.values().filter_map(|peer| peer.announcement.as_deref());
-        words.filter(|announcement| !self.listed(announcement)).count()
+        let all = self.peers.values().filter_map(|peer| peer.announcement.as_deref());
+        all.filter(|announcement| !self.listed(announcement)).count()
     }
 
-    /// What peers have told, over connections that are there.
-    fn heard(&self) -> impl Iterator<Item = &Announcement> {
+    /// The announcements of the peers that are connected.
+    fn announcements(&self) -> impl Iterator<Item = &Announcement> {
         self.peers
             .values()
             .filter(|peer| peer.connected)
@@ -339,7 +337,7 @@ impl Founding {
         }
         if self.vetoed() {
             let clusters = self.clusters();
-            let pledged = self.kept.pledge.as_ref().map(|pledge| &pledge.genesis);
+            let pledged = self.durable.pledge.as_ref().map(|pledge| &pledge.genesis);
             if let Some(genesis) = pledged.filter(|genesis| {
                 clusters.contains(&genesis.cluster) && is_member(genesis, self.me.node)
             }) {
@@ -360,13 +358,13 @@ impl Founding {
         self.chosen().cloned().map(Outcome::Found)
     }
 
-    /// Whether any peer tells of a cluster, or has told of one that may still be there.
+    /// Whether any peer announces a cluster, or has announced one that may still exist.
     fn vetoed(&self) -> bool {
-        let told = self.heard().any(|announcement| announcement.cluster != 0);
-        (told || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
+        let announced = self.announcements().any(|announcement| announcement.cluster != 0);
+        (announced || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
     }
 
-    /// A cluster of which a peer has told, and the peer's address: that may be out of reach now.
+    /// A cluster that a peer has announced, and the address of that peer, which may be out of reach now.
     ///
     /// It is forgotten only when blank nodes are at that address and at all that are listed. Then
     /// nobody is left to wait for, and a founding takes the promises of the whole list, which needs
@@ -376,22 +374,22 @@ impl Founding {
             return None;
         }
         let blank = |address: &String| {
-            let told = self
-                .heard()
+            let blank = self
+                .announcements()
                 .filter(|announcement| announcement.cluster == 0)
                 .map(|announcement| &announcement.member);
-            told.chain([&self.me]).any(|member| normal(&member.address) == *address)
+            blank.chain([&self.me]).any(|member| normal(&member.address) == *address)
         };
         let is_whole = !self.vetoes.is_empty() && self.list.iter().all(blank);
         let mut vetoes = self.vetoes.iter().filter(|(address, _)| !(is_whole && blank(address)));
         vetoes.next().map(|(address, cluster)| (address.as_str(), *cluster))
     }
 
-    /// The clusters that peers tell of. Not those at whose address there is another, blank node:
-    /// one of the two is not there any more, and soon it will show which.
+    /// The clusters that peers announce. One announced from an address where there is also a blank node is
+    /// left out: one of the two nodes is gone, and soon it will show which.
     fn clusters(&self) -> BTreeSet<u64> {
-        let telling = self.heard().filter(|announcement| announcement.cluster != 0);
-        telling
+        let announced = self.announcements().filter(|announcement| announcement.cluster != 0);
+        announced
             .filter(|announcement| self.nodes_at(&normal(&announcement.member.address)).len() == 1)
             .map(|announcement| announcement.cluster)
             .collect()
@@ -404,8 +402,9 @@ impl Founding {
             peer.announcement.as_ref()?.promise.pledge.as_ref()
         };
         if planted(Bug::OwnPromiseIgnored) {
-            let pledges =
-                self.heard().filter_map(|announcement| announcement.promise.pledge.as_ref());
+            let pledges = self
+                .announcements()
+                .filter_map(|announcement| announcement.promise.pledge.as_ref());
             let mut chosen = pledges.filter(|pledge| {
                 let mut members = pledge.genesis.members.iter().map(|member| member.node);
                 is_member(&pledge.genesis, self.me.node)
@@ -413,8 +412,8 @@ impl Founding {
             });
             return chosen.next().map(|pledge| &pledge.genesis);
         }
-        let own = self.kept.pledge.as_ref()?;
-        let stands = self.writing.is_none() && own.ballot == self.kept.ballot;
+        let own = self.durable.pledge.as_ref()?;
+        let stands = self.writing.is_none() && own.ballot == self.durable.ballot;
         let mut members = own.genesis.members.iter().map(|member| member.node);
         let all = members.all(|node| node == self.me.node || pledge_of(node) == Some(own));
         (stands && all && is_member(&own.genesis, self.me.node)).then_some(&own.genesis)
@@ -430,13 +429,14 @@ impl Founding {
         if *lowest == self.me.node {
             return self.propose(&present);
         }
-        if theirs.ballot.proposer == *lowest && theirs.ballot > self.kept.ballot {
-            return Some(Promise { ballot: theirs.ballot, pledge: self.kept.pledge.clone() });
+        if theirs.ballot.proposer == *lowest && theirs.ballot > self.durable.ballot {
+            return Some(Promise { ballot: theirs.ballot, pledge: self.durable.pledge.clone() });
         }
-        let (_, proposal) = present.nodes.get(&self.kept.ballot.proposer)?;
+        let (_, proposal) = present.nodes.get(&self.durable.ballot.proposer)?;
         let pledge = proposal.pledge.as_ref()?;
-        let new = pledge.ballot == self.kept.ballot && self.kept.pledge.as_ref() != Some(pledge);
-        new.then(|| Promise { ballot: self.kept.ballot, pledge: Some(pledge.clone()) })
+        let new =
+            pledge.ballot == self.durable.ballot && self.durable.pledge.as_ref() != Some(pledge);
+        new.then(|| Promise { ballot: self.durable.ballot, pledge: Some(pledge.clone()) })
     }
 
     /// The next move of the lowest that is there.
@@ -446,12 +446,12 @@ impl Founding {
         }
         let highest = present.nodes.values().map(|(_, promise)| promise.ballot).max()?;
         let next = Ballot { round: highest.round.saturating_add(1), proposer: self.me.node };
-        let again = Some(Promise { ballot: next, pledge: self.kept.pledge.clone() });
-        let ballot = self.kept.ballot;
+        let again = Some(Promise { ballot: next, pledge: self.durable.pledge.clone() });
+        let ballot = self.durable.ballot;
         if ballot.proposer != self.me.node || ballot < highest {
             return again;
         }
-        if let Some(pledge) = &self.kept.pledge
+        if let Some(pledge) = &self.durable.pledge
             && pledge.ballot == ballot
         {
             return if present.outlives(&pledge.genesis) { again } else { None };
@@ -476,7 +476,7 @@ impl Founding {
 
     /// A new cluster of all that are there. Its id is another one at each start and each ballot.
     fn draw(&self, present: &Present<'_>) -> Genesis {
-        let Ballot { round, proposer } = self.kept.ballot;
+        let Ballot { round, proposer } = self.durable.ballot;
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&round.to_le_bytes());
         bytes[8..].copy_from_slice(&proposer.to_le_bytes());
@@ -495,7 +495,7 @@ impl Founding {
     /// A peer that would found a cluster from another list, though one of the two is on the
     /// other's.
     fn other_list(&self) -> Option<&Announcement> {
-        self.heard().find(|announcement| {
+        self.announcements().find(|announcement| {
             let concerns = announcement.founds() || self.listed(announcement);
             announcement.cluster == 0 && announcement.list != self.list && concerns
         })
@@ -509,7 +509,7 @@ impl Founding {
 
     /// The live nodes of an address.
     fn nodes_at(&self, address: &str) -> Vec<&Member> {
-        let all = self.heard().map(|announcement| &announcement.member).chain([&self.me]);
+        let all = self.announcements().map(|announcement| &announcement.member).chain([&self.me]);
         all.filter(|member| normal(&member.address) == address).collect()
     }
 
@@ -519,8 +519,8 @@ impl Founding {
         if !self.list.contains(&own) {
             return None;
         }
-        let mut nodes = BTreeMap::from([(self.me.node, (&self.me, &self.kept))]);
-        for announcement in self.heard() {
+        let mut nodes = BTreeMap::from([(self.me.node, (&self.me, &self.durable))]);
+        for announcement in self.announcements() {
             if self.listed(announcement)
                 && announcement.cluster == 0
                 && announcement.list == self.list
@@ -539,8 +539,11 @@ impl Founding {
             needed = nodes.len();
         }
         if planted(Bug::VetoIgnored) {
-            needed -=
-                self.heard().filter(|announcement| announcement.cluster != 0).count().min(needed);
+            needed -= self
+                .announcements()
+                .filter(|announcement| announcement.cluster != 0)
+                .count()
+                .min(needed);
         }
         Some(Present { nodes, needed, whole })
     }

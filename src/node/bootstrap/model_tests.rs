@@ -167,18 +167,19 @@ impl Place {
         if let Some((number, _)) = &mut founding.writing {
             *number = 1;
         }
-        for (_, announcement) in &todo.tell {
+        for (_, announcement) in &todo.messages {
             self.tells = words.id(announcement);
             self.told.insert(self.tells);
         }
         if let Some(outcome) = todo.outcome {
             if let Outcome::Found(genesis) = &outcome {
-                let told = founding.heard().map(|announcement| announcement.cluster);
+                let told = founding.announcements().map(|announcement| announcement.cluster);
                 let told: BTreeSet<u64> = told.filter(|cluster| *cluster != 0).collect();
                 if !told.is_empty() && !told.contains(&genesis.cluster) {
                     self.broken = Some(format!("founds {:x} despite {told:x?}", genesis.cluster));
                 }
-                let blank = founding.heard().filter(|announcement| announcement.cluster == 0);
+                let blank =
+                    founding.announcements().filter(|announcement| announcement.cluster == 0);
                 let blank: BTreeSet<&str> =
                     blank.map(|announcement| announcement.member.address.as_str()).collect();
                 let mut known = founding.vetoes.values().chain(&told);

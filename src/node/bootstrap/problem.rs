@@ -24,7 +24,7 @@ impl Founding {
         if clusters.len() > 1 {
             let told = |cluster: &u64| {
                 let mut words =
-                    self.heard().filter(|announcement| announcement.cluster == *cluster);
+                    self.announcements().filter(|announcement| announcement.cluster == *cluster);
                 let by =
                     words.next().map_or("", |announcement| announcement.member.address.as_str());
                 format!("{by} belongs to {cluster:016x}")
@@ -62,7 +62,7 @@ impl Founding {
 
     fn waits_for(&self) -> String {
         let heard: BTreeSet<String> =
-            self.heard().map(|announcement| normal(&announcement.member.address)).collect();
+            self.announcements().map(|announcement| normal(&announcement.member.address)).collect();
         let own = normal(&self.me.address);
         let reached = |address: &String| *address == own || heard.contains(address);
         let missing: Vec<&str> =
@@ -102,7 +102,7 @@ impl Founding {
                 );
             }
         }
-        let behind = |ballot| ballot < self.kept.ballot;
+        let behind = |ballot| ballot < self.durable.ballot;
         let nodes = present.nodes.values();
         let behind: Vec<&str> = nodes
             .filter(|(_, promise)| behind(promise.ballot))

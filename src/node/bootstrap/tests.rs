@@ -44,8 +44,8 @@ fn a_list_of_one_founds_at_once() {
         if let Some(outcome) = todo.outcome {
             break outcome;
         }
-        let (number, _) = todo.keep.unwrap();
-        assert!(alone.step(Time::ZERO).keep.is_none(), "it waits for its disk");
+        let (number, _) = todo.write.unwrap();
+        assert!(alone.step(Time::ZERO).write.is_none(), "it waits for its disk");
         alone.written(number);
         writes += 1;
     };
@@ -54,7 +54,7 @@ fn a_list_of_one_founds_at_once() {
     assert_eq!(genesis.members, [Member::new(7, "a:1")]);
     assert_eq!(alone.problem(), None);
     let todo = alone.step(100 * S);
-    assert!(todo.tell.is_empty() && todo.outcome.is_none(), "it is over");
+    assert!(todo.messages.is_empty() && todo.outcome.is_none(), "it is over");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
         |forbids_joining| Some(Hindrance { reason: "a:1 is not mine".to_owned(), forbids_joining });
     let mut alone = blank(7, "a:1", &["a:1"]);
     alone.hinder(hindrance(false));
-    assert!(alone.step(Time::ZERO).keep.is_none());
+    assert!(alone.step(Time::ZERO).write.is_none());
     assert_eq!(problem(&alone), "no cluster yet: a:1 is not mine");
     // It may join one, if that is not forbidden too.
     let of_cluster = Announcement { cluster: 5, ..announcement(2, "b:1", &[]) };
@@ -76,10 +76,10 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
 
     let mut alone = blank(7, "a:1", &["a:1"]);
     alone.hinder(hindrance(true));
-    assert!(alone.step(Time::ZERO).keep.is_none());
+    assert!(alone.step(Time::ZERO).write.is_none());
     alone.hinder(None);
     for _ in 0..2 {
-        let (number, _) = alone.step(Time::ZERO).keep.unwrap();
+        let (number, _) = alone.step(Time::ZERO).write.unwrap();
         alone.written(number);
     }
     // What it has pledged stands: with more members, another one may have started from it.
@@ -95,50 +95,54 @@ fn nothing_is_told_before_it_is_durable() {
     hear(&mut lowest, announcement(2, "b:1", &list));
     let todo = lowest.step(Time::ZERO);
     let ballot = Ballot { round: 1, proposer: 1 };
-    let (number, promise) = todo.keep.unwrap();
+    let (number, promise) = todo.write.unwrap();
     assert_eq!(promise, Promise { ballot, pledge: None });
-    assert_eq!(todo.tell, [(2, announcement(1, "a:1", &list))]);
+    assert_eq!(todo.messages, [(2, announcement(1, "a:1", &list))]);
     let again = lowest.step(S);
-    assert_eq!(again.tell, [(2, announcement(1, "a:1", &list))], "once a second, as it is on disk");
+    assert_eq!(
+        again.messages,
+        [(2, announcement(1, "a:1", &list))],
+        "once a second, as it is on disk"
+    );
     assert_eq!(again.wake_at, 2 * S);
     lowest.written(number);
-    let told = lowest.step(S).tell;
+    let told = lowest.step(S).messages;
     assert_eq!(told, [(2, Announcement { promise, ..announcement(1, "a:1", &list) })]);
-    assert!(lowest.step(S).tell.is_empty(), "it has not changed");
+    assert!(lowest.step(S).messages.is_empty(), "it has not changed");
     lowest.lost(2);
     lowest.connected(2);
-    assert_eq!(lowest.step(S).tell, told, "it may have been lost with the connection");
+    assert_eq!(lowest.step(S).messages, told, "it may have been lost with the connection");
 }
 
 #[test]
 fn lists_that_differ_by_order_and_case_are_the_same() {
     let mut one = blank(1, "a:1", &["b:1", "A:1", "b:1 "]);
     hear(&mut one, announcement(2, "B:1", &["a:1", "B:1"]));
-    assert!(one.step(Time::ZERO).keep.is_some());
+    assert!(one.step(Time::ZERO).write.is_some());
 }
 
 #[test]
 fn lists_that_differ_are_both_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
     hear(&mut one, announcement(2, "b:1", &["b:1", "c:1"]));
-    assert!(one.step(Time::ZERO).keep.is_none());
+    assert!(one.step(Time::ZERO).write.is_none());
     assert_eq!(
         problem(&one),
         "no cluster yet: b:1 was given the peers b:1, c:1, and this instance, a:1, was given \
          a:1, b:1: give all instances the same list"
     );
     hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
-    assert!(one.step(Time::ZERO).keep.is_some(), "it was started anew with the right one");
+    assert!(one.step(Time::ZERO).write.is_some(), "it was started anew with the right one");
 }
 
 #[test]
 fn who_only_joins_may_have_another_list() {
     let mut one = blank(1, "a:1", &["a:1"]);
     hear(&mut one, announcement(9, "z:1", &["a:1", "b:1"]));
-    assert!(one.step(Time::ZERO).keep.is_some());
+    assert!(one.step(Time::ZERO).write.is_some());
     let mut joins = blank(1, "z:1", &["a:1"]);
     hear(&mut joins, announcement(2, "a:1", &["a:1"]));
-    assert!(joins.step(Time::ZERO).keep.is_none());
+    assert!(joins.step(Time::ZERO).write.is_none());
     assert_eq!(
         problem(&joins),
         "no cluster yet: this instance, z:1, is not one of the peers that it was given, so it \
@@ -150,14 +154,14 @@ fn who_only_joins_may_have_another_list() {
 fn who_is_not_reached_is_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1", "c:1"]);
     hear(&mut one, announcement(2, "b:1", &["a:1", "b:1", "c:1"]));
-    assert!(one.step(1000 * S).keep.is_none());
+    assert!(one.step(1000 * S).write.is_none());
     let waits = "no cluster yet: it takes 3 of the peers a:1, b:1, c:1; not reached: c:1";
     assert_eq!(problem(&one), waits);
     // A word that came before its connection is not one of who is there.
     one.take(3, announcement(3, "c:1", &["a:1", "b:1", "c:1"]));
-    assert!(one.step(1000 * S).keep.is_none());
+    assert!(one.step(1000 * S).write.is_none());
     one.connected(3);
-    assert!(one.step(1000 * S).keep.is_some());
+    assert!(one.step(1000 * S).write.is_some());
     assert_eq!(problem(&one), "no cluster yet: the peers are agreeing on one");
 }
 
@@ -166,10 +170,10 @@ fn two_nodes_of_one_address_are_waited_out() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
     hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
     hear(&mut one, announcement(3, "b:1", &["a:1", "b:1"]));
-    assert!(one.step(Time::ZERO).keep.is_none());
+    assert!(one.step(Time::ZERO).write.is_none());
     assert!(problem(&one).contains("several instances say that they are b:1"), "{one:?}");
     one.lost(2);
-    assert!(one.step(Time::ZERO).keep.is_some());
+    assert!(one.step(Time::ZERO).write.is_some());
     hear(&mut one, announcement(4, "a:1", &["a:1", "b:1"]));
     assert!(problem(&one).contains("several instances say that they are a:1"), "{one:?}");
 }
@@ -183,7 +187,7 @@ fn whoever_has_a_cluster_is_joined() {
     hear(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["y:1"]) });
     hear(&mut two, Announcement { cluster: 6, ..announcement(9, "z:1", &["z:1"]) });
     let todo = two.step(Time::ZERO);
-    assert!(todo.outcome.is_none() && todo.keep.is_none());
+    assert!(todo.outcome.is_none() && todo.write.is_none());
     let text = problem(&two);
     assert!(text.ends_with("y:1 belongs to 0000000000000005, z:1 belongs to 0000000000000006"));
     two.lost(9);
@@ -196,9 +200,9 @@ fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
     let mut one = blank(1, "a:1", &["a:1"]);
     one.take(9, Announcement { cluster: 5, ..announcement(9, "Z:1", &["z:1"]) });
     let todo = one.step(100 * S);
-    assert!(todo.outcome.is_none() && todo.keep.is_none());
+    assert!(todo.outcome.is_none() && todo.write.is_none());
     one.lost(9);
-    assert!(one.step(100 * S).keep.is_none(), "it may come back");
+    assert!(one.step(100 * S).write.is_none(), "it may come back");
     let text = problem(&one);
     assert!(text.contains("z:1 belonged to the cluster 0000000000000005"), "{text}");
     // Any that belongs to it is as good.
@@ -207,7 +211,7 @@ fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
     assert_eq!(two.step(100 * S).outcome, Some(Outcome::Join { cluster: 5 }));
     // Its disk is gone, and so is all that was known of that cluster.
     hear(&mut one, announcement(10, "z:1", &["a:1"]));
-    assert!(one.step(100 * S).keep.is_some());
+    assert!(one.step(100 * S).write.is_some());
 }
 
 #[test]
@@ -246,12 +250,12 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     let c = Announcement { promise: promised.clone(), ..announcement(3, "c:1", &list) };
     let mut one = start(&list);
     hear(&mut one, c.clone());
-    assert!(one.step(2 * S).keep.is_none());
+    assert!(one.step(2 * S).write.is_none());
     let text = problem(&one);
     assert!(text.contains("a cluster was agreed upon with b:1, which may have"), "{text}");
     // Another one at its address has its place: its disk is gone.
     hear(&mut one, Announcement { promise: promised.clone(), ..announcement(2, "b:1", &list) });
-    let (_, promise) = one.step(2 * S).keep.unwrap();
+    let (_, promise) = one.step(2 * S).write.unwrap();
     let genesis = promise.pledge.unwrap().genesis;
     let ids: Vec<NodeId> = genesis.members.iter().map(|member| member.node).collect();
     assert_eq!(ids, [1, 2, 3]);
@@ -259,7 +263,7 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     // A list without that address says nothing about its disk.
     let mut other = start(&["a:1", "c:1"]);
     hear(&mut other, Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) });
-    assert!(other.step(2 * S).keep.is_none());
+    assert!(other.step(2 * S).write.is_none());
 }
 
 #[test]
@@ -300,7 +304,7 @@ fn what_no_instance_tells_is_dropped() {
         let mut one = blank(1, "a:1", &list);
         one.connected(2);
         one.take(2, announcement);
-        assert!(one.step(Time::ZERO).keep.is_none());
+        assert!(one.step(Time::ZERO).write.is_none());
     }
 }
 
@@ -320,7 +324,7 @@ fn strangers_cannot_fill_it() {
     }
     assert_eq!(two.vetoes.len(), UNLISTED_MAX);
     hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
-    assert!(one.step(Time::ZERO).keep.is_some(), "a listed one always finds room");
+    assert!(one.step(Time::ZERO).write.is_some(), "a listed one always finds room");
 }
 
 #[test]

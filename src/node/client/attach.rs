@@ -11,28 +11,28 @@ use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, NodeId};
 use crate::types::session::SessionState;
 
-/// So many heartbeats a member may be silent when it was asked, or be without a leader.
+/// For how many heartbeats a member that was asked may be silent, or be without a leader.
 const PATIENCE_BEATS: u32 = 30;
-/// So many until one that has not answered at all is asked again, or another.
+/// After how many heartbeats a member that has not answered at all is asked again, or another one.
 const FIRST_BEATS: u32 = 10;
-/// So many one is not asked again that did not serve.
+/// For how many heartbeats a member that did not serve is not asked again.
 const AVOIDED_BEATS: u32 = 60;
-/// The bytes of one message, about: a write may be larger.
+/// How many bytes one message carries, about: one write may be larger.
 const ASK_BYTES: usize = 256 << 10;
 /// After so many bytes at the latest, the client acknowledges what it has received.
 const HEARD_BYTES: usize = 256 << 10;
-/// What a group of updates may take before it is whole: more than any member sends in one.
+/// How many bytes a group of updates may have: more than any member sends in one group.
 const GROUP_BYTES_MAX: usize = 64 << 20;
 
-/// A member that serves, or is asked to.
+/// The member that serves this client, or is asked to.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) member: NodeId,
     pub(super) id: u64,
-    /// The number of the next message to it, and of the next from it.
+    /// The numbers of the next message to the member, and from it.
     pub(super) said: u64,
     pub(super) heard: u64,
-    /// It has replied that it serves.
+    /// The member has replied that it serves.
     pub(super) serves: bool,
     /// The updates of a group that is not whole yet.
     updates: Vec<ToClient>,
@@ -80,12 +80,12 @@ impl Client {
                     self.lose_member(from, self.avoided_until());
                 }
             }
-            // What is said among members.
+            // Messages among members.
             _ => {}
         }
     }
 
-    /// A peer is not reached. One that is no member is nobody's concern any more.
+    /// A peer cannot be reached. One that is not a member is forgotten.
     pub(super) fn missed(&mut self, peer: NodeId, problem: Problem) {
         let is_member = self.roster.contains(&peer);
         if !is_member && (!self.roster.is_empty() || self.members.len() >= MEMBERS_MAX) {
@@ -96,11 +96,11 @@ impl Client {
         self.members.entry(peer).or_insert(new).problem = Some(problem);
     }
 
-    /// Its member has told who the members are: they are dialled from now on, wherever they are,
-    /// beside the addresses that it was given.
+    /// Takes in the members that the serving member reports. The client dials them from now on, beside
+    /// the addresses that it was given.
     fn learn(&mut self, members: Vec<membership::Member>, availability: Availability) {
         if !are_members(&members, &availability) {
-            tracing::warn!(client = self.id, "was told of members that there cannot be");
+            tracing::warn!(client = self.id, "a member reports an impossible list of members");
             if let Some(member) = self.attached.as_ref().map(|attached| attached.member) {
                 self.lose_member(member, self.avoided_until());
             }
@@ -121,8 +121,8 @@ impl Client {
         self.effects.members = Some(members);
     }
 
-    /// Whether its member is of the cluster that it keeps to: of the first that has served it. One
-    /// that is not is left, and nothing that it tells counts.
+    /// Whether the serving member is of this client's cluster, the first that has served it. The client
+    /// leaves any other member and ignores what it sends.
     fn is_of(&mut self, cluster: u64) -> bool {
         if self.cluster == 0 && cluster != 0 {
             tracing::info!(client = self.id, cluster = format_args!("{cluster:016x}"), "attached");
@@ -148,7 +148,7 @@ impl Client {
         self.now.mono + self.config.heartbeat * AVOIDED_BEATS
     }
 
-    /// The member serves no longer, if it did: another is to be found.
+    /// The member serves no longer, if it did. The client looks for another one.
     pub(super) fn lose_member(&mut self, member: NodeId, avoided_until: Time) {
         if self.attached.as_ref().is_some_and(|attached| attached.member == member) {
             tracing::debug!(client = self.id, member, "lost its member");
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Leaves a member that says nothing, or that knows no leader.
+    /// Leaves a member that sends nothing, or that knows no leader.
     pub(super) fn check_member(&mut self) {
         let now = self.now.mono;
         let patience = self.config.heartbeat * PATIENCE_BEATS;
@@ -198,7 +198,7 @@ impl Client {
             .filter(|(_, member)| member.problem.is_none() && member.avoided_until <= now);
         let mut there: Vec<NodeId> = there.map(|(id, _)| *id).collect();
         if there.iter().any(|id| self.roster.contains(id)) {
-            // Whoever else is found at an address of the list may be a member no more, or not yet.
+            // Another instance at an address of the list may not be a member any more, or not yet.
             there.retain(|id| self.roster.contains(id));
         }
         if there.is_empty() {
@@ -206,8 +206,8 @@ impl Client {
         }
         let place = usize::try_from(self.draw() % there.len() as u64).unwrap_or(0);
         let member = there[place];
-        // Greater ones are later ones, also after a restart: no member has to know of this one's
-        // former life.
+        // A later attachment has a greater number, also after a restart of this client, so that no
+        // member has to remember the former process.
         self.attachments += 1;
         self.attached = Some(Attachment {
             member,

@@ -73,7 +73,7 @@ impl Client {
         self.watches.len() + self.asked_watches < WATCHES_MAX && bytes < CLAIMS_BYTES_MAX / 2
     }
 
-    /// All of them are to be asked again, of another member.
+    /// Sends all of them again, to another member.
     pub(super) fn forget_sent_calls(&mut self) {
         for call in self.calls.values_mut() {
             call.sent = false;
@@ -83,7 +83,7 @@ impl Client {
         self.first_unsent = 0;
     }
 
-    /// Asks what the member has room for. Writes behind what it has no room for wait, too.
+    /// Sends the queries that the member has room for. Writes behind those that wait do wait too.
     pub(super) fn send_calls(&mut self) {
         let mut full = false;
         self.local.lift_ceilings();
@@ -174,7 +174,7 @@ impl Client {
         self.effects.ended.push(id);
     }
 
-    /// What a session that has ended asked for, and its watches, are over.
+    /// Ends the queries and the watches of a session that has ended.
     pub(super) fn end_calls(
         &mut self,
         session: SessionId,
@@ -212,7 +212,7 @@ impl Client {
         }
     }
 
-    /// The member need not follow what this client holds no longer.
+    /// The member need not follow the sessions that this client does not hold any more.
     pub(super) fn leave_sessions(&mut self) {
         let local = &self.local;
         let held = |session, holder| local.get(session).is_some_and(|held| held.holder == holder);

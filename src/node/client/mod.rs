@@ -54,7 +54,7 @@ use calls::Outstanding;
 /// Why a client stops after it was asked to leave.
 pub(crate) const LEFT: &str = "it has left";
 
-/// A ReadIndex request at least this often, so that a member that says nothing is noticed.
+/// A client sends a ReadIndex request at least this often, so that it notices a silent member.
 const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 
 /// The settings of a client.
@@ -62,11 +62,11 @@ const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 pub(crate) struct ClientConfig {
     /// The tick, and the unit of its patience.
     pub(crate) heartbeat: Duration,
-    /// As the members have it: session timeouts lie between 2 and 20 of them.
+    /// The tick of the members: session timeouts lie between 2 and 20 ticks.
     pub(crate) tick: Duration,
     /// The highest version that it supports.
     pub(crate) version: u16,
-    /// Random, drawn again for each start.
+    /// A random number for each start.
     pub(crate) seed: u64,
 }
 
@@ -81,12 +81,12 @@ struct Watch {
     data: bool,
 }
 
-/// A member that it knows of.
+/// A member that the client knows.
 #[derive(Debug)]
 struct Member {
     problem: Option<Problem>,
     version: u16,
-    /// It did not serve, and is not asked again before this.
+    /// Until when it is not asked to serve, since it did not serve when it was asked.
     avoided_until: Time,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Client {
     random: u64,
     /// The cluster that first served it; 0: none has yet.
     cluster: u64,
-    /// Those of the cluster, and others that were found or have made a connection.
+    /// The members of the cluster, and other instances that are connected.
     members: BTreeMap<NodeId, Member>,
     /// The members of the cluster, as a serving member last reported them; none before.
     roster: BTreeSet<NodeId>,
@@ -115,7 +115,7 @@ pub(crate) struct Client {
     next_call: u64,
     /// None before it is unsent.
     first_unsent: u64,
-    /// What those take that are sent.
+    /// The bytes of the queries that were sent.
     sent_bytes: usize,
     /// What the paths of its watches take, and of those that are asked for, and how many these are.
     watch_bytes: usize,
@@ -364,7 +364,7 @@ impl Client {
         }
     }
 
-    /// What is done once a heartbeat.
+    /// Does what is due once a heartbeat.
     fn pulse(&mut self) {
         let now = self.now.mono;
         for session in self.local.check_deadlines(now, &mut self.effects) {
@@ -376,7 +376,7 @@ impl Client {
         self.check_member();
     }
 
-    /// Puts together what the member is to be asked now.
+    /// Gathers what is sent to the member now.
     fn send(&mut self) {
         if self.member().is_none() {
             return;

@@ -29,7 +29,7 @@ pub(in crate::node) struct Observed {
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
     /// Up to which entry a member that has not stored all has done so, and since when. One whose
-    /// disk hangs is heard of, and stores nothing.
+    /// disk hangs sends messages, and stores nothing.
     stored: BTreeMap<NodeId, (u64, Time)>,
     /// The instances that ask to be a member or report a new address or zone, and until when that
     /// holds.

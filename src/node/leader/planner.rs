@@ -177,8 +177,7 @@ impl View {
         (!change.steps.is_empty() && self.is_safe(&change)).then_some(Action::Vote(change))
     }
 
-    /// Whether another one, which was a member elsewhere, tells that it is at this member's
-    /// address.
+    /// Whether a member that was at another address reports that it is now at this member's.
     fn was_moved_to(&self, member: &Member) -> bool {
         let moved = |(node, told): (&NodeId, &Member)| {
             let before = self.roster.get(*node).filter(|_| self.is_member(*node));
@@ -218,8 +217,7 @@ fn configure(view: &View) -> Option<Action> {
         // Who is put down before it is a member stays only as long as it wants to be one.
         if view.is_member(node) || view.reports.contains_key(&node) {
             let mut member = view.reports.get(&node).unwrap_or(&seat.member).clone();
-            // Where another member has moved to, this one is not any more. Where it is it will
-            // tell.
+            // Another member is at this one's address now. This one will report its own.
             if !view.reports.contains_key(&node) && view.was_moved_to(&member) {
                 member.address.clear();
             }

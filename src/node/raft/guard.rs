@@ -71,7 +71,7 @@ pub(crate) fn check(
         } => {
             let numbers = [index, log_term, commit, reject_hint, request_snapshot];
             ensure(numbers.iter().all(|number| **number < NUMBER_MAX), "index out of reach")?;
-            // An answer to what we said as the leader of this very term.
+            // It answers what this node sent as the leader of this very term.
             if view.is_leader && term == view.term {
                 ensure(*index <= view.last_index, "acknowledges what was never sent")?;
                 ensure(*reject_hint <= view.last_index, "hints beyond the log")?;

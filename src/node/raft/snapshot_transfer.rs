@@ -207,7 +207,7 @@ impl Incoming {
         }
     }
 
-    /// All chunks are said to have been sent: the state that they make, if they do.
+    /// Returns the state that the chunks make. The sender reports that it has sent all of them.
     pub(crate) fn finish(
         &mut self,
         from: NodeId,

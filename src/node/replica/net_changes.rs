@@ -10,7 +10,7 @@ use crate::types::watch::{EventKind, WatchEvent};
 use crate::types::znode::Zxid;
 
 /// A net change. Its place within its write is not known: deletions come first, so that a znode
-/// that was deleted and created again is told of in that order, and changes of children last.
+/// that was deleted and created again is reported in that order, and changes of children last.
 pub(in crate::node) fn net_event(kind: EventKind, path: &str, zxid: Zxid) -> WatchEvent {
     let position = match kind {
         EventKind::Deleted => 0,
@@ -52,7 +52,7 @@ impl<'a> Net<'a> {
         match (old.map(Znode::stat), new.map(Znode::stat)) {
             (None, None) => {}
             (None, Some(new)) => self.push(id, EventKind::Created, path, new.czxid),
-            // When exactly it went is not known any more: some time up to now.
+            // When exactly it was deleted is not known any more: some time up to now.
             (Some(_), None) => self.push(id, EventKind::Deleted, path, self.new.zxid()),
             (Some(old), Some(new)) if old.czxid != new.czxid => {
                 if once {

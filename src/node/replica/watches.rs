@@ -100,14 +100,14 @@ pub(crate) struct WatchTable {
     bringing: BTreeSet<WatchId>,
 }
 
-/// Something to tell, of which there are as many events as watches that want it.
+/// What a change reports. Each watch that wants it gets an event of its own.
 #[derive(Clone, Copy)]
 struct Notification<'a> {
     kind: EventKind,
     path: &'a str,
     zxid: Zxid,
     position: u32,
-    /// Who may hear of it.
+    /// Who may read of it.
     acl: Option<&'a AccessList>,
 }
 
@@ -124,7 +124,7 @@ impl Notification<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct Missed<'a> {
     pub(crate) tree: &'a Tree,
-    /// It has told of everything up to here.
+    /// The watch has reported everything up to here.
     pub(crate) from: Zxid,
     /// Whether the znode was there when the watch was set.
     pub(crate) existed: bool,
@@ -176,8 +176,8 @@ impl WatchTable {
         self.watchers.insert(id, Watcher { path, kind, session });
     }
 
-    /// Adds a persistent or recursive watch, which first tells of the changes of the past, oldest
-    /// first: of so many as its channel holds, and then of a gap.
+    /// Adds a persistent or recursive watch, which first reports the changes of the past, oldest first: as
+    /// many as its channel holds, and then a gap.
     pub(crate) fn add_with_past<'a>(
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
@@ -198,8 +198,8 @@ impl WatchTable {
         self.add(id, path, kind, session);
     }
 
-    /// Adds a watch that was set elsewhere and has told of everything up to a zxid: what has
-    /// happened since is told first, as far as it is `known`.
+    /// Adds a watch that was set at another member and has reported everything up to a zxid. It first
+    /// reports what has happened since, as far as that is `known`.
     pub(crate) fn add_again<'a>(
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
@@ -246,7 +246,7 @@ impl WatchTable {
                 fired.ended.push(id);
             }
             None => {
-                // It has told of everything up to there; of what came since, nothing is known.
+                // It has reported everything up to there. What came since is not known.
                 let from = missed.from;
                 let nothing_since = from >= missed.tree.zxid();
                 let first = if nothing_since { (from, u32::MAX) } else { (from + 1, 0) };
@@ -326,9 +326,8 @@ impl WatchTable {
         }
     }
 
-    /// Removes the watches of one type that a session has at a path, here or as a client's, and
-    /// tells them so; `false` if there are none. They have been told of all that was applied, up to
-    /// this zxid.
+    /// Removes the watches of one type that a session has at a path, here or as a client's. Their last
+    /// event says so. Returns `false` if there are none. They have reported everything up to `zxid`.
     pub(crate) fn remove_watches(
         &mut self,
         session: SessionId,
@@ -442,8 +441,8 @@ impl WatchTable {
         }
     }
 
-    /// After a snapshot took the place of the tree: tells each watch the net change of what it
-    /// watches, oldest first.
+    /// Sends each watch the net change of what it watches, oldest first, after a snapshot has replaced the
+    /// tree.
     pub(crate) fn fire_net(
         &mut self,
         old: &Tree,
@@ -490,8 +489,7 @@ impl WatchTable {
     }
 }
 
-/// What a watch is told of a change, if anything: as [`WatchTable::fire`]
-/// does it, for one watch alone.
+/// What one watch reports of a change, if anything. [`WatchTable::fire`] does the same for all watches.
 fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<Notification<'a>> {
     let rest = change.path.strip_prefix(watched)?;
     let own = of_znode(change);
@@ -517,14 +515,14 @@ fn position(change: &Change) -> u32 {
     change.position.saturating_mul(2)
 }
 
-/// What a change tells of its znode.
+/// What a change reports of its znode.
 fn of_znode(change: &Change) -> Notification<'_> {
     let Change { zxid, ref path, ref acl, .. } = *change;
     let position = position(change);
     Notification { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
 }
 
-/// What a change tells of its znode's parent, which comes behind what it tells of the znode.
+/// What a change reports of its znode's parent: its position is behind that of the znode.
 fn of_parent<'a>(change: &'a Change, parent: &'a str) -> Notification<'a> {
     let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
     let position = position(change).saturating_add(1);
@@ -626,7 +624,7 @@ mod tests {
         of.iter().zip(1..).map(change).collect()
     }
 
-    /// What was told live and what is told of the past are the same.
+    /// A watch that is there and one that begins in the past report the same.
     #[test]
     fn the_past_is_told_as_it_was_live() {
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/b", "/a/bb"];

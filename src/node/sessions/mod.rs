@@ -322,7 +322,7 @@ impl LocalSessions {
                         held.valid_until = since + trusted(held.timeout);
                         held.lost_at = held.valid_until;
                     } else {
-                        // It took long, perhaps longer than a session lives without being heard of.
+                        // It took long, perhaps longer than a session lives without a renewal.
                         // It lives all the same, from now on, but is surely alive only once a
                         // ReadIndex request has renewed it: not for a moment before, to be lost and
                         // found again.

@@ -189,7 +189,7 @@ impl Node {
     }
 
     pub(in crate::node) fn apply_batch(&mut self, term: u64, batch: Batch) {
-        // Who may hear of a change is decided by whom they are when it happens.
+        // Which ids a session has when a change happens decides whether it gets the event.
         let authenticates =
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
         // So that an event brings the znode as its write has left it.

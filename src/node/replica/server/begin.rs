@@ -14,7 +14,7 @@ use crate::types::acl;
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::membership::NodeId;
 
-/// What one client was told of the past when it began.
+/// How much of the history one client has been sent when it began.
 #[derive(Default)]
 struct Past {
     bytes: usize,
@@ -22,8 +22,8 @@ struct Past {
 }
 
 impl Past {
-    /// Whether so many changes are looked at for one more watch. After too much of it the others
-    /// are told as if nothing were known: of what is different by now, or of a gap.
+    /// Whether so many changes are looked at for one more watch. Beyond the limits a watch is treated as
+    /// if the history were gone: it gets the net change, or a gap.
     fn looks_at(&mut self, changes: usize) -> bool {
         self.changes += changes;
         self.bytes <= PAST_BYTES_MAX && self.changes <= PAST_CHANGES_MAX
@@ -31,7 +31,7 @@ impl Past {
 }
 
 impl Replica {
-    /// A client that has begun is attached as soon as this replica has what it has seen.
+    /// Attaches a client that has begun, as soon as this replica has all that the client has seen.
     pub(super) fn begin_client(
         &mut self,
         machine: &Machine,
@@ -68,7 +68,7 @@ impl Replica {
         }
     }
 
-    /// What has become of a session, as `reconcile_sessions` finds it for the node's own.
+    /// Sends a client what has become of its session, as `reconcile_sessions` finds it for the node's own.
     fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: Claim) {
         let Claim { session, holder, applied, opened, base } = claim;
         let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
@@ -128,7 +128,7 @@ impl Replica {
         effects.ended.append(&mut fired.ended);
     }
 
-    /// A number for a client's watch of a path of this length.
+    /// Numbers a client's watch of a path of this length.
     pub(super) fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
         let (id, former) = self.clients.number(from, watch, bytes);
         if let Some(former) = former {

@@ -80,12 +80,12 @@ impl Replica {
                 }
             }
         }
-        // Behind the events of all that was applied by now.
+        // They come behind the events of everything applied so far.
         effects.events.append(&mut fired.events);
         effects.ended.append(&mut fired.ended);
     }
 
-    /// Answers a client's query. The watch that it sets has a number of this member's own.
+    /// Answers a client's query. A watch that the query sets gets a number of this member.
     fn answer_client(
         &mut self,
         machine: &Machine,
@@ -140,7 +140,7 @@ impl Replica {
         }
     }
 
-    /// The watches of a client's session are over, and the client knows that.
+    /// Ends the watches of a client's session, which the client knows to have ended.
     pub(super) fn end_client_watches(
         &mut self,
         session: SessionId,

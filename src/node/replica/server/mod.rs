@@ -41,67 +41,68 @@ pub(crate) const CLIENTS_MAX: usize = 1024;
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// What a client may hold when it begins: watches, mostly.
 pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
-/// How many watches it holds at most: each is told to the next member when it moves. Their paths
-/// take half of [`CLAIMS_BYTES_MAX`].
+/// How many watches a client holds at most. It sends all of them to the next member when it moves. Their
+/// paths take half of [`CLAIMS_BYTES_MAX`].
 pub(crate) const WATCHES_MAX: usize = 1 << 16;
-/// And of how many sessions it may speak.
+/// How many sessions a client holds at most.
 const SESSIONS_MAX: usize = 1 << 16;
-/// So much that a client has not said to have heard, and its reads wait.
+/// A client that has not acknowledged so much gets no answers for now.
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
-/// So much, and it is let go.
+/// A client that has not acknowledged so much is disconnected.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 16 << 20;
-/// So much of the past a client is told when it begins, about, beside what each of its watches
-/// takes in any case: less than what it would be let go for.
+/// How much of the history a client is sent when it begins, about, beside one event for each of its
+/// watches. It is less than what it would be disconnected for.
 const PAST_BYTES_MAX: usize = 2 << 20;
-/// And so many changes are looked at for it: a tenth of a second's work.
+/// How many changes of the history are looked at for one client that begins: a tenth of a second's work.
 const PAST_CHANGES_MAX: usize = 1 << 24;
-/// What all clients together may ask for at a time, be told without having heard it, and tell when
-/// they begin: so much of each.
+/// What all clients together may have in queries that wait, in messages that they have not acknowledged,
+/// and in what they send when they begin: so much of each.
 const BUDGET_BYTES: usize = 256 << 20;
-/// What each may have of it in any case.
+/// The part of [`BUDGET_BYTES`] that each client may use in any case.
 const SHARE_BYTES: usize = BUDGET_BYTES / CLIENTS_MAX;
-/// The bytes of one message, about: one piece of news may be larger.
+/// How many bytes of updates one message carries, about: one update may be larger.
 const TELL_BYTES: usize = 256 << 10;
-/// After so many ticks without a word, a client is gone. It says something a few times in that.
+/// After so many ticks without a message, a client is gone. It sends several in that time.
 const SILENCE_TICKS: u32 = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct ClientServer {
     clients: BTreeMap<NodeId, ServedClient>,
     sessions: BTreeMap<(SessionId, u64), ClientSession>,
-    /// Whose they are, and under which number.
+    /// The client of each watch, and the client's number for it.
     watches: BTreeMap<WatchId, (NodeId, u64)>,
     next_watch: u64,
-    /// Sessions with requests that wait.
+    /// Sessions with queries that wait.
     waiting: BTreeSet<(SessionId, u64)>,
-    /// What the clients have last been told of the members.
+    /// The members as they were last sent to clients.
     members: (Vec<Member>, Availability),
-    /// When one of them has an extra turn to be answered.
+    /// When one client is next answered though all of them together are behind: see
+    /// [`ServedClient::has_turn`].
     turn_at: Time,
 }
 
 #[derive(Debug)]
 struct ServedClient {
     attachment: u64,
-    /// The number of its next message, and of the next to it.
+    /// The number of the next message from it (`next`) and to it (`said`).
     next: u64,
     said: u64,
-    /// What it has been told and not heard yet, as far as is known: numbers and bytes.
+    /// The messages to it that it has not acknowledged: their numbers and bytes.
     unacknowledged: VecDeque<(u64, usize)>,
     unacknowledged_bytes: usize,
     heard_at: Time,
-    /// What it has told when it began, until this replica has what it has seen.
+    /// What it sent to begin with, until this replica has all that the client has seen.
     beginning: Option<Beginning>,
     queued_bytes: usize,
     sessions: BTreeSet<(SessionId, u64)>,
-    /// With the lengths of their paths.
+    /// Its watches by its own numbers, with the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
     updates: Vec<ToClient>,
     outgoing_bytes: usize,
-    /// It waits for a word, if only that there is nothing new.
+    /// It waits for a message, even an empty one.
     greeted: bool,
-    /// It has been told of the members as they are.
+    /// It was sent the members as they are.
     is_informed: bool,
 }
 
@@ -116,22 +117,22 @@ struct Beginning {
 #[derive(Debug)]
 struct ClientSession {
     client: NodeId,
-    /// It has been this holder's, as this replica has seen.
+    /// This replica has seen that the session is this holder's.
     opened: bool,
     ids: Arc<Vec<Id>>,
     waits: Queue<Asker>,
 }
 
-/// Who is answered.
+/// The client's request that is answered.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     request: u64,
-    /// What its query takes.
+    /// The bytes of its query.
     size: usize,
 }
 
 impl ServedClient {
-    /// Of what it has told when it began, this is not so any more.
+    /// Drops from what it began with what has ended since.
     pub(in crate::node) fn disclaim(&mut self, is_over: impl Fn(&FromClient) -> bool) {
         if let Some(beginning) = &mut self.beginning {
             beginning.claims.retain(|claim| !is_over(claim));
@@ -163,24 +164,25 @@ impl ServedClient {
         self.updates.push(update);
     }
 
-    /// Whether what it has not heard is too much, when all clients together have not heard so much.
+    /// Whether it has left too much unacknowledged. `all`: what all clients together have.
     fn is_slow(&self, all: usize) -> bool {
         let unacknowledged = self.unacknowledged_bytes + self.outgoing_bytes;
         unacknowledged > UNACKNOWLEDGED_BYTES_MAX
             || (all > BUDGET_BYTES && unacknowledged > SHARE_BYTES)
     }
 
-    /// It watches more, or speaks of more sessions, than a client may.
+    /// Whether it has more watches or sessions than a client may.
     fn holds_too_much(&self) -> bool {
         self.watches.len() > WATCHES_MAX
             || self.watch_bytes > CLAIMS_BYTES_MAX / 2
             || self.sessions.len() > SESSIONS_MAX
     }
 
-    /// Whether there is room for an answer, when all clients together have not heard so much:
-    /// answers take half of what they have, and wait then, so that nobody is let go because many
-    /// have asked at once. Those that hear nothing do not stop the others for good: one of these
-    /// has an extra turn each heartbeat.
+    /// Whether there is room for an answer. `all`: what all clients together have not acknowledged.
+    ///
+    /// Answers may take half of the common budget and wait beyond that, so that nobody is disconnected
+    /// because many ask at once. Clients that acknowledge nothing do not block the others for good:
+    /// each heartbeat one client has an `extra` turn.
     fn has_turn(&self, all: usize, extra: bool) -> bool {
         let unacknowledged = self.unacknowledged_bytes + self.outgoing_bytes;
         all < BUDGET_BYTES / 2 || (extra && unacknowledged <= SHARE_BYTES)
@@ -192,7 +194,7 @@ impl ServedClient {
 }
 
 impl ClientServer {
-    /// What all clients together were told, or are about to be, and have not heard.
+    /// What was sent, or is about to be, to all clients together and is not acknowledged.
     fn unacknowledged_bytes(&self) -> usize {
         self.clients
             .values()
@@ -210,7 +212,7 @@ impl ClientServer {
         self.clients.contains_key(&node)
     }
 
-    /// Whether what a client asks for is too much, if the requests that wait take so much of it.
+    /// Whether a client whose waiting queries take so many bytes asks for too much.
     fn asks_too_much(&self, queued: usize) -> bool {
         let all = || self.clients.values().map(|client| client.queued_bytes).sum::<usize>();
         queued > QUEUE_BYTES_MAX || (queued > SHARE_BYTES && all() > BUDGET_BYTES)
@@ -220,7 +222,7 @@ impl ClientServer {
         !self.waiting.is_empty()
     }
 
-    /// Whether what a client tells when it begins is too much, if it takes so much of it.
+    /// Whether a client that has sent so many bytes to begin with holds too much.
     fn claims_too_much(&self, claimed: usize) -> bool {
         let beginnings = || self.clients.values().filter_map(|client| client.beginning.as_ref());
         let all = || beginnings().map(|beginning| beginning.bytes).sum::<usize>();
@@ -233,14 +235,14 @@ impl ClientServer {
         held.any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
     }
 
-    /// What was asked of the leader may be lost.
+    /// Has the clients send again what they asked of the leader: it may be lost.
     pub(in crate::node) fn again(&mut self) {
         for client in self.clients.values_mut() {
             client.send(ToClient::Again);
         }
     }
 
-    /// Tells those who do not know yet who the members are, and what they can decide.
+    /// Sends the members and their availability to the clients that do not have them as they are.
     fn inform(&mut self, members: &[Member], availability: Availability) {
         if members.is_empty() {
             return;
@@ -259,7 +261,7 @@ impl ClientServer {
         }
     }
 
-    /// What came of a request, if it is a client's.
+    /// Passes the outcome of a request on, if it is a client's.
     pub(in crate::node) fn outcome(&mut self, outcome: Outcome) {
         let Outcome { session, holder, seq, result } = outcome;
         let Some(held) = self.sessions.get_mut(&(session, holder)) else {
@@ -281,7 +283,7 @@ impl ClientServer {
         }
     }
 
-    /// Of this session no more is said. The watches that were its own, to be removed.
+    /// Forgets a client's session and its queries.
     fn forget(&mut self, session: SessionId, holder: u64) {
         let Some(held) = self.sessions.remove(&(session, holder)) else {
             return;
@@ -294,7 +296,7 @@ impl ClientServer {
         }
     }
 
-    /// A session of a client, from now on.
+    /// Notes that the session is this client's from now on.
     fn hold(&mut self, from: NodeId, session: SessionId, holder: u64) -> &mut ClientSession {
         if let Some(client) = self.clients.get_mut(&from) {
             client.sessions.insert((session, holder));
@@ -316,8 +318,8 @@ impl ClientServer {
         held
     }
 
-    /// A number for a client's watch of a path of this length. The second one is what the client
-    /// has called the same before: that is over, and to be removed.
+    /// Numbers a client's watch of a path of this length. The second number is that of an earlier watch
+    /// that the client had numbered the same: it has ended and has to be removed.
     fn number(&mut self, from: NodeId, watch: u64, bytes: usize) -> (WatchId, Option<WatchId>) {
         self.next_watch += 1;
         let id = WatchId::of_client(self.next_watch);
@@ -334,7 +336,7 @@ impl ClientServer {
         (id, former)
     }
 
-    /// The watch is over.
+    /// Ends a watch. Returns its client and the client's number for it.
     fn end_watch(&mut self, id: WatchId) -> Option<(NodeId, u64)> {
         let (of, watch) = self.watches.remove(&id)?;
         if let Some(client) = self.clients.get_mut(&of)
@@ -347,7 +349,7 @@ impl ClientServer {
     }
 }
 
-/// Whether a client may have its member pass this on.
+/// Whether a member passes this command of a client on.
 fn may_write(client: NodeId, command: &Command) -> bool {
     match command {
         Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == client,
@@ -359,12 +361,12 @@ fn may_write(client: NodeId, command: &Command) -> bool {
     }
 }
 
-/// How long a client may be silent.
+/// How long a client may be silent before it counts as gone.
 fn silence(tick: Duration) -> Duration {
     tick * SILENCE_TICKS
 }
 
-/// Whether a client's watch is to be set again from where it had come to.
+/// Whether a client's watch continues where it was at the former member.
 fn keeps_place() -> bool {
     !planted(Bug::ClientWatchFromNow)
 }

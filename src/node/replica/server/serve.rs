@@ -30,7 +30,7 @@ impl Node {
             };
             let served = self.replica.clients.clients.get(&from);
             if served.is_some_and(|client| client.attachment >= attachment) {
-                // Late, or come twice: what was told since would not be told again.
+                // Late or doubled. To begin again would lose what was sent since.
                 return;
             }
             self.replica.drop_client(from);
@@ -65,7 +65,7 @@ impl Node {
             };
             client.next += 1;
             client.heard_at = now;
-            // A long beginning shows that it is heard.
+            // A beginning of many messages is acknowledged as it comes.
             client.greeted |= client.beginning.is_some();
             while let Some((said, bytes)) = client.unacknowledged.front().copied()
                 && said < heard
@@ -152,7 +152,7 @@ impl Node {
                 self.replica.clients.waiting.insert((call.session, call.holder));
             }
             FromClient::Unwatch { watch } => {
-                // What it has told of and is not there yet is not to come either.
+                // The watch may still be among what the client began with.
                 client.disclaim(
                     |claim| matches!(claim, FromClient::Watch(held) if held.watch == watch),
                 );
@@ -190,7 +190,7 @@ impl Node {
         Ok(())
     }
 
-    /// Writes go to the leader. If there is none, they are asked for again when there is.
+    /// Forwards writes to the leader. If there is none, the client sends them again when there is.
     fn pass_on(&mut self, client: NodeId, writes: Vec<Request>) {
         let leader = self.leadership.leader;
         if leader == 0 || writes.is_empty() {
@@ -220,7 +220,7 @@ impl Node {
         self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests: part }));
     }
 
-    /// A ReadIndex request of a client was confirmed.
+    /// The leader has confirmed a client's ReadIndex request.
     pub(in crate::node) fn client_confirmed(
         &mut self,
         from: NodeId,

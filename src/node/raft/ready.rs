@@ -57,6 +57,8 @@ impl Node {
             self.effects.disk.push(DiskOp::Write { number, write });
         }
         let messages = ready.take_persisted_messages();
+        let (messages, free) = messages.into_iter().partition(rests_on_disk);
+        self.post(free);
         let committed = ready.take_committed_entries();
         self.persistence.awaiting.push_back(AwaitingPersistence {
             ready: ready.number(),
@@ -302,6 +304,20 @@ impl Node {
             dirty: self.machine.take_dirty(),
             keep_from,
         });
+    }
+}
+
+/// Whether a message of a member that does not lead promises something that must be on its disk first:
+/// entries that it has, or its vote.
+///
+/// An answer to a heartbeat, a refusal and an answer to a pre-vote promise nothing. They say that the
+/// sender's term is not later, which it will not be after a crash either. The votes for a leader and its
+/// commits do rest on disks, of a majority each, which any other majority meets.
+fn rests_on_disk(message: &eraftpb::Message) -> bool {
+    match message.get_msg_type() {
+        MessageType::MsgHeartbeatResponse | MessageType::MsgRequestPreVoteResponse => false,
+        MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse => !message.reject,
+        _ => true,
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) mod place;
 #[cfg(test)]
 pub(crate) mod session;
 #[cfg(test)]
+pub(crate) mod slow_disk;
+#[cfg(test)]
 pub(crate) mod version;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,6 +4,7 @@
 pub(crate) mod acl;
 pub(crate) mod availability;
 pub(crate) mod error;
+pub(crate) mod log_form;
 pub(crate) mod membership;
 pub(crate) mod metrics;
 pub(crate) mod path;

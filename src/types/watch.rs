@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
@@ -71,7 +69,7 @@ pub enum WatchMode {
 /// assert!(persistent.events().is_empty(), "this one is not");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WatcherType {
     /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
@@ -173,7 +171,7 @@ impl WatchEvent {
 /// assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::Created));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
     /// It was created.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// The number of a successful write, one sequence for the whole cluster.
 ///
 /// The numbers are dense: each write that changes something takes the next one, a `multi` takes one
@@ -19,7 +17,7 @@ pub type Zxid = u64;
 /// let session = cluster.node(0).session();
 /// println!("session {}", session.id());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(crate) u64);
 
 impl SessionId {
@@ -64,7 +62,7 @@ impl fmt::Display for SessionId {
 /// assert_eq!(created.path, "/job-0000000002");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CreateMode {
     /// Exists until it is deleted.
@@ -161,7 +159,7 @@ impl CreateMode {
 /// assert_eq!(session.set("/a", b"6")?.version, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Stat {
     /// The zxid of the write that created the znode.
@@ -216,7 +214,7 @@ impl Stat {
 /// assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Created {
     /// The full path, with the number that a sequential mode appended.
@@ -236,7 +234,7 @@ pub struct Created {
 /// assert_eq!(results[1], OpResult::Deleted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpResult {
     /// A create.
@@ -270,7 +268,7 @@ pub enum OpResult {
 /// assert_eq!(*error, Error::Unmet { path: "/leader".into(), condition });
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Condition {
     /// It exists.

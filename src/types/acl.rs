@@ -302,10 +302,12 @@ impl Network {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Acl {
     /// The permissions.
     pub permissions: Permissions,
     /// The id that has them.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "crate::types::serde_form::id_of_acl"))]
     pub id: Id,
 }
 

@@ -197,3 +197,104 @@ enum EventKindForm {
     ChildWatchRemoved,
     PersistentWatchRemoved,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::*;
+    use crate::golden::Golden;
+
+    fn sample<T: LogForm + PartialEq + Debug>(golden: &mut Golden, values: impl AsRef<[T]>) {
+        for value in values.as_ref() {
+            let bytes = postcard::to_stdvec(&Written(value)).unwrap();
+            golden.sample(&format!("{value:?}"), &bytes);
+            assert_eq!(postcard::from_bytes::<Read<T>>(&bytes).unwrap().0, *value);
+        }
+    }
+
+    /// Every variant, since no other format's samples have all of them.
+    #[test]
+    fn golden_values() {
+        let mut golden = Golden::new("values");
+        let second = Duration::from_millis(1500);
+        sample(
+            &mut golden,
+            [
+                CreateMode::Persistent,
+                CreateMode::PersistentSequential,
+                CreateMode::Ephemeral,
+                CreateMode::EphemeralSequential,
+                CreateMode::Container,
+                CreateMode::PersistentWithTtl(second),
+                CreateMode::PersistentSequentialWithTtl(second),
+            ],
+        );
+        let stat = Stat {
+            czxid: 1,
+            mzxid: 2,
+            pzxid: 3,
+            ctime: 4,
+            mtime: 5,
+            version: 6,
+            cversion: 7,
+            aversion: 8,
+            ephemeral_owner: Some(SessionId(300)),
+            is_container: true,
+            ttl: Some(second),
+            data_length: 10,
+            num_children: 11,
+        };
+        let created = Created { path: "/a".to_owned(), stat };
+        sample(
+            &mut golden,
+            [
+                OpResult::Created(created),
+                OpResult::Set(stat),
+                OpResult::Deleted,
+                OpResult::Checked,
+                OpResult::AclSet(Stat::default()),
+            ],
+        );
+        sample(
+            &mut golden,
+            [
+                Condition::Exists,
+                Condition::Absent,
+                Condition::Version(1),
+                Condition::Czxid(2),
+                Condition::Mzxid(3),
+                Condition::Pzxid(4),
+                Condition::Cversion(5),
+                Condition::Aversion(6),
+                Condition::Usage { znodes: 7, bytes: 8 },
+            ],
+        );
+        let acl = Acl::new(Permissions::ALL, Id::new("ip", "10.0.0.1"));
+        sample(&mut golden, [Some(vec![acl.clone(), acl]), None]);
+        sample(
+            &mut golden,
+            [
+                WatcherType::Children,
+                WatcherType::Data,
+                WatcherType::Any,
+                WatcherType::Persistent,
+                WatcherType::PersistentRecursive,
+            ],
+        );
+        sample(
+            &mut golden,
+            [
+                EventKind::Created,
+                EventKind::Deleted,
+                EventKind::DataChanged,
+                EventKind::ChildrenChanged,
+                EventKind::Gap,
+                EventKind::DataWatchRemoved,
+                EventKind::ChildWatchRemoved,
+                EventKind::PersistentWatchRemoved,
+            ],
+        );
+        golden.check();
+    }
+}

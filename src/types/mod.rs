@@ -9,6 +9,8 @@ pub(crate) mod membership;
 pub(crate) mod metrics;
 pub(crate) mod path;
 pub(crate) mod quota;
+#[cfg(feature = "serde")]
+pub(crate) mod serde_form;
 pub(crate) mod session;
 pub(crate) mod version;
 pub(crate) mod watch;

@@ -45,6 +45,11 @@ pub const EVENT_DATA_MAX: usize = 16 << 10;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum WatchMode {
     /// Every change of the znode itself and of the set of its children.
@@ -70,6 +75,11 @@ pub enum WatchMode {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum WatcherType {
     /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
@@ -88,6 +98,7 @@ pub enum WatcherType {
 /// A watch of a session of this instance, from
 /// [`Coordinator::watches`](crate::Coordinator::watches).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WatchInfo {
     /// The path watched, in the whole tree.
@@ -111,6 +122,7 @@ pub struct WatchInfo {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WatchEvent {
     /// What happened.
@@ -140,7 +152,9 @@ pub struct WatchEvent {
 
 /// The znode in an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub(crate) struct EventZnode {
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::base64"))]
     pub(crate) data: Option<Arc<[u8]>>,
     pub(crate) stat: Stat,
 }
@@ -172,6 +186,11 @@ impl WatchEvent {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum EventKind {
     /// It was created.

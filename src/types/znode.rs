@@ -63,6 +63,11 @@ impl fmt::Display for SessionId {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum CreateMode {
     /// Exists until it is deleted.
@@ -110,9 +115,13 @@ pub enum CreateMode {
     /// assert_eq!(session.exists("/token")?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    PersistentWithTtl(Duration),
+    PersistentWithTtl(
+        #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))] Duration,
+    ),
     /// As [`CreateMode::PersistentWithTtl`]; its name ends in the parent's next number.
-    PersistentSequentialWithTtl(Duration),
+    PersistentSequentialWithTtl(
+        #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))] Duration,
+    ),
 }
 
 /// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as in ZooKeeper.
@@ -160,6 +169,7 @@ impl CreateMode {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Stat {
     /// The zxid of the write that created the znode.
@@ -186,6 +196,7 @@ pub struct Stat {
     /// Whether it is a container. (ZooKeeper does not show this, nor the time to live.)
     pub is_container: bool,
     /// Its time to live, if it has one.
+    #[cfg_attr(feature = "serde", serde(default, with = "crate::types::serde_form::Millis"))]
     pub ttl: Option<Duration>,
     /// The length of its data in bytes.
     pub data_length: u32,
@@ -215,6 +226,7 @@ impl Stat {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Created {
     /// The full path, with the number that a sequential mode appended.
@@ -235,6 +247,11 @@ pub struct Created {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum OpResult {
     /// A create.
@@ -269,6 +286,11 @@ pub enum OpResult {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Condition {
     /// It exists.

@@ -2,7 +2,8 @@
 //!
 //! The encoding is postcard. Enum variants are only ever appended (`version`),
 //! and a batch starts with its format number, so that an unknown one is refused
-//! by name and never skipped.
+//! by name and never skipped. Values that users see, such as a stat, have the form
+//! of `types::log_form`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -52,6 +52,16 @@
 //! cluster is founded once, by all instances of one list of peers, whose names must stand for one host
 //! each; after that, members join and leave. A panic inside the engine stops the node, not the process,
 //! unless the process is built to abort on panics.
+//!
+//! # Crate features
+//!
+//! | feature | default | adds |
+//! | --- | --- | --- |
+//! | `tls` | yes | mutual TLS between members: [`Security`] |
+//! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of `docs/serde.md` |
+//! | `cli` | no | the program `quorate`, for backups and recovery |
+//!
+//! The feature `simulator` is for quorate's own tests.
 
 #![deny(missing_docs)]
 
@@ -134,4 +144,5 @@ pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat
 #[doc = include_str!("../docs/recipes/state.md")]
 #[doc = include_str!("../docs/recipes/discovery.md")]
 #[doc = include_str!("../docs/recipes/two_phase_commit.md")]
+#[cfg_attr(feature = "serde", doc = include_str!("../docs/serde.md"))]
 struct Readme;

@@ -29,6 +29,7 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Status {
     /// The address of this instance.
@@ -42,9 +43,14 @@ pub struct Status {
     /// The last write that this replica has applied.
     pub zxid: Zxid,
     /// A hash of this replica's state: equal on all replicas with the same zxid.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub state_hash: u64,
     /// An upper bound for the age of this replica's state: it has every write completed before
     /// that. About a second in normal operation. `None` before it has had contact with a leader.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
     pub stale_by: Option<Duration>,
     /// How many sessions the cluster has.
     pub sessions: usize,
@@ -74,6 +80,7 @@ pub struct Status {
 /// assert_eq!(members.iter().filter(|member| member.is_self).count(), 1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemberStatus {
     /// Its address.
@@ -124,6 +131,7 @@ impl fmt::Display for Status {
 
 /// A session of the cluster, from [`Coordinator::sessions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SessionInfo {
     /// Its id.
@@ -131,6 +139,10 @@ pub struct SessionInfo {
     /// The address of the member that holds it.
     pub owner: Option<String>,
     /// How long the session survives without a sign of life.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
     pub timeout: Duration,
     /// How many ephemeral znodes it owns.
     pub ephemerals: usize,

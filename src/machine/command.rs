@@ -2,7 +2,8 @@
 //!
 //! The encoding is postcard. Enum variants are only ever appended (`version`),
 //! and a batch starts with its format number, so that an unknown one is refused
-//! by name and never skipped.
+//! by name and never skipped. Values that users see, such as a stat, have the form
+//! of `types::log_form`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::error::Error;
+use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
 use crate::types::version::FIRST;
 #[cfg(any(test, feature = "simulator"))]
@@ -57,6 +59,7 @@ impl Batch {
 /// One command of one session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
+    #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     /// Who holds the session: a random number drawn when it was opened or
     /// resumed. A request of an earlier holder is refused as moved.
@@ -95,7 +98,10 @@ pub(crate) enum Command {
     /// still is so. The leader's wish, and no session's.
     Reap { path: String },
     /// Adds to whom the session is known as, for as long as it has this holder.
-    Authenticate { ids: Vec<Id> },
+    Authenticate {
+        #[serde(with = "LogForm")]
+        ids: Vec<Id>,
+    },
     /// Raises the version by which the cluster acts: the leader's wish, once all members can do it.
     RaiseVersion { version: u16 },
     /// Puts down who the members are, if they have been put down `version` times before: the
@@ -151,6 +157,7 @@ pub(crate) enum Op {
     Create {
         path: String,
         data: Bytes,
+        #[serde(with = "LogForm")]
         mode: CreateMode,
     },
     Set {
@@ -164,6 +171,7 @@ pub(crate) enum Op {
     },
     Check {
         path: String,
+        #[serde(with = "LogForm")]
         condition: Condition,
     },
     /// The znode and everything below it.
@@ -173,11 +181,14 @@ pub(crate) enum Op {
     CreateWithAcl {
         path: String,
         data: Bytes,
+        #[serde(with = "LogForm")]
         mode: CreateMode,
+        #[serde(with = "LogForm")]
         acl: Vec<Acl>,
     },
     SetAcl {
         path: String,
+        #[serde(with = "LogForm")]
         acl: Vec<Acl>,
         version: Option<u64>,
     },
@@ -185,6 +196,7 @@ pub(crate) enum Op {
     CreateOrSet {
         path: String,
         data: Bytes,
+        #[serde(with = "LogForm")]
         mode: CreateMode,
     },
     /// The znode is the session's own ephemeral from here on, if it was that of `from` or is not
@@ -192,6 +204,7 @@ pub(crate) enum Op {
     TakeOver {
         path: String,
         data: Bytes,
+        #[serde(with = "LogForm")]
         from: SessionId,
     },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
@@ -320,12 +333,12 @@ pub(crate) enum Reply {
     },
     /// To `Close`, `Expire`, a delete and a check.
     Done,
-    Created(Created),
+    Created(#[serde(with = "LogForm")] Created),
     /// To a set, of data or of an ACL.
-    Set(Stat),
-    Multi(Vec<OpResult>),
+    Set(#[serde(with = "LogForm")] Stat),
+    Multi(#[serde(with = "LogForm")] Vec<OpResult>),
     /// To `Authenticate`: all that the session is known as now.
-    Ids(Vec<Id>),
+    Ids(#[serde(with = "LogForm")] Vec<Id>),
 }
 
 /// Why a request was refused. Part of the replicated state (it is the answer
@@ -383,6 +396,7 @@ pub(crate) enum OpError {
     /// a `NoNode`, and one that should be missing a `NodeExists`.
     Unmet {
         path: String,
+        #[serde(with = "LogForm")]
         condition: Condition,
     },
     InvalidTtl {
@@ -394,6 +408,7 @@ pub(crate) enum OpError {
     /// The session may not do any of this with the znode.
     NoAuth {
         path: String,
+        #[serde(with = "LogForm")]
         permission: Permissions,
     },
     InvalidAcl {

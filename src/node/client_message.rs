@@ -15,6 +15,7 @@ use crate::node::query::{Answer, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
 use crate::types::error::Error;
+use crate::types::log_form::LogForm;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 use crate::types::watch::{EventKind, EventZnode, WatchEvent};
 use crate::types::znode::{SessionId, Stat, Zxid};
@@ -50,6 +51,7 @@ pub(crate) enum FromClient {
     },
     /// The session is over for the client.
     Leave {
+        #[serde(with = "LogForm")]
         session: SessionId,
         holder: u64,
     },
@@ -57,6 +59,7 @@ pub(crate) enum FromClient {
     ReadIndex {
         boot: u64,
         read_index: u64,
+        #[serde(with = "LogForm")]
         sessions: Vec<SessionId>,
     },
     /// The client goes.
@@ -66,6 +69,7 @@ pub(crate) enum FromClient {
 /// A session of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
+    #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
     /// The last write whose result it has.
@@ -79,6 +83,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldWatch {
     pub(crate) watch: u64,
+    #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
     pub(crate) path: String,
@@ -93,6 +98,7 @@ pub(crate) struct HeldWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) request: u64,
+    #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
     pub(crate) after: u64,
@@ -105,11 +111,14 @@ pub(crate) enum ToClient {
     Attached,
     /// The session is its holder's.
     Held {
+        #[serde(with = "LogForm")]
         session: SessionId,
         holder: u64,
+        #[serde(with = "LogForm")]
         ids: Vec<Id>,
     },
     Outcome {
+        #[serde(with = "LogForm")]
         session: SessionId,
         holder: u64,
         seq: u64,
@@ -117,6 +126,7 @@ pub(crate) enum ToClient {
     },
     /// The session is over for this holder. `known`: the outcomes of its writes were sent before.
     Ended {
+        #[serde(with = "LogForm")]
         session: SessionId,
         holder: u64,
         moved: bool,
@@ -124,6 +134,7 @@ pub(crate) enum ToClient {
     },
     /// The session's open is not in the log yet, or has come and gone.
     Unseen {
+        #[serde(with = "LogForm")]
         session: SessionId,
         holder: u64,
     },
@@ -152,6 +163,7 @@ pub(crate) enum ToClient {
     Confirmed {
         boot: u64,
         read_index: u64,
+        #[serde(with = "LogForm")]
         refused: Vec<SessionId>,
     },
     /// There is another leader, or another connection to it: what was asked may be lost.
@@ -188,12 +200,20 @@ pub(crate) struct UpTo {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EventOf {
+    #[serde(with = "LogForm")]
     kind: EventKind,
     path: String,
     zxid: Zxid,
     position: u32,
     net: bool,
-    znode: Option<(Option<Bytes>, Stat)>,
+    znode: Option<ZnodeOf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ZnodeOf {
+    data: Option<Bytes>,
+    #[serde(with = "LogForm")]
+    stat: Stat,
 }
 
 /// How many bytes of names or znodes travel as one piece, about.
@@ -204,14 +224,14 @@ impl EventOf {
         let WatchEvent { kind, path, zxid, position, net, znode } = event;
         let znode = znode.map(|znode| {
             let EventZnode { data, stat } = *znode;
-            (data.map(|data| Bytes::copy_from_slice(&data)), stat)
+            ZnodeOf { data: data.map(|data| Bytes::copy_from_slice(&data)), stat }
         });
         EventOf { kind, path, zxid, position, net, znode }
     }
 
     pub(crate) fn into_event(self) -> WatchEvent {
         let EventOf { kind, path, zxid, position, net, znode } = self;
-        let znode = znode.map(|(data, stat)| {
+        let znode = znode.map(|ZnodeOf { data, stat }| {
             Box::new(EventZnode { data: data.map(|data| Arc::from(&data[..])), stat })
         });
         WatchEvent { kind, path, zxid, position, net, znode }
@@ -295,7 +315,7 @@ impl ToClient {
         FIXED
             + match self {
                 ToClient::Event { event, .. } => {
-                    let data = event.znode.as_ref().and_then(|(data, _)| data.as_ref());
+                    let data = event.znode.as_ref().and_then(|znode| znode.data.as_ref());
                     event.path.len() + data.map_or(0, |data| data.len() + FIXED)
                 }
                 ToClient::Names { names: of, .. } => names(of),

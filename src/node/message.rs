@@ -13,6 +13,7 @@ use crate::machine::command::Request;
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
+use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
 
@@ -31,10 +32,21 @@ pub(crate) enum PeerMessage {
     /// A ReadIndex request to the leader. It renews these sessions of the sender, and asks for an
     /// index that covers every write completed by now. `boot` is random at each start, and a number
     /// (`read_index`) is never used twice.
-    ReadIndex { boot: u64, read_index: u64, sessions: Vec<SessionId> },
+    ReadIndex {
+        boot: u64,
+        read_index: u64,
+        #[serde(with = "LogForm")]
+        sessions: Vec<SessionId>,
+    },
     /// The leader still led after it had received the ReadIndex request. Its sessions are renewed,
     /// except those in `refused`, which are gone, held elsewhere, or about to expire.
-    ReadIndexConfirmed { boot: u64, read_index: u64, index: u64, refused: Vec<SessionId> },
+    ReadIndexConfirmed {
+        boot: u64,
+        read_index: u64,
+        index: u64,
+        #[serde(with = "LogForm")]
+        refused: Vec<SessionId>,
+    },
     /// The sender's state hash after it applied the entry at this index, to be compared.
     StateHash { index: u64, hash: u64 },
     /// One piece of a snapshot, in answer to the snapshot that Raft asked for.
@@ -68,13 +80,20 @@ pub(crate) enum PeerMessage {
     /// Writes of a member's client, for the leader.
     ClientForward { client: NodeId, requests: Vec<Request> },
     /// As `ReadIndex`, on behalf of a member's client.
-    ClientReadIndex { client: NodeId, boot: u64, read_index: u64, sessions: Vec<SessionId> },
+    ClientReadIndex {
+        client: NodeId,
+        boot: u64,
+        read_index: u64,
+        #[serde(with = "LogForm")]
+        sessions: Vec<SessionId>,
+    },
     /// As `ReadIndexConfirmed`, for that.
     ClientReadIndexConfirmed {
         client: NodeId,
         boot: u64,
         read_index: u64,
         index: u64,
+        #[serde(with = "LogForm")]
         refused: Vec<SessionId>,
     },
     /// A member to one that wants to join, in answer to each `Join` while it knows of no leader:

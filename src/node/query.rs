@@ -13,6 +13,7 @@ use crate::node::io::WatchId;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
+use crate::types::log_form::LogForm;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{Stat, Zxid};
 
@@ -35,7 +36,11 @@ pub(crate) enum Query {
         data: bool,
     },
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
-    RemoveWatches { path: String, which: WatcherType },
+    RemoveWatches {
+        path: String,
+        #[serde(with = "LogForm")]
+        which: WatcherType,
+    },
     /// Answered with [`Answer::Synced`] when the replica has everything that was written, anywhere,
     /// before the query was made.
     Sync,
@@ -71,12 +76,12 @@ pub(crate) enum Read {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Reply(Reply),
-    Data(#[serde(with = "shared_bytes")] Arc<[u8]>, Stat),
-    Exists(Option<Stat>),
+    Data(#[serde(with = "shared_bytes")] Arc<[u8]>, #[serde(with = "LogForm")] Stat),
+    Exists(#[serde(with = "LogForm")] Option<Stat>),
     Children(Vec<String>),
     /// An access list as the session may see it.
-    Acl(Vec<Acl>, Stat),
-    Ids(Vec<Id>),
+    Acl(#[serde(with = "LogForm")] Vec<Acl>, #[serde(with = "LogForm")] Stat),
+    Ids(#[serde(with = "LogForm")] Vec<Id>),
     Watching,
     Synced(Zxid),
     /// As of this zxid, each znode behind its parent.
@@ -97,19 +102,42 @@ pub(crate) struct ZnodeRead {
 pub(crate) struct ZnodeContent {
     #[serde(with = "shared_bytes")]
     pub(crate) data: Arc<[u8]>,
+    #[serde(with = "LogForm")]
     pub(crate) stat: Stat,
 }
 
 /// Why a query failed, on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
-    NoNode { path: String },
-    NoAuth { path: String, permission: Permissions },
-    NoWatch { path: String },
-    TooOld { path: String, zxid: Zxid, oldest: Zxid },
-    FutureZxid { path: String, zxid: Zxid, last: Zxid },
-    TooLarge { path: String, size: u64, limit: u64 },
-    Other { reason: String },
+    NoNode {
+        path: String,
+    },
+    NoAuth {
+        path: String,
+        #[serde(with = "LogForm")]
+        permission: Permissions,
+    },
+    NoWatch {
+        path: String,
+    },
+    TooOld {
+        path: String,
+        zxid: Zxid,
+        oldest: Zxid,
+    },
+    FutureZxid {
+        path: String,
+        zxid: Zxid,
+        last: Zxid,
+    },
+    TooLarge {
+        path: String,
+        size: u64,
+        limit: u64,
+    },
+    Other {
+        reason: String,
+    },
 }
 
 impl Query {

@@ -32,7 +32,8 @@ use crate::types::znode::{Condition, CreateMode};
 /// let instance = Instance::new("a", "10.0.0.7", 8080).with("zone", "north");
 /// assert_eq!(instance.metadata["zone"], "north");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Instance {
     /// Its id, unique within its service: a znode's name.
@@ -62,7 +63,17 @@ impl Instance {
 /// A registration's data. More variants may be appended.
 #[derive(Serialize, Deserialize)]
 enum Record {
-    Instance(Instance),
+    Instance(#[serde(with = "InstanceForm")] Instance),
+}
+
+/// As it is in the data.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Instance")]
+struct InstanceForm {
+    id: String,
+    address: String,
+    port: u16,
+    metadata: BTreeMap<String, String>,
 }
 
 pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {

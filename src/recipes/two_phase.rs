@@ -50,7 +50,12 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 /// assert_eq!(transaction.abort()?, Phase::Aborted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Phase {
     /// Not decided yet.
     Voting,
@@ -72,7 +77,12 @@ pub enum Phase {
 /// assert_eq!(phase, Phase::Aborted, "nobody waits for the others");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Vote {
     /// It can commit, and will if the decision is to commit, whatever happens to it meanwhile.
     Yes,
@@ -83,6 +93,7 @@ pub enum Vote {
 /// The data of the transaction's znode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Header {
+    #[serde(with = "PhaseForm")]
     pub(super) phase: Phase,
     pub(super) participants: Vec<String>,
     pub(super) proposal: Vec<u8>,
@@ -93,9 +104,26 @@ pub(super) struct Header {
 pub(super) enum Site {
     Invited,
     Joined,
-    Voted(Vote),
+    Voted(#[serde(with = "VoteForm")] Vote),
     /// It had voted `Yes`, and knows the decision.
     Acknowledged,
+}
+
+/// As it is in the data.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Phase")]
+enum PhaseForm {
+    Voting,
+    Committed,
+    Aborted,
+}
+
+/// As it is in the data.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Vote")]
+enum VoteForm {
+    Yes,
+    No,
 }
 
 /// A decoded value, and the write that made it.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::copy::{self, Temporary};
 use super::inspect::Inspection;
 use super::plan::Plan;
@@ -30,14 +28,17 @@ use crate::types::znode::Zxid;
 /// assert_eq!((founded.dir, founded.before), (dir, None));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Founded {
     /// Its data directory.
     pub dir: PathBuf,
     /// The new cluster's id.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub cluster: u64,
     /// The member's id.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub node: u64,
     /// Its address: start the member with this one.
     pub address: String,

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
+#[cfg(feature = "serde")]
+use serde::Serializer;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::backup::fuzz;
@@ -35,6 +36,8 @@ use crate::api::coordinator::Coordinator;
 use crate::machine::{Machine, State};
 use crate::runtime::own_thread;
 use crate::types::error::{Error, Result};
+#[cfg(feature = "serde")]
+use crate::types::serde_form::Millis;
 use crate::types::znode::Zxid;
 
 /// A description of a backup.
@@ -50,14 +53,17 @@ use crate::types::znode::Zxid;
 /// assert_eq!(recovery::verify(&file)?, backup);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Backup {
     /// The cluster that was backed up.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub cluster: u64,
     /// The last write in it: it contains all writes before that one, and none after.
     pub zxid: Zxid,
     /// When it was made, by the clock of the instance that made it.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "millis"))]
     pub time: SystemTime,
     /// The number of znodes in it.
     pub znodes: usize,
@@ -191,6 +197,25 @@ fn dir_unusable(dir: &Path, reason: impl Into<String>) -> Error {
 fn time(ms: u64) -> SystemTime {
     // A time that the system cannot represent is as useless as the epoch.
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+#[cfg(feature = "serde")]
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A time in milliseconds since the Unix epoch.
+#[cfg(feature = "serde")]
+fn millis<S: Serializer>(time: &SystemTime, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    Millis::serialize(&since_epoch(*time), serializer)
+}
+
+#[cfg(feature = "serde")]
+fn millis_if_any<S: Serializer>(
+    time: &Option<SystemTime>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    Millis::serialize(&time.map(since_epoch), serializer)
 }
 
 /// A time for people: date and time in UTC.

@@ -5,8 +5,6 @@ use std::fmt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use serde::Serialize;
-
 use super::inspect::{Contents, Inspection, inspect};
 use super::moment;
 use crate::types::error::{Error, Result};
@@ -28,7 +26,8 @@ use crate::types::znode::Zxid;
 /// assert_ne!(founded.cluster, plan.best.cluster);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Plan {
     /// The directory to continue from.
@@ -53,7 +52,8 @@ pub struct Plan {
 /// assert_eq!(plan.loss, recovery::Loss::Nothing);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Loss {
     /// No acknowledged write: every majority of the voters includes one of the directories.
@@ -64,6 +64,7 @@ pub enum Loss {
         /// The last write that any of the directories' members knew to be committed.
         zxid: Zxid,
         /// The time of that write, by the leader's clock.
+        #[cfg_attr(feature = "serde", serde(serialize_with = "super::millis_if_any"))]
         time: Option<SystemTime>,
     },
 }

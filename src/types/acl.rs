@@ -9,8 +9,9 @@ use std::net::IpAddr;
 use std::ops::BitOr;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::types::log_form::Written;
 
 /// How many entries an access list may have.
 pub const ACL_ENTRIES_MAX: usize = 128;
@@ -42,8 +43,8 @@ pub(crate) const ID_BYTES_MAX: usize = 1024;
 /// assert_eq!(permissions.to_string(), "cr");
 /// assert_eq!(Permissions::ALL.to_string(), "cdrwa");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Permissions(u8);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Permissions(pub(crate) u8);
 
 impl Permissions {
     /// None of them.
@@ -137,7 +138,7 @@ impl fmt::Debug for Permissions {
 /// assert_eq!(id.to_string(), "digest:super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
 /// assert_eq!(Id::new("ip", "10.1.0.0/16").to_string(), "ip:10.1.0.0/16");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     /// The scheme.
     pub scheme: String,
@@ -300,11 +301,13 @@ impl Network {
 /// assert_eq!(other.acl("/rates")?.0[0].id, Id::new("digest", "alice:x"));
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Acl {
     /// The permissions.
     pub permissions: Permissions,
     /// The id that has them.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "crate::types::serde_form::id_of_acl"))]
     pub id: Id,
 }
 
@@ -346,7 +349,7 @@ pub(crate) struct AccessList {
 impl AccessList {
     /// The list in its stored form.
     pub(crate) fn stored(entries: Vec<Acl>) -> AccessList {
-        let bytes = postcard::to_stdvec(&entries)
+        let bytes = postcard::to_stdvec(&Written(&entries))
             .expect("encoding to a Vec fails only for types that have no length, none is used");
         AccessList { entries: entries.into(), hash: xxh3_64(&bytes) }
     }

@@ -26,6 +26,7 @@ use std::fmt;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Metrics {
     /// Znodes created.

@@ -4,10 +4,13 @@
 pub(crate) mod acl;
 pub(crate) mod availability;
 pub(crate) mod error;
+pub(crate) mod log_form;
 pub(crate) mod membership;
 pub(crate) mod metrics;
 pub(crate) mod path;
 pub(crate) mod quota;
+#[cfg(feature = "serde")]
+pub(crate) mod serde_form;
 pub(crate) mod session;
 pub(crate) mod version;
 pub(crate) mod watch;

@@ -42,6 +42,7 @@ const STATS: &str = "/zookeeper_stats";
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quota {
     pub(crate) znodes: Option<u64>,
     pub(crate) bytes: Option<u64>,
@@ -166,6 +167,7 @@ impl fmt::Display for Quota {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Usage {
     /// The number of znodes, including the one at the path.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// How many events wait in a watch's channel before its reader gets a [`EventKind::Gap`] instead.
@@ -47,6 +45,11 @@ pub const EVENT_DATA_MAX: usize = 16 << 10;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum WatchMode {
     /// Every change of the znode itself and of the set of its children.
@@ -71,7 +74,12 @@ pub enum WatchMode {
 /// assert!(persistent.events().is_empty(), "this one is not");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum WatcherType {
     /// Those of [`Session::children_and_watch`](crate::Session::children_and_watch).
@@ -90,6 +98,7 @@ pub enum WatcherType {
 /// A watch of a session of this instance, from
 /// [`Coordinator::watches`](crate::Coordinator::watches).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WatchInfo {
     /// The path watched, in the whole tree.
@@ -113,6 +122,7 @@ pub struct WatchInfo {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WatchEvent {
     /// What happened.
@@ -142,7 +152,9 @@ pub struct WatchEvent {
 
 /// The znode in an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub(crate) struct EventZnode {
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::base64"))]
     pub(crate) data: Option<Arc<[u8]>>,
     pub(crate) stat: Stat,
 }
@@ -173,7 +185,12 @@ impl WatchEvent {
 /// assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::Created));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum EventKind {
     /// It was created.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// The number of a successful write, one sequence for the whole cluster.
 ///
 /// The numbers are dense: each write that changes something takes the next one, a `multi` takes one
@@ -19,7 +17,7 @@ pub type Zxid = u64;
 /// let session = cluster.node(0).session();
 /// println!("session {}", session.id());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(crate) u64);
 
 impl SessionId {
@@ -64,7 +62,12 @@ impl fmt::Display for SessionId {
 /// assert_eq!(created.path, "/job-0000000002");
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum CreateMode {
     /// Exists until it is deleted.
@@ -112,9 +115,13 @@ pub enum CreateMode {
     /// assert_eq!(session.exists("/token")?, None);
     /// # Ok::<(), quorate::Error>(())
     /// ```
-    PersistentWithTtl(Duration),
+    PersistentWithTtl(
+        #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))] Duration,
+    ),
     /// As [`CreateMode::PersistentWithTtl`]; its name ends in the parent's next number.
-    PersistentSequentialWithTtl(Duration),
+    PersistentSequentialWithTtl(
+        #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))] Duration,
+    ),
 }
 
 /// The longest time to live: 2<sup>40</sup> - 1 ms, about 35 years, as in ZooKeeper.
@@ -161,7 +168,8 @@ impl CreateMode {
 /// assert_eq!(session.set("/a", b"6")?.version, 1);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Stat {
     /// The zxid of the write that created the znode.
@@ -188,6 +196,7 @@ pub struct Stat {
     /// Whether it is a container. (ZooKeeper does not show this, nor the time to live.)
     pub is_container: bool,
     /// Its time to live, if it has one.
+    #[cfg_attr(feature = "serde", serde(default, with = "crate::types::serde_form::Millis"))]
     pub ttl: Option<Duration>,
     /// The length of its data in bytes.
     pub data_length: u32,
@@ -216,7 +225,8 @@ impl Stat {
 /// assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Created {
     /// The full path, with the number that a sequential mode appended.
@@ -236,7 +246,12 @@ pub struct Created {
 /// assert_eq!(results[1], OpResult::Deleted);
 /// # Ok::<(), quorate::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum OpResult {
     /// A create.
@@ -270,7 +285,12 @@ pub enum OpResult {
 /// assert_eq!(*error, Error::Unmet { path: "/leader".into(), condition });
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Condition {
     /// It exists.

@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::tree::Fields;
 use crate::types::acl::{Acl, Id};
+use crate::types::log_form::LogForm;
 use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -63,14 +64,17 @@ enum Item<'a> {
         #[serde(borrow)]
         data: Raw<'a>,
         fields: Fields,
+        #[serde(with = "LogForm")]
         acl: Option<Vec<Acl>>,
     },
     /// A session that has ended, and at which zxid, as far as that is remembered.
     SessionGone {
+        #[serde(with = "LogForm")]
         id: SessionId,
         zxid: Option<Zxid>,
     },
     Session {
+        #[serde(with = "LogForm")]
         id: SessionId,
         secret: [u8; 16],
         timeout_ms: u32,
@@ -79,6 +83,7 @@ enum Item<'a> {
         former: Vec<u64>,
         last_seq: u64,
         /// As whom its holder has authenticated.
+        #[serde(with = "LogForm")]
         ids: Vec<Id>,
         /// How many [`Item::Outcome`]s follow.
         results: u32,

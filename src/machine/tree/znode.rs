@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
+use crate::types::log_form::LogForm;
 use crate::types::path;
 use crate::types::znode::{SessionId, Stat, Zxid};
 
@@ -50,7 +51,7 @@ pub(in crate::machine) enum Kind {
     #[default]
     Persistent,
     /// The end of this session.
-    Ephemeral(SessionId),
+    Ephemeral(#[serde(with = "LogForm")] SessionId),
     /// That its last child has gone.
     Container,
     /// That it has no children and was not set for so many milliseconds.

@@ -1,0 +1,300 @@
+//! The form that public values have in the log, in snapshots and in messages.
+//!
+//! It is apart from the form that the feature `serde` gives to users, so that neither decides the
+//! other. A field of a stored type that holds such a value says `#[serde(with = "LogForm")]`. The
+//! compiler compares each form here with its type. `tests/golden` has the bytes, and `version` the
+//! rules for changing them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::watch::{EventKind, WatcherType};
+use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
+
+/// A value with a form of its own in the log.
+pub(crate) trait LogForm: Sized {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+}
+
+/// A value, to be written in that form.
+pub(crate) struct Written<'a, T>(pub(crate) &'a T);
+
+impl<T: LogForm> Serialize for Written<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// A value that was read in that form.
+struct Read<T>(T);
+
+impl<'de, T: LogForm> Deserialize<'de> for Read<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Read<T>, D::Error> {
+        T::deserialize(deserializer).map(Read)
+    }
+}
+
+impl<T: LogForm> LogForm for Option<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Serialize::serialize(&self.as_ref().map(Written), serializer)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+        let value: Option<Read<T>> = Deserialize::deserialize(deserializer)?;
+        Ok(value.map(|value| value.0))
+    }
+}
+
+impl<T: LogForm> LogForm for Vec<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter().map(Written))
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+        let values: Vec<Read<T>> = Deserialize::deserialize(deserializer)?;
+        Ok(values.into_iter().map(|value| value.0).collect())
+    }
+}
+
+macro_rules! log_forms {
+    ($($value:ident: $form:ident,)*) => {
+        $(impl LogForm for $value {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $form::serialize(self, serializer)
+            }
+
+            fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$value, D::Error> {
+                $form::deserialize(deserializer)
+            }
+        })*
+    };
+}
+
+log_forms! {
+    Acl: AclForm,
+    Condition: ConditionForm,
+    CreateMode: CreateModeForm,
+    Created: CreatedForm,
+    EventKind: EventKindForm,
+    Id: IdForm,
+    OpResult: OpResultForm,
+    Permissions: PermissionsForm,
+    SessionId: SessionIdForm,
+    Stat: StatForm,
+    WatcherType: WatcherTypeForm,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SessionId")]
+struct SessionIdForm(u64);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CreateMode")]
+enum CreateModeForm {
+    Persistent,
+    PersistentSequential,
+    Ephemeral,
+    EphemeralSequential,
+    Container,
+    PersistentWithTtl(Duration),
+    PersistentSequentialWithTtl(Duration),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Stat")]
+struct StatForm {
+    czxid: Zxid,
+    mzxid: Zxid,
+    pzxid: Zxid,
+    ctime: u64,
+    mtime: u64,
+    version: u64,
+    cversion: u64,
+    aversion: u64,
+    #[serde(with = "LogForm")]
+    ephemeral_owner: Option<SessionId>,
+    is_container: bool,
+    ttl: Option<Duration>,
+    data_length: u32,
+    num_children: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Created")]
+struct CreatedForm {
+    path: String,
+    #[serde(with = "LogForm")]
+    stat: Stat,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "OpResult")]
+enum OpResultForm {
+    Created(#[serde(with = "LogForm")] Created),
+    Set(#[serde(with = "LogForm")] Stat),
+    Deleted,
+    Checked,
+    AclSet(#[serde(with = "LogForm")] Stat),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Condition")]
+enum ConditionForm {
+    Exists,
+    Absent,
+    Version(u64),
+    Czxid(Zxid),
+    Mzxid(Zxid),
+    Pzxid(Zxid),
+    Cversion(u64),
+    Aversion(u64),
+    Usage { znodes: u64, bytes: u64 },
+}
+
+/// Any bits: applying a request checks them.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Permissions")]
+struct PermissionsForm(u8);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Id")]
+struct IdForm {
+    scheme: String,
+    id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Acl")]
+struct AclForm {
+    #[serde(with = "LogForm")]
+    permissions: Permissions,
+    #[serde(with = "LogForm")]
+    id: Id,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "WatcherType")]
+enum WatcherTypeForm {
+    Children,
+    Data,
+    Any,
+    Persistent,
+    PersistentRecursive,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "EventKind")]
+enum EventKindForm {
+    Created,
+    Deleted,
+    DataChanged,
+    ChildrenChanged,
+    Gap,
+    DataWatchRemoved,
+    ChildWatchRemoved,
+    PersistentWatchRemoved,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::*;
+    use crate::golden::Golden;
+
+    fn sample<T: LogForm + PartialEq + Debug>(golden: &mut Golden, values: impl AsRef<[T]>) {
+        for value in values.as_ref() {
+            let bytes = postcard::to_stdvec(&Written(value)).unwrap();
+            golden.sample(&format!("{value:?}"), &bytes);
+            assert_eq!(postcard::from_bytes::<Read<T>>(&bytes).unwrap().0, *value);
+        }
+    }
+
+    /// Every variant, since no other format's samples have all of them.
+    #[test]
+    fn golden_values() {
+        let mut golden = Golden::new("values");
+        let second = Duration::from_millis(1500);
+        sample(
+            &mut golden,
+            [
+                CreateMode::Persistent,
+                CreateMode::PersistentSequential,
+                CreateMode::Ephemeral,
+                CreateMode::EphemeralSequential,
+                CreateMode::Container,
+                CreateMode::PersistentWithTtl(second),
+                CreateMode::PersistentSequentialWithTtl(second),
+            ],
+        );
+        let stat = Stat {
+            czxid: 1,
+            mzxid: 2,
+            pzxid: 3,
+            ctime: 4,
+            mtime: 5,
+            version: 6,
+            cversion: 7,
+            aversion: 8,
+            ephemeral_owner: Some(SessionId(300)),
+            is_container: true,
+            ttl: Some(second),
+            data_length: 10,
+            num_children: 11,
+        };
+        let created = Created { path: "/a".to_owned(), stat };
+        sample(
+            &mut golden,
+            [
+                OpResult::Created(created),
+                OpResult::Set(stat),
+                OpResult::Deleted,
+                OpResult::Checked,
+                OpResult::AclSet(Stat::default()),
+            ],
+        );
+        sample(
+            &mut golden,
+            [
+                Condition::Exists,
+                Condition::Absent,
+                Condition::Version(1),
+                Condition::Czxid(2),
+                Condition::Mzxid(3),
+                Condition::Pzxid(4),
+                Condition::Cversion(5),
+                Condition::Aversion(6),
+                Condition::Usage { znodes: 7, bytes: 8 },
+            ],
+        );
+        let acl = Acl::new(Permissions::ALL, Id::new("ip", "10.0.0.1"));
+        sample(&mut golden, [Some(vec![acl.clone(), acl]), None]);
+        sample(
+            &mut golden,
+            [
+                WatcherType::Children,
+                WatcherType::Data,
+                WatcherType::Any,
+                WatcherType::Persistent,
+                WatcherType::PersistentRecursive,
+            ],
+        );
+        sample(
+            &mut golden,
+            [
+                EventKind::Created,
+                EventKind::Deleted,
+                EventKind::DataChanged,
+                EventKind::ChildrenChanged,
+                EventKind::Gap,
+                EventKind::DataWatchRemoved,
+                EventKind::ChildWatchRemoved,
+                EventKind::PersistentWatchRemoved,
+            ],
+        );
+        golden.check();
+    }
+}

@@ -2,23 +2,24 @@
 //! log, and makes one change at a time towards the membership that [`planner`](super::planner) asks
 //! for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::machine::command::{Batch, Command};
-use crate::node::Node;
 use crate::node::io::Time;
 use crate::node::leader::planner::{Action, Sight, View, plan};
 use crate::node::leader::{Leading, own_request};
 use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
+use crate::node::{ELECTION_TICKS, Node};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// How often the leader reports the health of the members.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
-/// A learner that lags by no more entries is level with the log.
-const LEVEL_ENTRIES: u64 = 64;
+/// A learner that has stored what was the end of the log so many heartbeats ago is level with it. In
+/// entries such a bound would depend on how fast others write.
+const LEVEL_HEARTBEATS: u32 = ELECTION_TICKS as u32;
 
 /// What a leader has seen of the members since it leads.
 #[derive(Debug, Default)]
@@ -26,6 +27,8 @@ pub(in crate::node) struct Observed {
     /// Since when it would have been noticed if nothing came from a member. Nobody is taken for
     /// dead for what this node did not listen for.
     listening: BTreeMap<NodeId, Time>,
+    /// Where the log ended at the last looks, oldest first.
+    ends: VecDeque<(Time, u64)>,
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
     /// Up to which entry a member that has not stored all has done so, and since when. One whose
@@ -67,9 +70,15 @@ impl Observed {
         self.leavers.remove(&gone);
     }
 
-    /// Notes who is there and who is level with the log, which ends with the entry `last`.
-    /// `matched` has the other members, and up to where each has the log.
-    fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time) {
+    /// Notes who is there and who is level with the log, which ends with the entry `last` and ended
+    /// with an earlier one at the moment `before`. `matched` has the other members, and up to where
+    /// each has stored the log.
+    fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time, before: Time) {
+        self.ends.push_back((now, last));
+        while self.ends.get(1).is_some_and(|(at, _)| *at <= before) {
+            self.ends.pop_front();
+        }
+        let level = self.ends.front().map_or(last, |(_, end)| *end);
         self.reports.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
         self.listening.retain(|node, _| matched.contains_key(node));
@@ -85,8 +94,7 @@ impl Observed {
                     *stored = (*matched, now);
                 }
             }
-            // What was proposed in the last moment nobody can have yet.
-            if *matched > 0 && matched + LEVEL_ENTRIES >= last {
+            if *matched > 0 && *matched >= level {
                 self.level_since.entry(*node).or_insert(now);
             } else {
                 self.level_since.remove(node);
@@ -111,7 +119,8 @@ impl Node {
         let (raft, now) = (&self.raw.raft, self.now.mono);
         let others = raft.prs().iter().filter(|(node, _)| **node != self.id);
         let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
-        leading.members.look(&matched, raft.raft_log.last_index(), now);
+        let before = now.saturating_sub(self.config.heartbeat * LEVEL_HEARTBEATS);
+        leading.members.look(&matched, raft.raft_log.last_index(), now, before);
         self.membership.forget_strangers(|node| matched.contains_key(node));
 
         let voting = self.raw.store().conf_state();

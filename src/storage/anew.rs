@@ -10,7 +10,7 @@ use super::directory::{Directory, FORMER_MAX, former_in};
 use super::files::io_error;
 use super::rules::refuse;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::storage::{LogStore, SledOptions, SledStore, StorageError};
+use crate::storage::{DiskStore, LogStore, StorageError, StoreOptions};
 
 /// What is said of a directory beside its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,15 +41,15 @@ pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>, StorageError> 
 #[derive(Debug)]
 pub(crate) struct Replacement {
     before: Option<Identity>,
-    options: SledOptions,
+    options: StoreOptions,
     /// Closed before the directory that it is in is given up.
-    store: Option<SledStore>,
+    store: Option<DiskStore>,
     directory: Directory,
 }
 
 impl Replacement {
     /// Locks `dir`, whatever is wrong with what is in it.
-    pub(crate) fn begin(dir: &Path, options: SledOptions) -> Result<Replacement, StorageError> {
+    pub(crate) fn begin(dir: &Path, options: StoreOptions) -> Result<Replacement, StorageError> {
         let directory = Directory::open_any(dir)?;
         let before = directory.identity().cloned();
         Ok(Replacement { before, options, store: None, directory })
@@ -100,7 +100,7 @@ impl Replacement {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<(), StorageError> {
-        let mut store = SledStore::open(&self.directory.make_place()?, self.options)?;
+        let mut store = DiskStore::open(&self.directory.make_place()?, self.options)?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
         Ok(())
@@ -124,7 +124,7 @@ impl Drop for Replacement {
     }
 }
 
-impl SledStore {
+impl DiskStore {
     /// The directories in a data directory with what was there before.
     pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>, StorageError> {
         former_in(dir).map_err(|error| io_error("listing the directory", &error))
@@ -136,12 +136,12 @@ impl SledStore {
     /// The cluster, the uid and the address stay what they were.
     pub(crate) fn begin_anew(
         dir: &Path,
-        options: SledOptions,
+        options: StoreOptions,
         incarnation: u64,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<SledStore, StorageError> {
+    ) -> Result<DiskStore, StorageError> {
         let mut replacement = Replacement::begin(dir, options)?;
         if replacement.marks()? == Marks::default() {
             return refuse("to begin anew, and the directory may be sound".to_owned());
@@ -152,7 +152,7 @@ impl SledStore {
         let identity = before.anew(incarnation);
         replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
-        SledStore::open(dir, options)
+        DiskStore::open(dir, options)
     }
 }
 
@@ -170,14 +170,14 @@ mod tests {
         SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }
     }
 
-    fn open(dir: &Path) -> Result<SledStore, StorageError> {
-        SledStore::open(dir, SledOptions::default())
+    fn open(dir: &Path) -> Result<DiskStore, StorageError> {
+        DiskStore::open(dir, StoreOptions::default())
     }
 
-    fn begin_anew(dir: &Path, incarnation: u64) -> Result<SledStore, StorageError> {
-        let (options, chunks) = (SledOptions::default(), vec![b"empty".to_vec()]);
+    fn begin_anew(dir: &Path, incarnation: u64) -> Result<DiskStore, StorageError> {
+        let (options, chunks) = (StoreOptions::default(), vec![b"empty".to_vec()]);
         let (hard_state, mut chunks) = (HardState::default(), chunks.into_iter());
-        SledStore::begin_anew(dir, options, incarnation, hard_state, &nothing(), &mut chunks)
+        DiskStore::begin_anew(dir, options, incarnation, hard_state, &nothing(), &mut chunks)
     }
 
     /// A member with a log and a promise, as it is before it is removed.
@@ -276,7 +276,7 @@ mod tests {
             to
         };
         let make = |dir: &Path| {
-            let mut replacement = Replacement::begin(dir, SledOptions::default()).unwrap();
+            let mut replacement = Replacement::begin(dir, StoreOptions::default()).unwrap();
             let identity = replacement.before().unwrap().anew(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();

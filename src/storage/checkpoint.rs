@@ -5,7 +5,7 @@
 //! on the side. Nothing here counts by itself: the log names the generation and
 //! the groups, so what was begun and not committed is known for what it is.
 //!
-//! One thread writes chunks, another one commits; what they share is [`Shared`].
+//! One thread writes chunks, another one commits; what they share is [`SharedCheckpoints`].
 //! A commit takes the lock for a moment only, since all chunks are durable by
 //! then.
 
@@ -17,7 +17,7 @@ use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
 use super::record::{ChunkId, encode, first_chunk_chain};
 use super::rules::refuse;
-use super::sled::SledOptions;
+use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, StorageError};
 
 /// How many times longer than what lives in it the database may be.
@@ -29,7 +29,7 @@ pub(super) const FIRST_PART: u64 = 1;
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     paths: GenerationPaths,
-    options: SledOptions,
+    options: StoreOptions,
     log_id: u64,
     /// The generation that counts.
     generation: Generation,
@@ -62,7 +62,7 @@ impl Checkpoints {
     /// Those of a generation of which these parts count.
     pub(super) fn new(
         paths: GenerationPaths,
-        options: SledOptions,
+        options: StoreOptions,
         log_id: u64,
         generation: Generation,
         parts: Vec<CheckpointPart>,
@@ -227,7 +227,7 @@ fn put_chunk(
 /// Writes the first full image of a new generation, durably.
 pub(super) fn write_first(
     paths: &GenerationPaths,
-    options: &SledOptions,
+    options: &StoreOptions,
     log_id: u64,
     number: u64,
     chunks: &mut dyn Iterator<Item = Vec<u8>>,
@@ -243,11 +243,11 @@ pub(super) fn write_first(
 
 /// What the thread of the log and that of the checkpoints share: the latter writes by it.
 #[derive(Clone, Debug)]
-pub(super) struct Shared(Arc<Mutex<Checkpoints>>);
+pub(super) struct SharedCheckpoints(Arc<Mutex<Checkpoints>>);
 
-impl Shared {
-    pub(super) fn new(checkpoints: Checkpoints) -> Shared {
-        Shared(Arc::new(Mutex::new(checkpoints)))
+impl SharedCheckpoints {
+    pub(super) fn new(checkpoints: Checkpoints) -> SharedCheckpoints {
+        SharedCheckpoints(Arc::new(Mutex::new(checkpoints)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Checkpoints> {
@@ -257,7 +257,7 @@ impl Shared {
     }
 }
 
-impl Checkpointer for Shared {
+impl Checkpointer for SharedCheckpoints {
     fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.begin(full))

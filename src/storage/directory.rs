@@ -51,7 +51,7 @@ use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use crate::node::stored::Identity;
-use crate::storage::{SledOptions, StorageError};
+use crate::storage::{StorageError, StoreOptions};
 use crate::types::membership::Promise;
 
 const LOCK: &str = "LOCK";
@@ -109,7 +109,7 @@ impl GenerationPaths {
     pub(super) fn create(
         &self,
         number: u64,
-        options: &SledOptions,
+        options: &StoreOptions,
     ) -> Result<Generation, StorageError> {
         Generation::create(self.path(number), number, &options.tuning())
     }

@@ -88,7 +88,7 @@ impl RecordKind {
 
 /// The last record, and the chain after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct RecordPosition {
     pub(super) seq: u64,
     pub(super) chain: u64,
 }
@@ -97,7 +97,7 @@ pub(super) struct Position {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRecord<'a> {
     pub(super) kind: RecordKind,
-    pub(super) at: Position,
+    pub(super) at: RecordPosition,
     body: &'a [u8],
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Scan {
     kept: VecDeque<Kept>,
     /// Where the next record goes in the last segment.
     offset: usize,
-    pub(super) last: Position,
+    pub(super) last: RecordPosition,
 }
 
 impl Scan {
@@ -147,7 +147,7 @@ pub(super) struct LogFile {
     /// The last of the kept.
     segment: Segment,
     offset: usize,
-    last: Position,
+    last: RecordPosition,
     files: Files,
     /// The record that is written, so that no append allocates.
     buffer: Vec<u8>,
@@ -163,7 +163,7 @@ impl LogFile {
         let scan = Scan {
             kept: VecDeque::from([kept]),
             offset: HEADER_BYTES,
-            last: Position { seq: 0, chain: id },
+            last: RecordPosition { seq: 0, chain: id },
         };
         LogFile::of(dir, id, segment_bytes, segment, scan)
     }
@@ -204,7 +204,7 @@ impl LogFile {
         Ok(LogFile { dir: dir.to_owned(), id, kept, segment, offset, last, files, buffer })
     }
 
-    pub(super) fn last(&self) -> Position {
+    pub(super) fn last(&self) -> RecordPosition {
         self.last
     }
 
@@ -236,7 +236,7 @@ impl LogFile {
     }
 
     /// Completes a record: its prefix, its checksum, and zeros up to the next place for one.
-    fn seal(&self, kind: RecordKind, buffer: &mut Vec<u8>) -> Position {
+    fn seal(&self, kind: RecordKind, buffer: &mut Vec<u8>) -> RecordPosition {
         let length = buffer.len() - PREFIX_BYTES;
         let seq = self.last.seq + 1;
         buffer[..4].copy_from_slice(MAGIC);
@@ -248,11 +248,11 @@ impl LogFile {
         let chain = checksum(segment, self.offset, buffer);
         buffer.extend_from_slice(&chain.to_le_bytes());
         buffer.resize(record_bytes(length), 0);
-        Position { seq, chain }
+        RecordPosition { seq, chain }
     }
 
     /// Writes a sealed record and waits for the device.
-    fn write(&mut self, record: &[u8], at: Position) -> Result<(), StorageError> {
+    fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<(), StorageError> {
         let io = |error| io_error("appending to the log", &error);
         write_at(&self.segment.file, record, self.offset as u64).map_err(io)?;
         self.segment.file.sync_data().map_err(io)?;
@@ -341,7 +341,7 @@ pub(super) fn scan(
         other => other.map_err(io)?,
     };
     let mut kept = VecDeque::new();
-    let mut last: Option<Position> = None;
+    let mut last: Option<RecordPosition> = None;
     // The place where the log seems to end, and whether it goes on in the next segment.
     let mut end = (HEADER_BYTES, true);
     for number in contiguous_end(&present) {
@@ -428,13 +428,17 @@ struct SegmentReader<'a> {
 
 impl<'a> SegmentReader<'a> {
     /// The next record, if there is a sound one; `last` is the one before.
-    fn next(&mut self, last: &mut Option<Position>) -> Result<Option<LogRecord<'a>>, StorageError> {
+    fn next(
+        &mut self,
+        last: &mut Option<RecordPosition>,
+    ) -> Result<Option<LogRecord<'a>>, StorageError> {
         let Some((record, previous, length)) = self.at(self.offset) else {
             return Ok(None);
         };
         // What is before the oldest segment is gone, except of the first of all.
         let is_first = self.segment.number == FIRST_SEGMENT;
-        let before = last.or(is_first.then_some(Position { seq: 0, chain: self.segment.log }));
+        let before =
+            last.or(is_first.then_some(RecordPosition { seq: 0, chain: self.segment.log }));
         if let Some(before) = before
             && (before.seq.checked_add(1) != Some(record.at.seq) || before.chain != previous)
         {
@@ -469,7 +473,7 @@ impl<'a> SegmentReader<'a> {
         if checksum(self.segment, offset, &rest[..end]) != chain {
             return None;
         }
-        let at = Position { seq: field(16)?, chain };
+        let at = RecordPosition { seq: field(16)?, chain };
         let record = LogRecord { kind, at, body: &rest[PREFIX_BYTES..end] };
         Some((record, field(24)?, record_bytes(length)))
     }

@@ -35,7 +35,7 @@ mod replay;
 mod rules;
 mod salvage;
 mod segments;
-mod sled;
+mod store;
 mod witness;
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ pub(crate) use self::anew::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
-pub(crate) use self::sled::{SledOptions, SledStore};
+pub(crate) use self::store::{DiskStore, StoreOptions};
 
 /// What a checkpoint's chunks hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -115,7 +115,7 @@ mod tests {
 
         use crate::machine::snapshot::ChunkWriter;
         use crate::node::stored::Identity;
-        use crate::storage::{LogStore, SledOptions, SledStore};
+        use crate::storage::{DiskStore, LogStore, StoreOptions};
 
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
@@ -128,7 +128,7 @@ mod tests {
             address: "127.0.0.1:7400".to_owned(),
             uid: 1,
         };
-        let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
+        let mut store = DiskStore::open(dir, StoreOptions::default()).unwrap();
         let (hard_state, meta, state) = founding.start();
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
@@ -138,7 +138,7 @@ mod tests {
         let bytes = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-        let open = |patience| SledStore::open_within(patience, dir, SledOptions::default());
+        let open = |patience| DiskStore::open_within(patience, dir, StoreOptions::default());
         let error = open(Duration::from_millis(100)).unwrap_err();
         let error = error.into_error(dir.to_owned()).to_string();
         assert!(error.contains(&dir.display().to_string()), "{error}");

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::generation::Generation;
 use super::log_body::{CheckpointBody, LogBody};
-use super::log_file::{LogRecord, Position, RecordKind, Scan, scan, sound_records};
+use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_records};
 use super::log_index::{LogIndex, Span};
 use super::record::{corrupt, first_chunk_chain};
 use super::rules::Bounds;
@@ -52,8 +52,8 @@ pub(super) fn read_log(
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
-    let mut writes: Vec<(Position, LogBody)> = Vec::new();
-    let mut checkpoints: Vec<(Position, CheckpointBody)> = Vec::new();
+    let mut writes: Vec<(RecordPosition, LogBody)> = Vec::new();
+    let mut checkpoints: Vec<(RecordPosition, CheckpointBody)> = Vec::new();
     let scanned = scan(dir, id, |record: &LogRecord<'_>| {
         if record.at.seq == witness.seq && record.at.chain != witness.chain {
             return corrupt(format!("log record {} is not the one that was written", witness.seq));
@@ -96,7 +96,7 @@ pub(super) fn read_log(
 /// Reads a log back without its witness, as far as its records are as they were written: the last
 /// checkpoint that it names, and what follows that without a gap.
 pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot), StorageError> {
-    let mut checkpoint: Option<(Position, CheckpointBody)> = None;
+    let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
     sound_records(dir, id, |record, _| {
         if record.kind == RecordKind::Checkpoint
             && let Ok(body) = record.decode()
@@ -109,7 +109,7 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot),
     };
     let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
     let mut hard_state = checkpoint.hard_state;
-    let mut last: Option<Position> = None;
+    let mut last: Option<RecordPosition> = None;
     let mut goes_on = true;
     sound_records(dir, id, |record, previous| {
         if !goes_on || record.at.seq < checkpoint.kept_from {

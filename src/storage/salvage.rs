@@ -13,7 +13,7 @@ use super::opening;
 use super::record::log_id;
 use super::replay::{read_chunks, salvage_log};
 use crate::node::stored::Boot;
-use crate::storage::{SledOptions, SledStore, StorageError};
+use crate::storage::{DiskStore, StorageError, StoreOptions};
 
 /// The part of a damaged store that is as it was written.
 #[derive(Debug)]
@@ -23,21 +23,21 @@ pub(crate) struct Salvage {
     pub(crate) chunks: Vec<Vec<u8>>,
 }
 
-impl SledStore {
+impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
     pub(crate) fn open_without_promise(
         dir: &Path,
-        options: SledOptions,
-    ) -> Result<SledStore, StorageError> {
+        options: StoreOptions,
+    ) -> Result<DiskStore, StorageError> {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
-            SledStore::open_directory(Directory::open_marked(&path)?, options, size)
+            DiskStore::open_directory(Directory::open_marked(&path)?, options, size)
         })
     }
 
     /// Reads as much of a damaged store as is as it was written. Whoever opens it changes it: for
     /// copies.
-    pub(crate) fn salvage(dir: &Path, options: SledOptions) -> Result<Salvage, StorageError> {
+    pub(crate) fn salvage(dir: &Path, options: StoreOptions) -> Result<Salvage, StorageError> {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
             let directory = Directory::open_marked(&path)?;

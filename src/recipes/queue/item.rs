@@ -156,7 +156,7 @@ impl Item {
     /// [`Session::create`], after which the item is given back. After [`Error::Timeout`] this
     /// continues, and it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
-        let done = self.claim.session().settle("done", &self.item, self.finish());
+        let done = self.claim.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use mio::{Interest, Token};
 
 use super::Counters;
-use super::driver::Context;
+use super::event_loop::Context;
 use super::queue::WriteQueue;
 use super::stream::Stream;
 use crate::transport::frame::FrameReader;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 use mio::event::Event;
 
-use super::driver::{Context, Timer};
+use super::event_loop::{Context, Timer};
 use super::failure::{Failure, FailureKind, describe};
 use super::outgoing_connection::{OutgoingConnection, Phase};
 use super::queue::Rejected;
@@ -28,7 +28,7 @@ use super::{Counters, HelperResult, WAKER};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode};
+use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode, Responder};
 use crate::transport::names::{Answer, look_up_apart};
 use crate::types::membership::NodeId;
 use crate::types::version::OLDEST;
@@ -99,10 +99,10 @@ pub(super) struct DialledPeer {
     /// Another node has answered at its address.
     pub(super) is_elsewhere: bool,
     /// The node just found at a seed's address, and the version that it supports.
-    pub(super) found: Option<(Host, u16)>,
+    pub(super) found: Option<(Responder, u16)>,
     /// The answer to the hello, until it is known that the peer has not closed the connection with
     /// it.
-    greeted: Option<(u16, Host)>,
+    greeted: Option<(u16, Responder)>,
     /// Whether it is listed for a flush.
     pub(super) is_unflushed: bool,
     /// Whether there may be more to read at once.
@@ -376,7 +376,7 @@ impl DialledPeer {
         Ok(())
     }
 
-    fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
+    fn welcome(&mut self, context: &mut Context, version: u16, responder: Option<Responder>) {
         self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
         self.reported = None;
         self.is_warned_of = false;
@@ -396,7 +396,7 @@ impl DialledPeer {
                 }
                 context.emit(TransportEvent::Connected { peer, version });
             }
-            Target::Seed(_) => self.found = host.map(|host| (host, version)),
+            Target::Seed(_) => self.found = responder.map(|responder| (responder, version)),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, Answer};
 use crate::transport::tcp::Counters;
-use crate::transport::tcp::driver::Context;
+use crate::transport::tcp::event_loop::Context;
 use crate::transport::tcp::failure::Failure;
 use crate::transport::tcp::outgoing_connection::Phase;
 
@@ -36,8 +36,8 @@ impl DialledPeer {
                     connection.pinged_at = None;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some((version, host)) = self.greeted.take() {
-                        self.welcome(context, version, Some(host));
+                    if let Some((version, responder)) = self.greeted.take() {
+                        self.welcome(context, version, Some(responder));
                     }
                     return Ok(());
                 }
@@ -67,12 +67,12 @@ impl DialledPeer {
                 break true;
             };
             if connection.phase == Phase::Greeting {
-                let (node, version, host) = match Answer::decode(frame) {
-                    Some((version, Answer::Welcome(host))) => {
+                let (node, version, responder) = match Answer::decode(frame) {
+                    Some((version, Answer::Welcome(responder))) => {
                         let to = self.target.id();
-                        let node = handshake::check_host(&context.local, to, &host)
+                        let node = handshake::check_responder(&context.local, to, &responder)
                             .map_err(Failure::from)?;
-                        (node, version, host)
+                        (node, version, responder)
                     }
                     Some((version, Answer::Refused(refusal))) => {
                         return self.refused(context, version, &refusal).map(|()| false);
@@ -83,15 +83,15 @@ impl DialledPeer {
                 context.subjects.check(node, subject).map_err(Failure::permanent)?;
                 connection.stream.trust();
                 connection.phase = Phase::Up { since: context.now };
-                connection.cluster = host.cluster;
+                connection.cluster = responder.cluster;
                 if !context.is_client() {
                     // The limit of 0 admits only answers to pings.
                     connection.reader.set_limit(0);
-                    self.greeted = Some((version, host));
+                    self.greeted = Some((version, responder));
                     continue;
                 }
                 connection.reader.set_limit(MESSAGE_BYTES_MAX);
-                self.welcome(context, version, Some(host));
+                self.welcome(context, version, Some(responder));
                 if self.found.is_some() {
                     // The following frames are for the peer that was found here.
                     break false;

@@ -17,7 +17,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoints, Finished, Shared, write_first};
+use super::checkpoint::{Checkpoints, Finished, SharedCheckpoints, write_first};
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
 use super::generation::{Generation, Tuning, guarded};
 use super::log_body::{CheckpointBody, LogBodyRef};
@@ -34,7 +34,7 @@ use crate::types::membership::Promise;
 
 /// What of the store can be set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SledOptions {
+pub(crate) struct StoreOptions {
     /// What sled may keep in memory. The node keeps the log and the state there itself.
     pub(crate) cache_bytes: u64,
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
@@ -48,9 +48,9 @@ pub(crate) struct SledOptions {
     pub(crate) segment_bytes: u64,
 }
 
-impl Default for SledOptions {
-    fn default() -> SledOptions {
-        SledOptions {
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
             cache_bytes: 32 << 20,
             delta_bytes_min: 1 << 20,
             file_bytes_min: 64 << 20,
@@ -60,7 +60,7 @@ impl Default for SledOptions {
     }
 }
 
-impl SledOptions {
+impl StoreOptions {
     pub(super) fn tuning(&self) -> Tuning {
         Tuning {
             cache_bytes: self.cache_bytes,
@@ -72,8 +72,8 @@ impl SledOptions {
 
 /// A node's store in a data directory.
 #[derive(Debug)]
-pub(crate) struct SledStore {
-    options: SledOptions,
+pub(crate) struct DiskStore {
+    options: StoreOptions,
     failed: Option<String>,
     state: State,
     /// Last, so that the lock outlives the databases.
@@ -99,7 +99,7 @@ struct Opened {
 /// A store that can be written.
 #[derive(Debug)]
 struct Live {
-    checkpoints: Shared,
+    checkpoints: SharedCheckpoints,
     log: LogFile,
     log_id: u64,
     witness: Witness,
@@ -113,52 +113,52 @@ struct Live {
 /// After so many records the witness is written although there was no pause.
 const UNWITNESSED_MAX: u64 = 4096;
 
-impl SledStore {
+impl DiskStore {
     /// Opens a data directory; one that does not exist or is empty is made, and is blank.
     ///
     /// It is given up when it takes more than a minute, and a second more for each MiB of the
     /// database. The directory may then be in use for as long as the disk hangs: see [`opening`].
-    pub(crate) fn open(dir: &Path, options: SledOptions) -> Result<SledStore, StorageError> {
-        SledStore::open_within(opening::PATIENCE, dir, options)
+    pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore, StorageError> {
+        DiskStore::open_within(opening::PATIENCE, dir, options)
     }
 
     /// The same with another time than a minute.
     pub(super) fn open_within(
         patience: Duration,
         dir: &Path,
-        options: SledOptions,
-    ) -> Result<SledStore, StorageError> {
+        options: StoreOptions,
+    ) -> Result<DiskStore, StorageError> {
         let path = dir.to_owned();
-        opening::within(patience, dir, move |size| SledStore::open_now(&path, options, size))
+        opening::within(patience, dir, move |size| DiskStore::open_now(&path, options, size))
     }
 
     fn open_now(
         dir: &Path,
-        options: SledOptions,
+        options: StoreOptions,
         size: &opening::Size,
-    ) -> Result<SledStore, StorageError> {
-        SledStore::open_directory(Directory::open(dir)?, options, size)
+    ) -> Result<DiskStore, StorageError> {
+        DiskStore::open_directory(Directory::open(dir)?, options, size)
     }
 
     pub(super) fn open_directory(
         directory: Directory,
-        options: SledOptions,
+        options: StoreOptions,
         size: &opening::Size,
-    ) -> Result<SledStore, StorageError> {
+    ) -> Result<DiskStore, StorageError> {
         let opened = match directory.identity() {
             None => Ok(State::Blank),
-            Some(_) => SledStore::open_log(&directory, &options, size)
+            Some(_) => DiskStore::open_log(&directory, &options, size)
                 .map(|opened| State::Opened(Box::new(opened))),
         };
         match opened {
-            Ok(state) => Ok(SledStore { options, failed: None, state, directory }),
+            Ok(state) => Ok(DiskStore { options, failed: None, state, directory }),
             Err(error) => Err(directory.quarantine_if_corrupt(error)),
         }
     }
 
     fn open_log(
         directory: &Directory,
-        options: &SledOptions,
+        options: &StoreOptions,
         size: &opening::Size,
     ) -> Result<Opened, StorageError> {
         let log = directory.log();
@@ -175,7 +175,7 @@ impl SledStore {
     /// after [`StorageError::Again`].
     fn call<T>(
         &mut self,
-        call: impl FnOnce(&mut SledStore) -> Result<T, StorageError>,
+        call: impl FnOnce(&mut DiskStore) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         if let Some(reason) = &self.failed {
             let reason = reason.clone();
@@ -271,7 +271,7 @@ impl Live {
     }
 }
 
-impl LogStore for SledStore {
+impl LogStore for DiskStore {
     fn identity(&self) -> Option<&Identity> {
         self.directory.identity()
     }
@@ -340,7 +340,7 @@ impl LogStore for SledStore {
             let parts = checkpoint.parts;
             let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             store.state = State::Live(Box::new(Live {
-                checkpoints: Shared::new(checkpoints),
+                checkpoints: SharedCheckpoints::new(checkpoints),
                 log,
                 log_id,
                 witness,
@@ -387,7 +387,7 @@ impl LogStore for SledStore {
             let parts = checkpoint.parts;
             let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             let mut live = Live {
-                checkpoints: Shared::new(checkpoints),
+                checkpoints: SharedCheckpoints::new(checkpoints),
                 log,
                 log_id,
                 witness,
@@ -462,7 +462,7 @@ impl LogStore for SledStore {
     }
 }
 
-impl Drop for SledStore {
+impl Drop for DiskStore {
     fn drop(&mut self) {
         if let (State::Live(live), None) = (&mut self.state, &self.failed) {
             // Best effort, as after a crash.

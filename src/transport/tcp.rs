@@ -56,9 +56,9 @@
 //!   `unlisted_timeout`.
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
-//! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `outgoing_connection`,
-//! `queue`), incoming connections (`incoming`, `handshake_queue`, `incoming_connection`,
-//! `client_connection`), and who may make them (`known_peers`).
+//! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
+//! `outgoing_connection`, `queue`), incoming connections (`incoming`, `handshake_queue`,
+//! `incoming_connection`, `client_connection`), and who may make them (`known_peers`).
 
 mod client_connection;
 mod event_loop;
@@ -67,6 +67,7 @@ mod handshake_queue;
 mod incoming;
 mod incoming_connection;
 mod known_peers;
+mod look_up;
 mod outgoing;
 mod outgoing_connection;
 mod peer;
@@ -74,6 +75,7 @@ mod queue;
 mod rate;
 #[cfg(feature = "tls")]
 mod renewal;
+mod reports;
 mod seeds;
 mod stream;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::directory::{Directory, FORMER_MAX, former_in};
 use super::files::io_error;
 use super::rules::refuse;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::storage::{DiskStore, LogStore, StorageError, StoreOptions};
+use crate::storage::{DiskStore, LogStore, Result, StorageError, StoreOptions};
 
 /// What is said of a directory beside its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,18 +21,18 @@ pub(crate) struct Marks {
 
 /// Copies the store in `dir` to a directory that is not there yet, without its marks. Nothing in
 /// `dir` changes, but that it is locked meanwhile.
-pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks, StorageError> {
+pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks> {
     let directory = Directory::look(dir)?;
     directory.copy_to(to)?;
     marks(&directory)
 }
 
-fn marks(directory: &Directory) -> Result<Marks, StorageError> {
+fn marks(directory: &Directory) -> Result<Marks> {
     Ok(Marks { removed: directory.removed()?, quarantined: directory.quarantined()? })
 }
 
 /// Whose a directory is, whatever else is wrong with it; `None` if it is blank.
-pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>, StorageError> {
+pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>> {
     Ok(Directory::open_marked(dir)?.identity().cloned())
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Replacement {
 
 impl Replacement {
     /// Locks `dir`, whatever is wrong with what is in it.
-    pub(crate) fn begin(dir: &Path, options: StoreOptions) -> Result<Replacement, StorageError> {
+    pub(crate) fn begin(dir: &Path, options: StoreOptions) -> Result<Replacement> {
         let directory = Directory::open_any(dir)?;
         let before = directory.identity().cloned();
         Ok(Replacement { before, options, store: None, directory })
@@ -61,12 +61,12 @@ impl Replacement {
     }
 
     /// The directories with what was here before this one.
-    pub(crate) fn former(&self) -> Result<Vec<PathBuf>, StorageError> {
+    pub(crate) fn former(&self) -> Result<Vec<PathBuf>> {
         self.directory.former()
     }
 
     /// Refuses to put one more directory aside beside too many that must be kept.
-    pub(crate) fn check_room(&self) -> Result<(), StorageError> {
+    pub(crate) fn check_room(&self) -> Result<()> {
         let former = self.former()?.len();
         if self.directory.was_voter() || former < FORMER_MAX {
             return Ok(());
@@ -83,12 +83,12 @@ impl Replacement {
     }
 
     /// What is said of it.
-    pub(crate) fn marks(&self) -> Result<Marks, StorageError> {
+    pub(crate) fn marks(&self) -> Result<Marks> {
         marks(&self.directory)
     }
 
     /// Copies the store that is there to a directory that is not there yet, without its marks.
-    pub(crate) fn copy_to(&self, to: &Path) -> Result<(), StorageError> {
+    pub(crate) fn copy_to(&self, to: &Path) -> Result<()> {
         self.directory.copy_to(to)
     }
 
@@ -99,7 +99,7 @@ impl Replacement {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<()> {
         let mut store = DiskStore::open(&self.directory.make_place()?, self.options)?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
@@ -108,7 +108,7 @@ impl Replacement {
 
     /// Puts it in place, durably, and gives the directory in which everything is that was there
     /// before. See `directory` for what becomes of former ones.
-    pub(crate) fn finish(mut self) -> Result<PathBuf, StorageError> {
+    pub(crate) fn finish(mut self) -> Result<PathBuf> {
         if self.store.take().is_none() {
             return refuse("no store in the place of another one".to_owned());
         }
@@ -126,7 +126,7 @@ impl Drop for Replacement {
 
 impl DiskStore {
     /// The directories in a data directory with what was there before.
-    pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>> {
         former_in(dir).map_err(|error| io_error("listing the directory", &error))
     }
 
@@ -141,7 +141,7 @@ impl DiskStore {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<DiskStore, StorageError> {
+    ) -> Result<DiskStore> {
         let mut replacement = Replacement::begin(dir, options)?;
         if replacement.marks()? == Marks::default() {
             return refuse("to begin anew, and the directory may be sound".to_owned());
@@ -170,11 +170,11 @@ mod tests {
         SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }
     }
 
-    fn open(dir: &Path) -> Result<DiskStore, StorageError> {
+    fn open(dir: &Path) -> Result<DiskStore> {
         DiskStore::open(dir, StoreOptions::default())
     }
 
-    fn begin_anew(dir: &Path, incarnation: u64) -> Result<DiskStore, StorageError> {
+    fn begin_anew(dir: &Path, incarnation: u64) -> Result<DiskStore> {
         let (options, chunks) = (StoreOptions::default(), vec![b"empty".to_vec()]);
         let (hard_state, mut chunks) = (HardState::default(), chunks.into_iter());
         DiskStore::begin_anew(dir, options, incarnation, hard_state, &nothing(), &mut chunks)

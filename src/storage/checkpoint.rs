@@ -18,7 +18,7 @@ use super::log_body::CheckpointPart;
 use super::record::{ChunkId, encode, first_chunk_chain};
 use super::rules::refuse;
 use super::store::StoreOptions;
-use super::{CheckpointKind, Checkpointer, StorageError};
+use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
 /// How many times longer than what lives in it the database may be.
 const FILE_BYTES_FACTOR: u64 = 4;
@@ -66,7 +66,7 @@ impl Checkpoints {
         log_id: u64,
         generation: Generation,
         parts: Vec<CheckpointPart>,
-    ) -> Result<Checkpoints, StorageError> {
+    ) -> Result<Checkpoints> {
         let counts = |group: &u64| parts.iter().any(|part| part.id == *group);
         let groups = generation.chunk_groups()?;
         let last = groups.iter().copied().chain(parts.iter().map(|part| part.id)).max();
@@ -86,7 +86,7 @@ impl Checkpoints {
         &self.generation
     }
 
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
         self.forget();
         for part in std::mem::take(&mut self.stale) {
             self.generation.remove_group(part)?;
@@ -116,7 +116,7 @@ impl Checkpoints {
     }
 
     /// Whether a new image costs less than it saves.
-    fn full_is_due(&self) -> Result<bool, StorageError> {
+    fn full_is_due(&self) -> Result<bool> {
         let options = &self.options;
         let base = self.parts.first().map_or(0, |part| part.bytes);
         let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
@@ -126,7 +126,7 @@ impl Checkpoints {
             || self.generation.file_bytes()? > file_max)
     }
 
-    fn pending(&mut self) -> Result<&mut Pending, StorageError> {
+    fn pending(&mut self) -> Result<&mut Pending> {
         match &mut self.pending {
             Some(pending) => Ok(pending),
             None => refuse("no checkpoint was begun".to_owned()),
@@ -136,8 +136,8 @@ impl Checkpoints {
     /// Does something with the part that is being written, and the database that it goes to.
     fn write(
         &mut self,
-        write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+        write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<()>,
+    ) -> Result<()> {
         let Checkpoints { pending: Some(pending), generation, .. } = self else {
             return refuse("no checkpoint was begun".to_owned());
         };
@@ -151,18 +151,18 @@ impl Checkpoints {
         written
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         self.write(|part, generation| put_chunk(part, generation, chunk))
     }
 
-    fn finish(&mut self) -> Result<(), StorageError> {
+    fn finish(&mut self) -> Result<()> {
         self.write(|_, generation| generation.sync())?;
         self.pending()?.is_finished = true;
         Ok(())
     }
 
     /// What is to be committed.
-    pub(super) fn finished(&mut self) -> Result<Finished, StorageError> {
+    pub(super) fn finished(&mut self) -> Result<Finished> {
         let (current, parts) = (self.generation.number(), self.parts.clone());
         let pending = self.pending()?;
         if !pending.is_finished {
@@ -207,11 +207,7 @@ fn empty_part(log_id: u64, generation: u64, id: u64) -> CheckpointPart {
     CheckpointPart { id, chunks: 0, bytes: 0, chain }
 }
 
-fn put_chunk(
-    part: &mut CheckpointPart,
-    generation: &mut Generation,
-    chunk: &[u8],
-) -> Result<(), StorageError> {
+fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8]) -> Result<()> {
     let id = ChunkId { group: part.id, number: part.chunks };
     let record = encode(id, part.chain, chunk);
     generation.write(&record)?;
@@ -231,7 +227,7 @@ pub(super) fn write_first(
     log_id: u64,
     number: u64,
     chunks: &mut dyn Iterator<Item = Vec<u8>>,
-) -> Result<(Generation, CheckpointPart), StorageError> {
+) -> Result<(Generation, CheckpointPart)> {
     let mut generation = paths.create(number, options)?;
     let mut part = empty_part(log_id, number, FIRST_PART);
     for chunk in chunks {
@@ -258,17 +254,17 @@ impl SharedCheckpoints {
 }
 
 impl Checkpointer for SharedCheckpoints {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.begin(full))
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.put_chunk(chunk))
     }
 
-    fn finish(&mut self) -> Result<(), StorageError> {
+    fn finish(&mut self) -> Result<()> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.finish())
     }

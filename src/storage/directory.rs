@@ -51,7 +51,7 @@ use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use crate::node::stored::Identity;
-use crate::storage::{StorageError, StoreOptions};
+use crate::storage::{Result, StorageError, StoreOptions};
 use crate::types::membership::Promise;
 
 const LOCK: &str = "LOCK";
@@ -106,11 +106,7 @@ impl GenerationPaths {
     }
 
     /// Makes an empty generation.
-    pub(super) fn create(
-        &self,
-        number: u64,
-        options: &StoreOptions,
-    ) -> Result<Generation, StorageError> {
+    pub(super) fn create(&self, number: u64, options: &StoreOptions) -> Result<Generation> {
         Generation::create(self.path(number), number, &options.tuning())
     }
 }
@@ -129,7 +125,7 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Makes the directory if need be, locks it and reads whose it is.
-    pub(super) fn open(path: &Path) -> Result<Directory, StorageError> {
+    pub(super) fn open(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
@@ -149,14 +145,14 @@ impl Directory {
 
     /// The same of a directory that may be marked as damaged or as that of a removed member, and
     /// without marking it. Nothing but `IDENTITY` need be sound.
-    pub(super) fn open_marked(path: &Path) -> Result<Directory, StorageError> {
+    pub(super) fn open_marked(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         directory.owner = directory.read_frame(&IDENTITY)?;
         Ok(directory)
     }
 
     /// The same, also if `IDENTITY` cannot be read: then it is not known whose the directory is.
-    pub(super) fn open_any(path: &Path) -> Result<Directory, StorageError> {
+    pub(super) fn open_any(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         match directory.read_frame(&IDENTITY) {
             Ok(owner) => directory.owner = owner,
@@ -167,7 +163,7 @@ impl Directory {
     }
 
     /// Locks a directory to look at it, and does nothing else to it: nothing is read yet.
-    pub(super) fn look(path: &Path) -> Result<Directory, StorageError> {
+    pub(super) fn look(path: &Path) -> Result<Directory> {
         if !path.join(IDENTITY.name).exists() && !path.join(ANEW.name).exists() {
             return Err(StorageError::Io {
                 what: "looking at the directory".to_owned(),
@@ -181,7 +177,7 @@ impl Directory {
     }
 
     /// Copies the store into a directory that is not there yet, all but its marks. Not durably.
-    pub(super) fn copy_to(&self, to: &Path) -> Result<(), StorageError> {
+    pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
         let io = |error| io_error("copying the store", &error);
         create_directory(to).map_err(io)?;
         for entry in fs::read_dir(&self.path).map_err(io)? {
@@ -199,7 +195,7 @@ impl Directory {
         Ok(())
     }
 
-    fn lock(path: &Path) -> Result<Directory, StorageError> {
+    fn lock(path: &Path) -> Result<Directory> {
         create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
         // Before the lock file, so that nothing is ever put into a directory of someone else.
         if ![IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists()) {
@@ -221,16 +217,16 @@ impl Directory {
     }
 
     /// Why the node is no member any more, if it is not.
-    pub(super) fn removed(&self) -> Result<Option<String>, StorageError> {
+    pub(super) fn removed(&self) -> Result<Option<String>> {
         self.read_mark(REMOVED)
     }
 
     /// Why the directory was found damaged, if it was.
-    pub(super) fn quarantined(&self) -> Result<Option<String>, StorageError> {
+    pub(super) fn quarantined(&self) -> Result<Option<String>> {
         self.read_mark(QUARANTINED)
     }
 
-    fn read_mark(&self, name: &str) -> Result<Option<String>, StorageError> {
+    fn read_mark(&self, name: &str) -> Result<Option<String>> {
         let mut reason = Vec::new();
         match File::open(self.path.join(name)) {
             Ok(file) => file
@@ -243,7 +239,7 @@ impl Directory {
         Ok(Some(String::from_utf8_lossy(&reason).trim_end().to_owned()))
     }
 
-    fn write_mark(&self, name: &str, reason: &str) -> Result<(), StorageError> {
+    fn write_mark(&self, name: &str, reason: &str) -> Result<()> {
         let failed = |error| io_error(&format!("writing {name}"), &error);
         let names = Names::of(&self.path).map_err(failed)?;
         let mut file = create_file(&self.path.join(name))?;
@@ -254,12 +250,12 @@ impl Directory {
     }
 
     /// Marks the directory as that of a member that was removed, durably.
-    pub(super) fn mark_removed(&self) -> Result<(), StorageError> {
+    pub(super) fn mark_removed(&self) -> Result<()> {
         self.write_mark(REMOVED, "the cluster has removed this member")
     }
 
     /// Forgets that the directory was found damaged: all checks have passed since. Durable.
-    pub(super) fn clear_quarantined(&self) -> Result<(), StorageError> {
+    pub(super) fn clear_quarantined(&self) -> Result<()> {
         match fs::remove_file(self.path.join(QUARANTINED)) {
             Ok(()) => {
                 sync_directory(&self.path).map_err(|error| io_error("removing a mark", &error))
@@ -270,7 +266,7 @@ impl Directory {
     }
 
     /// Notes that the node has been a voter, durably.
-    pub(super) fn mark_voter(&mut self) -> Result<(), StorageError> {
+    pub(super) fn mark_voter(&mut self) -> Result<()> {
         if self.voter {
             return Ok(());
         }
@@ -285,12 +281,12 @@ impl Directory {
     }
 
     /// The directories with what was here before.
-    pub(super) fn former(&self) -> Result<Vec<PathBuf>, StorageError> {
+    pub(super) fn former(&self) -> Result<Vec<PathBuf>> {
         former_in(&self.path).map_err(|error| io_error("listing the directory", &error))
     }
 
     /// Where a data directory is made that is to take this one's place; nothing is there.
-    pub(super) fn make_place(&self) -> Result<PathBuf, StorageError> {
+    pub(super) fn make_place(&self) -> Result<PathBuf> {
         let anew = self.path.join(ANEW_DIRECTORY);
         remove_all(&anew).map_err(|error| io_error("clearing anew", &error))?;
         Ok(anew)
@@ -298,7 +294,7 @@ impl Directory {
 
     /// Puts the data directory in `again`, which must be whole and closed, into this one's place,
     /// and what is here aside. A crash leaves the one or the other, to whoever opens it next.
-    pub(super) fn replace(&mut self) -> Result<PathBuf, StorageError> {
+    pub(super) fn replace(&mut self) -> Result<PathBuf> {
         let takeover = Takeover { before: self.aside()?, cleared: false };
         // From here on it is the new one, however long the moves take.
         self.write_frame(&ANEW, &takeover)?;
@@ -310,7 +306,7 @@ impl Directory {
     }
 
     /// The name that what is here now will have, which no other directory has.
-    fn aside(&self) -> Result<String, StorageError> {
+    fn aside(&self) -> Result<String> {
         let name = match &self.owner {
             Some(owner) => format!("{BEFORE}{:016x}", owner.identity.incarnation),
             None => format!("{BEFORE}unknown"),
@@ -324,7 +320,7 @@ impl Directory {
         }
     }
 
-    fn give_place(&self, mut takeover: Takeover) -> Result<(), StorageError> {
+    fn give_place(&self, mut takeover: Takeover) -> Result<()> {
         let io = |error| io_error("beginning the directory anew", &error);
         let (here, anew) = (&self.path, self.path.join(ANEW_DIRECTORY));
         let before = here.join(&takeover.before);
@@ -352,7 +348,7 @@ impl Directory {
         sync_directory(here).map_err(io)
     }
 
-    fn read_owner(&mut self) -> Result<(), StorageError> {
+    fn read_owner(&mut self) -> Result<()> {
         let promise = self.read_frame(&PROMISE)?;
         let Some(owner) = self.read_frame(&IDENTITY)? else {
             return self.refuse_used(promise.as_ref());
@@ -373,7 +369,7 @@ impl Directory {
     }
 
     /// What the chains of the records begin with.
-    pub(super) fn origin(&self) -> Result<&[u8], StorageError> {
+    pub(super) fn origin(&self) -> Result<&[u8]> {
         self.owner().map(|owner| owner.origin.as_slice())
     }
 
@@ -382,7 +378,7 @@ impl Directory {
         encode_body(identity)
     }
 
-    fn owner(&self) -> Result<&Owner, StorageError> {
+    fn owner(&self) -> Result<&Owner> {
         match &self.owner {
             Some(owner) => Ok(owner),
             None => refuse("the store is blank".to_owned()),
@@ -400,7 +396,7 @@ impl Directory {
     }
 
     /// Makes the directory the one of `identity`, durably: the last step of founding.
-    pub(super) fn take(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         self.write_frame(&PROMISE, &promise)?;
         let origin = Directory::origin_of(identity);
@@ -410,7 +406,7 @@ impl Directory {
     }
 
     /// Replaces the identity, durably.
-    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
         let owner = Owner { identity: identity.clone(), origin: owner.origin.clone() };
@@ -418,14 +414,14 @@ impl Directory {
     }
 
     /// Replaces the promise, durably.
-    pub(super) fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    pub(super) fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
         self.owner()?;
         self.write_frame(&PROMISE, promise)?;
         self.promise = promise.clone();
         Ok(())
     }
 
-    fn write_owner(&mut self, owner: Owner) -> Result<(), StorageError> {
+    fn write_owner(&mut self, owner: Owner) -> Result<()> {
         self.write_frame(&IDENTITY, &owner)?;
         self.owner = Some(owner);
         Ok(())
@@ -464,7 +460,7 @@ impl Directory {
     }
 
     /// Refuses a directory that has no `IDENTITY` but was in use: it was lost, not never written.
-    fn refuse_used(&self, promise: Option<&Promise>) -> Result<(), StorageError> {
+    fn refuse_used(&self, promise: Option<&Promise>) -> Result<()> {
         let used = || corrupt("IDENTITY is missing, and the store was in use".to_owned());
         if promise.is_some_and(|promise| *promise != Promise::default()) {
             return used();
@@ -489,7 +485,7 @@ impl Directory {
         Ok(())
     }
 
-    fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>, StorageError> {
+    fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>> {
         let name = file.name;
         let mut bytes = Vec::new();
         match File::open(self.path.join(name)) {
@@ -504,7 +500,7 @@ impl Directory {
     }
 
     /// Replaces a file by a frame, whole or not at all.
-    fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<(), StorageError> {
+    fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
         let name = file.name;
         let tmp = self.path.join(format!("{name}{TMP}"));
         let bytes = file.seal(body)?;
@@ -520,7 +516,7 @@ impl Directory {
 }
 
 /// Refuses a directory without `IDENTITY` that holds what founding does not make.
-fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
+fn refuse_foreign(path: &Path) -> Result<()> {
     let entries = fs::read_dir(path).map_err(|error| io_error("listing the directory", &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| io_error("listing the directory", &error))?;

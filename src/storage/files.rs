@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::StorageError;
+use super::{Result, StorageError};
 
 /// How long a lock may outlive its last user: a process that the host starts holds a copy of it
 /// until it runs its own program, and threads of sled hold on to that of the database.
@@ -15,7 +15,7 @@ pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Locks a file, which is made if it is not there.
 #[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-pub(super) fn lock(path: &Path) -> Result<File, StorageError> {
+pub(super) fn lock(path: &Path) -> Result<File> {
     let file = private()
         .create(true)
         .truncate(false)
@@ -83,7 +83,7 @@ fn private() -> OpenOptions {
 }
 
 /// Makes or empties a file that only its owner may read.
-pub(crate) fn create_file(path: &Path) -> Result<File, StorageError> {
+pub(crate) fn create_file(path: &Path) -> Result<File> {
     private()
         .create(true)
         .truncate(true)

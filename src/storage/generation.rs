@@ -22,9 +22,9 @@ use std::time::Instant;
 
 use sled::{Db, IVec, Mode};
 
-use super::StorageError;
 use super::files::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
 use super::record::{ChunkId, Encoded, Reader, corrupt};
+use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
@@ -53,15 +53,11 @@ pub(super) struct Generation {
 }
 
 /// What a generation's entries are read as.
-pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec), StorageError>>>;
+pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec)>>>;
 
 impl Generation {
     /// Makes an empty generation. Nothing names it yet.
-    pub(super) fn create(
-        path: PathBuf,
-        number: u64,
-        tuning: &Tuning,
-    ) -> Result<Generation, StorageError> {
+    pub(super) fn create(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
         let io = |error| io_error("creating a generation", &error);
         if path.exists() {
             // Left over from a crash: nothing names it, or it would not be created again.
@@ -82,11 +78,7 @@ impl Generation {
     }
 
     /// Opens a generation that was made before.
-    pub(super) fn open(
-        path: PathBuf,
-        number: u64,
-        tuning: &Tuning,
-    ) -> Result<Generation, StorageError> {
+    pub(super) fn open(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
         let io = |error| io_error("opening a generation", &error);
         // sled takes a missing file for a new database.
         for name in [DB, CONF] {
@@ -118,7 +110,7 @@ impl Generation {
     }
 
     /// The length of the database file.
-    pub(super) fn file_bytes(&self) -> Result<u64, StorageError> {
+    pub(super) fn file_bytes(&self) -> Result<u64> {
         match self.file.metadata() {
             Ok(metadata) => Ok(metadata.len()),
             Err(error) => Err(io_error("reading the length of the database", &error)),
@@ -126,7 +118,7 @@ impl Generation {
     }
 
     /// Writes a chunk; durable after the next sync.
-    pub(super) fn write(&mut self, record: &Encoded) -> Result<(), StorageError> {
+    pub(super) fn write(&mut self, record: &Encoded) -> Result<()> {
         for (key, value) in &record.parts {
             let inserted = self.db()?.insert(key, value.as_slice());
             inserted.map_err(|error| sled_error("writing", &error))?;
@@ -137,7 +129,7 @@ impl Generation {
     }
 
     /// Removes all chunks of a part of a checkpoint.
-    pub(super) fn remove_group(&mut self, group: u64) -> Result<(), StorageError> {
+    pub(super) fn remove_group(&mut self, group: u64) -> Result<()> {
         let keys = self.db()?.scan_prefix(ChunkId::group_prefix(group)).keys();
         for key in keys {
             let key = key.map_err(|error| sled_error("reading", &error))?;
@@ -150,7 +142,7 @@ impl Generation {
     }
 
     /// Makes everything written durable.
-    pub(super) fn sync(&mut self) -> Result<(), StorageError> {
+    pub(super) fn sync(&mut self) -> Result<()> {
         let flushed = self.db()?.flush();
         flushed.map_err(|error| sled_error("flushing", &error))?;
         self.file.sync_data().map_err(|error| io_error("syncing the database", &error))?;
@@ -159,7 +151,7 @@ impl Generation {
     }
 
     /// Syncs if so much was written that the next write may go into another segment.
-    pub(super) fn sync_if_due(&mut self) -> Result<(), StorageError> {
+    pub(super) fn sync_if_due(&mut self) -> Result<()> {
         if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
             self.sync()?;
         }
@@ -167,7 +159,7 @@ impl Generation {
     }
 
     /// The chunks of a part of a checkpoint, in order.
-    pub(super) fn chunks(&self, group: u64) -> Result<Reader<Parts>, StorageError> {
+    pub(super) fn chunks(&self, group: u64) -> Result<Reader<Parts>> {
         let parts = self.db()?.scan_prefix(ChunkId::group_prefix(group));
         Ok(Reader::new(Box::new(
             parts.map(|part| part.map_err(|error| sled_error("reading", &error))),
@@ -175,7 +167,7 @@ impl Generation {
     }
 
     /// The ids of all parts of checkpoints that have chunks.
-    pub(super) fn chunk_groups(&self) -> Result<Vec<u64>, StorageError> {
+    pub(super) fn chunk_groups(&self) -> Result<Vec<u64>> {
         let mut groups = Vec::new();
         let mut from = ChunkId { group: 0, number: 0 }.key(0);
         let end = ChunkId::end();
@@ -211,7 +203,7 @@ impl Generation {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
     }
 
-    fn sync_everything(&mut self) -> Result<(), StorageError> {
+    fn sync_everything(&mut self) -> Result<()> {
         self.sync()?;
         let sync = || -> io::Result<()> {
             self.file.sync_all()?;
@@ -222,7 +214,7 @@ impl Generation {
         sync().map_err(|error| io_error("syncing a generation", &error))
     }
 
-    fn db(&self) -> Result<&Db, StorageError> {
+    fn db(&self) -> Result<&Db> {
         match &self.db {
             Some(db) => Ok(db),
             None => Err(StorageError::Poisoned { reason: "the database is closed".to_owned() }),
@@ -254,7 +246,7 @@ fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
+fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db> {
     let config = sled::Config::new()
         .path(path)
         .mode(Mode::LowSpace)
@@ -327,9 +319,7 @@ fn corrupt_error(what: &str, reason: &str) -> StorageError {
 }
 
 /// Makes a panic an error: sled panics as often as it fails.
-pub(super) fn guarded<T>(
-    call: impl FnOnce() -> Result<T, StorageError>,
-) -> Result<T, StorageError> {
+pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result,
         Err(panic) => Err(StorageError::Io {

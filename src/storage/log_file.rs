@@ -40,13 +40,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::StorageError;
 use super::files::{create_directory, io_error, sync_directory};
 use super::generation::Generation;
 use super::record::{array, corrupt};
 use super::segments::{
     Files, HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, write_at,
 };
+use super::{Result, StorageError};
 
 const MAGIC: &[u8; 4] = b"qrec";
 const PREFIX_BYTES: usize = 32;
@@ -103,7 +103,7 @@ pub(super) struct LogRecord<'a> {
 
 impl LogRecord<'_> {
     /// Decodes the body, all of it.
-    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, StorageError> {
+    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         let seq = self.at.seq;
         match postcard::take_from_bytes(self.body) {
             Ok((value, [])) => Ok(value),
@@ -155,7 +155,7 @@ pub(super) struct LogFile {
 
 impl LogFile {
     /// Makes an empty log in a directory that holds none.
-    pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile, StorageError> {
+    pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile> {
         create_directory(dir).map_err(|error| io_error("making the log's directory", &error))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
         let segment = Segment::create(dir, first, segment_bytes)?;
@@ -169,12 +169,7 @@ impl LogFile {
     }
 
     /// Goes on with a log that was read.
-    pub(super) fn resume(
-        dir: &Path,
-        id: u64,
-        segment_bytes: u64,
-        scan: Scan,
-    ) -> Result<LogFile, StorageError> {
+    pub(super) fn resume(dir: &Path, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
         let (Some(first), Some(last)) = (scan.kept.front(), scan.kept.back()) else {
             return corrupt("the log has no segment".to_owned());
         };
@@ -196,7 +191,7 @@ impl LogFile {
         segment_bytes: u64,
         segment: Segment,
         scan: Scan,
-    ) -> Result<LogFile, StorageError> {
+    ) -> Result<LogFile> {
         let mut files = Files::start(dir, segment_bytes)?;
         files.order(SegmentId { log: id, number: segment.number + 1 });
         let Scan { kept, offset, last } = scan;
@@ -213,11 +208,7 @@ impl LogFile {
     }
 
     /// Appends a record, durably.
-    pub(super) fn append(
-        &mut self,
-        kind: RecordKind,
-        body: &impl Serialize,
-    ) -> Result<(), StorageError> {
+    pub(super) fn append(&mut self, kind: RecordKind, body: &impl Serialize) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(PREFIX_BYTES, 0);
@@ -252,7 +243,7 @@ impl LogFile {
     }
 
     /// Writes a sealed record and waits for the device.
-    fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<(), StorageError> {
+    fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<()> {
         let io = |error| io_error("appending to the log", &error);
         write_at(&self.segment.file, record, self.offset as u64).map_err(io)?;
         self.segment.file.sync_data().map_err(io)?;
@@ -262,7 +253,7 @@ impl LogFile {
     }
 
     /// Ends this segment, durably, and goes on in the next, where at least these bytes fit.
-    fn next_segment(&mut self, bytes: usize) -> Result<(), StorageError> {
+    fn next_segment(&mut self, bytes: usize) -> Result<()> {
         let next = SegmentId { log: self.id, number: self.segment.number + 1 };
         let segment = match self.files.take(next, (HEADER_BYTES + bytes + END_BYTES) as u64) {
             // There is no file to open, for now: the one that is open does it for a while longer.
@@ -287,7 +278,7 @@ impl LogFile {
     }
 
     /// Makes this segment long enough for a record, and for some more.
-    fn lengthen(&mut self, bytes: usize) -> Result<(), StorageError> {
+    fn lengthen(&mut self, bytes: usize) -> Result<()> {
         let needed = (self.offset + bytes + END_BYTES) as u64;
         let id = SegmentId { log: self.id, number: self.segment.number };
         self.segment.lengthen(id, needed + self.files.length())?;
@@ -331,8 +322,8 @@ pub(super) fn fuzz(bytes: &[u8]) {
 pub(super) fn scan(
     dir: &Path,
     id: u64,
-    mut sink: impl FnMut(&LogRecord<'_>) -> Result<(), StorageError>,
-) -> Result<Scan, StorageError> {
+    mut sink: impl FnMut(&LogRecord<'_>) -> Result<()>,
+) -> Result<Scan> {
     let io = |error| io_error("reading the log", &error);
     let present = match numbers(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -394,7 +385,7 @@ pub(super) fn sound_records(
     dir: &Path,
     id: u64,
     mut sink: impl FnMut(&LogRecord<'_>, u64),
-) -> Result<(), StorageError> {
+) -> Result<()> {
     let io = |error| io_error("reading the log", &error);
     for number in numbers(dir).map_err(io)? {
         let bytes = fs::read(path(dir, number)).map_err(io)?;
@@ -428,10 +419,7 @@ struct SegmentReader<'a> {
 
 impl<'a> SegmentReader<'a> {
     /// The next record, if there is a sound one; `last` is the one before.
-    fn next(
-        &mut self,
-        last: &mut Option<RecordPosition>,
-    ) -> Result<Option<LogRecord<'a>>, StorageError> {
+    fn next(&mut self, last: &mut Option<RecordPosition>) -> Result<Option<LogRecord<'a>>> {
         let Some((record, previous, length)) = self.at(self.offset) else {
             return Ok(None);
         };

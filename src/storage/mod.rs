@@ -58,6 +58,9 @@ pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::store::{DiskStore, StoreOptions};
 
+/// The result of a store's call.
+pub(crate) type Result<T, E = StorageError> = std::result::Result<T, E>;
+
 /// What a checkpoint's chunks hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CheckpointKind {
@@ -90,14 +93,14 @@ pub(crate) trait LogStore: Send {
 
     /// Replaces the identity. A node's id, incarnation and uid never change, and a cluster once set
     /// does not either. It may be called before the store is loaded, but not on a blank one.
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError>;
+    fn set_identity(&mut self, identity: &Identity) -> Result<()>;
 
     /// Replaces the promise. It may be called before the store is loaded, but not on a blank one.
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError>;
+    fn keep_promise(&mut self, promise: &Promise) -> Result<()>;
 
     /// Marks the store as that of a member that was removed: it opens and loads never again, and all
     /// that is left to do with it is to begin it again. Not on a blank one.
-    fn mark_removed(&mut self) -> Result<(), StorageError>;
+    fn mark_removed(&mut self) -> Result<()>;
 
     /// Turns a blank store into the store of `identity`, with this as its first, full checkpoint,
     /// an empty log and `hard_state`.
@@ -107,27 +110,26 @@ pub(crate) trait LogStore: Send {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError>;
+    ) -> Result<()>;
 
     /// Reads everything back, verified. Called once, on a store that is not blank.
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError>;
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot>;
 
     /// Makes a write durable.
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError>;
+    fn append(&mut self, write: &LogWrite) -> Result<()>;
 
     /// Called when nothing was written for a while, for what need not be done with each write.
-    fn rest(&mut self) -> Result<(), StorageError> {
+    fn rest(&mut self) -> Result<()> {
         Ok(())
     }
 
     /// What writes the chunks of checkpoints, while appends go on: for another thread, if that is
     /// wanted. Of a store that is loaded.
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError>;
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>>;
 
     /// Makes the checkpoint that was finished last count, at once and durably. `Reset` goes with
     /// `Full` only.
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter)
-    -> Result<(), StorageError>;
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()>;
 }
 
 /// Writes the chunks of one checkpoint after the other. None of them counts before it is committed.
@@ -136,13 +138,13 @@ pub(crate) trait Checkpointer: Send {
     /// or when so much has gathered that a new image costs less than it saves. A checkpoint that
     /// was begun before and not committed is forgotten, whoever has begun it, and must not be gone on
     /// with.
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind>;
 
     /// Adds a chunk, of any size up to a few MiB.
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError>;
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()>;
 
     /// Makes all chunks durable.
-    fn finish(&mut self) -> Result<(), StorageError>;
+    fn finish(&mut self) -> Result<()>;
 }
 
 /// Why a store failed.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
-use super::StorageError;
+use super::{Result, StorageError};
 
 /// How long an open may take, however little there is to read.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,8 +45,8 @@ impl Size {
 pub(super) fn within<T: Send + 'static>(
     patience: Duration,
     dir: &Path,
-    open: impl FnOnce(&Size) -> Result<T, StorageError> + Send + 'static,
-) -> Result<T, StorageError> {
+    open: impl FnOnce(&Size) -> Result<T> + Send + 'static,
+) -> Result<T> {
     let failed = |reason: String| {
         let what = "opening the store".to_owned();
         Err(StorageError::Io { what, reason })

@@ -15,14 +15,13 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, Result, StorageError,
 };
 use crate::types::membership::Promise;
 
 /// Puts the damaged directory aside and founds the store of this identity in its place. The store is
 /// loaded, and holds nothing but the identity.
-pub(crate) type Begin =
-    Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>, StorageError> + Send>;
+pub(crate) type Begin = Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>> + Send>;
 
 /// See the module's documentation.
 pub(crate) struct Provisional {
@@ -42,7 +41,7 @@ enum State {
 
 impl Provisional {
     /// A store of this identity with nothing in it. The identity must be one that was never used.
-    pub(crate) fn new(identity: Identity, begin: Begin) -> Result<Provisional, StorageError> {
+    pub(crate) fn new(identity: Identity, begin: Begin) -> Result<Provisional> {
         let mut empty = MemoryDisk::new().open();
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
@@ -54,7 +53,7 @@ impl Provisional {
     }
 
     /// The store on disk, which the first call makes.
-    fn begun(&mut self) -> Result<&mut dyn LogStore, StorageError> {
+    fn begun(&mut self) -> Result<&mut dyn LogStore> {
         if matches!(self.state, State::Waiting { .. }) {
             let failed = State::Failed("the data directory could not be replaced".to_owned());
             if let State::Waiting { begin, .. } = std::mem::replace(&mut self.state, failed) {
@@ -89,7 +88,7 @@ impl LogStore for Provisional {
     }
 
     /// Not durable before the store has begun: a crash until then forgets the identity as a whole.
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         if let State::Waiting { .. } = &self.state {
             check_successor(&self.identity, identity)?;
             self.identity = identity.clone();
@@ -98,7 +97,7 @@ impl LogStore for Provisional {
         self.begun()?.set_identity(identity)
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
         match &mut self.state {
             State::Begun(store) => store.keep_promise(promise),
             State::Waiting { .. } | State::Failed(_) => {
@@ -107,7 +106,7 @@ impl LogStore for Provisional {
         }
     }
 
-    fn mark_removed(&mut self) -> Result<(), StorageError> {
+    fn mark_removed(&mut self) -> Result<()> {
         match &mut self.state {
             State::Begun(store) => store.mark_removed(),
             // It never was a member, and the directory is not its own yet.
@@ -121,40 +120,36 @@ impl LogStore for Provisional {
         _: HardState,
         _: &SnapshotMeta,
         _: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<()> {
         refuse("the store is founded already".to_owned())
     }
 
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         match &mut self.state {
             State::Waiting { empty, .. } => empty.load(sink),
             State::Begun(_) | State::Failed(_) => self.begun()?.load(sink),
         }
     }
 
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+    fn append(&mut self, write: &LogWrite) -> Result<()> {
         if write.entries.is_empty() && write.hard_state.is_none() {
             return Ok(());
         }
         self.begun()?.append(write)
     }
 
-    fn rest(&mut self) -> Result<(), StorageError> {
+    fn rest(&mut self) -> Result<()> {
         match &mut self.state {
             State::Begun(store) => store.rest(),
             State::Waiting { .. } | State::Failed(_) => Ok(()),
         }
     }
 
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
         self.begun()?.checkpointer()
     }
 
-    fn commit_checkpoint(
-        &mut self,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<(), StorageError> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         self.begun()?.commit_checkpoint(meta, log)
     }
 }

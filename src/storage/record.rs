@@ -30,7 +30,7 @@
 use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::StorageError;
+use super::{Result, StorageError};
 
 /// The format of the records that this version writes and the only one that it reads.
 pub(super) const FORMAT: u8 = 1;
@@ -152,7 +152,7 @@ pub(super) struct Reader<I> {
 
 impl<I, K, V> Reader<I>
 where
-    I: Iterator<Item = Result<(K, V), StorageError>>,
+    I: Iterator<Item = Result<(K, V)>>,
     K: AsRef<[u8]>,
     V: AsRef<[u8]>,
 {
@@ -161,7 +161,7 @@ where
     }
 
     /// The next record; after an error the reader must not be asked again.
-    pub(super) fn next(&mut self) -> Result<Option<Record>, StorageError> {
+    pub(super) fn next(&mut self) -> Result<Option<Record>> {
         let Some(first) = self.parts.next() else {
             return Ok(None);
         };
@@ -214,7 +214,7 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
     }
 }
 
-fn parse_key(key: &[u8]) -> Result<(ChunkId, u32), StorageError> {
+fn parse_key(key: &[u8]) -> Result<(ChunkId, u32)> {
     match ChunkId::parse(key) {
         Some(parsed) => Ok(parsed),
         None => corrupt(format!("a key that is none of ours: {key:02x?}")),
@@ -229,7 +229,7 @@ struct Opened<'a> {
     checksum: u64,
 }
 
-fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError> {
+fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
     let short = || StorageError::Corrupt { what: format!("{id}: part {part} is cut short") };
     let (sealed, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or_else(short)?;
     let (header, piece) = sealed.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
@@ -285,7 +285,7 @@ pub(super) fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
 }
 
 /// The error for bytes that are not what was written.
-pub(super) fn corrupt<T>(what: String) -> Result<T, StorageError> {
+pub(super) fn corrupt<T>(what: String) -> Result<T> {
     Err(StorageError::Corrupt { what })
 }
 
@@ -293,7 +293,7 @@ pub(super) fn corrupt<T>(what: String) -> Result<T, StorageError> {
 mod tests {
     use super::*;
 
-    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Record>, StorageError> {
+    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Record>> {
         Reader::new(parts.iter().map(|(k, v)| Ok((k.to_vec(), v.clone())))).next()
     }
 

@@ -18,7 +18,7 @@ use super::record::{corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
 use crate::node::stored::{Boot, HardState, LogEntry};
-use crate::storage::{ChunkSink, StorageError};
+use crate::storage::{ChunkSink, Result};
 
 /// What a log holds, verified, and what is needed to go on writing it.
 #[derive(Debug)]
@@ -44,11 +44,7 @@ impl LogReplay {
 }
 
 /// Reads a log back.
-pub(super) fn read_log(
-    dir: &Path,
-    id: u64,
-    witness: &Testimony,
-) -> Result<LogReplay, StorageError> {
+pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogReplay> {
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
@@ -95,7 +91,7 @@ pub(super) fn read_log(
 
 /// Reads a log back without its witness, as far as its records are as they were written: the last
 /// checkpoint that it names, and what follows that without a gap.
-pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot), StorageError> {
+pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)> {
     let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
     sound_records(dir, id, |record, _| {
         if record.kind == RecordKind::Checkpoint
@@ -145,7 +141,7 @@ pub(super) fn read_chunks(
     log: u64,
     checkpoint: &CheckpointBody,
     sink: &mut ChunkSink<'_>,
-) -> Result<(), StorageError> {
+) -> Result<()> {
     for part in &checkpoint.parts {
         let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
         let mut chunks = generation.chunks(part.id)?;
@@ -180,11 +176,7 @@ impl Tape {
     }
 
     /// Takes a record, and the hard state after it.
-    fn take(
-        &mut self,
-        record: &LogRecord<'_>,
-        hard_state: &mut HardState,
-    ) -> Result<(), StorageError> {
+    fn take(&mut self, record: &LogRecord<'_>, hard_state: &mut HardState) -> Result<()> {
         match record.kind {
             RecordKind::Write => {
                 let body: LogBody = record.decode()?;
@@ -201,7 +193,7 @@ impl Tape {
         Ok(())
     }
 
-    fn append(&mut self, seq: u64, body: LogBody) -> Result<(), StorageError> {
+    fn append(&mut self, seq: u64, body: LogBody) -> Result<()> {
         let (mut first, mut end) = (0, 0);
         if let (Some(head), Some(tail)) = (body.entries.first(), body.entries.last()) {
             (first, end) = (head.index, tail.index.saturating_add(1));
@@ -226,7 +218,7 @@ fn check_end(
     hard_state: HardState,
     last_seq: u64,
     witness: &Testimony,
-) -> Result<Bounds, StorageError> {
+) -> Result<Bounds> {
     if last_seq < witness.seq {
         return corrupt(format!(
             "acknowledged data is missing: log record {} was written and {last_seq} is the last \

@@ -6,7 +6,7 @@
 
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
-use crate::storage::{LogAfter, StorageError};
+use crate::storage::{LogAfter, Result, StorageError};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Bounds {
     }
 
     /// The bounds after `write`, or why it must not be made.
-    pub(super) fn after_append(mut self, write: &LogWrite) -> Result<Bounds, StorageError> {
+    pub(super) fn after_append(mut self, write: &LogWrite) -> Result<Bounds> {
         if let Some(first) = write.entries.first() {
             if first.index == 0 || first.index > self.next {
                 return refuse(format!(
@@ -70,7 +70,7 @@ impl Bounds {
         meta: &SnapshotMeta,
         log: LogAfter,
         full: bool,
-    ) -> Result<Bounds, StorageError> {
+    ) -> Result<Bounds> {
         if meta.index == u64::MAX {
             return refuse("a checkpoint at the last index that there is".to_owned());
         }
@@ -109,7 +109,7 @@ impl Bounds {
     }
 
     /// Raft panics on a commit index past the end of the log, so none is ever stored.
-    pub(super) fn check_commit(&self, hard_state: Option<&HardState>) -> Result<(), StorageError> {
+    pub(super) fn check_commit(&self, hard_state: Option<&HardState>) -> Result<()> {
         match hard_state {
             Some(state) if state.commit > self.last() => refuse(format!(
                 "commit index {} after the last index {}",
@@ -138,7 +138,7 @@ pub(super) fn has_voted(hard_state: Option<&HardState>) -> bool {
 }
 
 /// Whether one identity may be replaced by the other, or why not.
-pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<(), StorageError> {
+pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<()> {
     let who = |identity: &Identity| (identity.node, identity.incarnation, identity.uid);
     if who(old) != who(new) {
         return refuse(format!("an identity of {:?} for one of {:?}", who(new), who(old)));
@@ -150,6 +150,6 @@ pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<(), Stor
 }
 
 /// The error for a call that the contract does not allow.
-pub(super) fn refuse<T>(reason: String) -> Result<T, StorageError> {
+pub(super) fn refuse<T>(reason: String) -> Result<T> {
     Err(StorageError::Io { what: "a write against the store's contract".to_owned(), reason })
 }

@@ -13,7 +13,7 @@ use super::opening;
 use super::record::log_id;
 use super::replay::{read_chunks, salvage_log};
 use crate::node::stored::Boot;
-use crate::storage::{DiskStore, StorageError, StoreOptions};
+use crate::storage::{DiskStore, Result, StoreOptions};
 
 /// The part of a damaged store that is as it was written.
 #[derive(Debug)]
@@ -25,10 +25,7 @@ pub(crate) struct Salvage {
 
 impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
-    pub(crate) fn open_without_promise(
-        dir: &Path,
-        options: StoreOptions,
-    ) -> Result<DiskStore, StorageError> {
+    pub(crate) fn open_without_promise(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
             DiskStore::open_directory(Directory::open_marked(&path)?, options, size)
@@ -37,7 +34,7 @@ impl DiskStore {
 
     /// Reads as much of a damaged store as is as it was written. Whoever opens it changes it: for
     /// copies.
-    pub(crate) fn salvage(dir: &Path, options: StoreOptions) -> Result<Salvage, StorageError> {
+    pub(crate) fn salvage(dir: &Path, options: StoreOptions) -> Result<Salvage> {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
             let directory = Directory::open_marked(&path)?;

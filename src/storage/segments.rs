@@ -32,10 +32,10 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::StorageError;
 use super::files::{create_file, io_error, remove_all, sync_directory};
 use super::generation::Generation;
 use super::record::{array, corrupt};
+use super::{Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
@@ -93,7 +93,7 @@ pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
 }
 
 /// Checks that these bytes are a whole segment, begun as this one.
-pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<(), StorageError> {
+pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
     let number = id.number;
     let field = |start: usize| -> Option<u64> {
         bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
@@ -128,14 +128,14 @@ pub(super) struct Segment {
 
 impl Segment {
     /// Opens a segment that was read before.
-    pub(super) fn open(dir: &Path, number: u64, length: u64) -> Result<Segment, StorageError> {
+    pub(super) fn open(dir: &Path, number: u64, length: u64) -> Result<Segment> {
         let file = File::options().read(true).write(true).open(path(dir, number));
         let file = file.map_err(|error| io_error("opening a segment of the log", &error))?;
         Ok(Segment { number, file, length })
     }
 
     /// Makes a segment, durably.
-    pub(super) fn create(dir: &Path, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+    pub(super) fn create(dir: &Path, id: SegmentId, length: u64) -> Result<Segment> {
         let mut file = create_file(&path(dir, id.number))?;
         let write = |file: &mut File| -> io::Result<()> {
             file.write_all(&header(id, length))?;
@@ -153,7 +153,7 @@ impl Segment {
     }
 
     /// Makes a segment longer, durably, and only then says so in its header.
-    pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<(), StorageError> {
+    pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<()> {
         let io = |error| io_error("lengthening a segment of the log", &error);
         let mut end = self.length;
         while end < length {
@@ -169,7 +169,7 @@ impl Segment {
     }
 
     /// Makes a segment of another one that is not needed any more, durably.
-    fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+    fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
         let io = |error| io_error("using a segment of the log again", &error);
         let segment = Segment::open(dir, old, length)?;
         // The name first, durably: under its new name an old header is that of a segment which is
@@ -214,7 +214,7 @@ pub(super) struct Files {
     dir: PathBuf,
     length: u64,
     orders: Option<Sender<Order>>,
-    made: Receiver<Result<Segment, StorageError>>,
+    made: Receiver<Result<Segment>>,
     /// Whether a segment was ordered and not taken yet.
     ordered: bool,
     thread: Option<JoinHandle<()>>,
@@ -222,7 +222,7 @@ pub(super) struct Files {
 
 impl Files {
     /// Starts the thread, for segments of this length. It ends when this is dropped.
-    pub(super) fn start(dir: &Path, length: u64) -> Result<Files, StorageError> {
+    pub(super) fn start(dir: &Path, length: u64) -> Result<Files> {
         let (orders, queue) = unbounded();
         // One segment is made ahead.
         let (done, made) = bounded(1);
@@ -251,7 +251,7 @@ impl Files {
     }
 
     /// The next segment, of at least this length. Waits for it if it is not made yet.
-    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment> {
         let ahead = if std::mem::take(&mut self.ordered) { self.made.recv().ok() } else { None };
         match ahead {
             Some(Ok(segment)) if segment.number == id.number && segment.length >= length => {
@@ -304,7 +304,7 @@ struct Worker {
     /// Directories of generations that are being removed.
     disposed: VecDeque<PathBuf>,
     queue: Receiver<Order>,
-    done: Sender<Result<Segment, StorageError>>,
+    done: Sender<Result<Segment>>,
 }
 
 impl Worker {

@@ -29,7 +29,7 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, StorageError};
+use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, Result, StorageError};
 use crate::types::membership::Promise;
 
 /// What of the store can be set.
@@ -118,7 +118,7 @@ impl DiskStore {
     ///
     /// It is given up when it takes more than a minute, and a second more for each MiB of the
     /// database. The directory may then be in use for as long as the disk hangs: see [`opening`].
-    pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore, StorageError> {
+    pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
         DiskStore::open_within(opening::PATIENCE, dir, options)
     }
 
@@ -127,16 +127,12 @@ impl DiskStore {
         patience: Duration,
         dir: &Path,
         options: StoreOptions,
-    ) -> Result<DiskStore, StorageError> {
+    ) -> Result<DiskStore> {
         let path = dir.to_owned();
         opening::within(patience, dir, move |size| DiskStore::open_now(&path, options, size))
     }
 
-    fn open_now(
-        dir: &Path,
-        options: StoreOptions,
-        size: &opening::Size,
-    ) -> Result<DiskStore, StorageError> {
+    fn open_now(dir: &Path, options: StoreOptions, size: &opening::Size) -> Result<DiskStore> {
         DiskStore::open_directory(Directory::open(dir)?, options, size)
     }
 
@@ -144,7 +140,7 @@ impl DiskStore {
         directory: Directory,
         options: StoreOptions,
         size: &opening::Size,
-    ) -> Result<DiskStore, StorageError> {
+    ) -> Result<DiskStore> {
         let opened = match directory.identity() {
             None => Ok(State::Blank),
             Some(_) => DiskStore::open_log(&directory, &options, size)
@@ -160,7 +156,7 @@ impl DiskStore {
         directory: &Directory,
         options: &StoreOptions,
         size: &opening::Size,
-    ) -> Result<Opened, StorageError> {
+    ) -> Result<Opened> {
         let log = directory.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
         let replay = read_log(&log, log_id(directory.origin()?), &last)?;
@@ -173,10 +169,7 @@ impl DiskStore {
 
     /// Runs one call, unless the store has failed before; if this one fails, no other will run, but
     /// after [`StorageError::Again`].
-    fn call<T>(
-        &mut self,
-        call: impl FnOnce(&mut DiskStore) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
+    fn call<T>(&mut self, call: impl FnOnce(&mut DiskStore) -> Result<T>) -> Result<T> {
         if let Some(reason) = &self.failed {
             let reason = reason.clone();
             return Err(StorageError::Poisoned { reason });
@@ -191,7 +184,7 @@ impl DiskStore {
         })
     }
 
-    fn live(&mut self) -> Result<&mut Live, StorageError> {
+    fn live(&mut self) -> Result<&mut Live> {
         match &mut self.state {
             State::Live(live) => Ok(live),
             State::Opened(..) => refuse("the store is not loaded".to_owned()),
@@ -228,7 +221,7 @@ impl Live {
     }
 
     /// Has the witness say how far the log reaches.
-    fn testify(&mut self) -> Result<(), StorageError> {
+    fn testify(&mut self) -> Result<()> {
         let testimony = self.testimony();
         if testimony.seq == self.witnessed {
             return Ok(());
@@ -240,7 +233,7 @@ impl Live {
     }
 
     /// Makes the finished checkpoint count, and drops what it makes needless.
-    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<(), StorageError> {
+    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         let shared = self.checkpoints.clone();
         let mut checkpoints = shared.lock();
         let Finished { is_full, generation, parts } = checkpoints.finished()?;
@@ -280,15 +273,15 @@ impl LogStore for DiskStore {
         self.directory.promise()
     }
 
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         self.call(|store| store.directory.set_identity(identity))
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
         self.call(|store| store.directory.keep_promise(promise))
     }
 
-    fn mark_removed(&mut self) -> Result<(), StorageError> {
+    fn mark_removed(&mut self) -> Result<()> {
         self.call(|store| {
             store.directory.origin()?;
             store.directory.mark_removed()
@@ -301,7 +294,7 @@ impl LogStore for DiskStore {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<()> {
         self.call(|store| {
             if !matches!(store.state, State::Blank) {
                 return refuse("the store is founded already".to_owned());
@@ -354,7 +347,7 @@ impl LogStore for DiskStore {
         })
     }
 
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         self.call(|store| {
             let opened = match std::mem::replace(&mut store.state, State::Blank) {
                 State::Blank => return refuse("the store is blank".to_owned()),
@@ -412,7 +405,7 @@ impl LogStore for DiskStore {
         })
     }
 
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+    fn append(&mut self, write: &LogWrite) -> Result<()> {
         self.call(|store| {
             let live = store.live()?;
             let bounds = live.bounds.after_append(write)?;
@@ -439,21 +432,17 @@ impl LogStore for DiskStore {
         })
     }
 
-    fn rest(&mut self) -> Result<(), StorageError> {
+    fn rest(&mut self) -> Result<()> {
         self.call(|store| store.live()?.testify())
     }
 
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
-        self.call(|store| -> Result<Box<dyn Checkpointer>, StorageError> {
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
+        self.call(|store| -> Result<Box<dyn Checkpointer>> {
             Ok(Box::new(store.live()?.checkpoints.clone()))
         })
     }
 
-    fn commit_checkpoint(
-        &mut self,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<(), StorageError> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         self.call(|store| {
             store.live()?.commit(meta, log)?;
             store.note_voter(meta);

@@ -30,7 +30,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::files::{create_file, io_error};
 use super::record::{array, corrupt};
 use crate::node::stored::HardState;
-use crate::storage::StorageError;
+use crate::storage::{Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;
@@ -58,7 +58,7 @@ impl Witness {
     pub(super) const FILE: &'static str = "witness";
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
-    pub(super) fn create(path: &Path, first: &Testimony) -> Result<Witness, StorageError> {
+    pub(super) fn create(path: &Path, first: &Testimony) -> Result<Witness> {
         let mut file = create_file(path)?;
         let slot = encode(first);
         // Both slots hold the first testimony: one of them may be torn by the first write.
@@ -69,7 +69,7 @@ impl Witness {
     }
 
     /// Opens the file and reads its last testimony.
-    pub(super) fn open(path: &Path) -> Result<(Witness, Testimony), StorageError> {
+    pub(super) fn open(path: &Path) -> Result<(Witness, Testimony)> {
         let mut file = match File::options().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -131,7 +131,7 @@ fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
 }
 
 /// `None` for a slot that is torn.
-fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
+fn decode(slot: &[u8]) -> Result<Option<Testimony>> {
     let field = |start: usize| -> u64 {
         slot.get(start..start + 8).and_then(array).map_or(0, u64::from_le_bytes)
     };

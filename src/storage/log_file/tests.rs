@@ -5,7 +5,7 @@ const ID: u64 = 77;
 const SEGMENT: u64 = 2048;
 
 /// What a log holds: the sequence numbers and bodies of its writes.
-fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan), StorageError> {
+fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan)> {
     let mut found = Vec::new();
     let scan = scan(dir, ID, |record| {
         found.push((record.at.seq, record.decode::<String>()?));

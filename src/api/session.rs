@@ -36,7 +36,6 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 /// this instance's replica answers them as it is, whether or not there is a quorum. **Calls of
 /// [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
 /// reads included.
-/// reads included.
 ///
 /// ```
 /// use quorate::CreateMode;

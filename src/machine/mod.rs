@@ -18,7 +18,10 @@
 //! | `Close` | the session's ephemerals are deleted, in the order of their paths, then the session | one |
 //! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
 //! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
-//! | `Op` create, set, delete, set the ACL | one change of the tree | one |
+//! | `Op` create, set, delete, set the ACL | one znode is created, changed or deleted | one |
+//! | `Op` create or set | as set, if the znode exists; otherwise as create | one |
+//! | `Op` delete tree | the znode and all below it are deleted, each after its children | one for all |
+//! | `Op` take over | the ephemeral of the given session is deleted and created again as the session's own; as create if there is none, as set if it is the session's own already | one for both |
 //! | `RaiseVersion` | the cluster acts by this version, if it is higher | none |
 //! | `Configure` | these are the members, if the ones before are those that it was made from | one |
 //! | `Op` check | nothing | none |
@@ -175,7 +178,7 @@ impl Machine {
         self.state.zxid()
     }
 
-    /// The log's time, as leaders have stamped it (`node::log_clock`): milliseconds since the Unix
+    /// The log's time, as leaders have stamped it (`node::leader::log_clock`): milliseconds since the Unix
     /// epoch. It never goes back.
     pub(crate) fn time(&self) -> u64 {
         self.state.time

@@ -25,7 +25,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::LockContender;
-use crate::recipes::parents::Parents;
+use crate::recipes::parents::create_below;
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -88,19 +88,15 @@ impl Contenders {
     /// Adds a contender, at the end. `kind` may continue after the kind itself with data of the
     /// contender, which everybody sees in its name.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
-        let mut parents = Parents::of(&self.session, &self.path);
-        loop {
-            parents.make().await?;
+        create_below(&self.session, &self.path, || async {
             let name = path::join(&self.path, &name(kind, entropy::number()?));
             let mode = CreateMode::EphemeralSequential;
             let creating = self.session.nonblocking().create(&name, data, mode);
             let mut contender = Contender::new(&self.session, creating);
-            match contender.created().await {
-                Ok(()) => return Ok(contender),
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+            contender.created().await?;
+            Ok(contender)
+        })
+        .await
     }
 
     /// All contenders in order, as of the session's earlier calls.

@@ -9,7 +9,7 @@ use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::errors::inner;
-use crate::recipes::parents::Parents;
+use crate::recipes::parents::create_below;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
@@ -111,19 +111,10 @@ impl NodeList {
     /// As [`NodeList::push`], without blocking the thread.
     pub async fn push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
-        let mut parents = Parents::of(&self.session, &self.path);
-        loop {
-            parents.make().await?;
-            let mode = CreateMode::PersistentSequential;
-            match self.session.nonblocking().create(&path, data, mode).await {
-                Ok(created) => {
-                    let (path, stat) = (created.path, created.stat);
-                    return Ok(ListItem { path, data: Arc::from(data), stat });
-                }
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let calls = self.session.nonblocking();
+        let create = || calls.create(&path, data, CreateMode::PersistentSequential);
+        let created = create_below(&self.session, &self.path, create).await?;
+        Ok(ListItem { path: created.path, data: Arc::from(data), stat: created.stat })
     }
 
     /// All items, in order, as this replica has them at one zxid. Does not block on a member; a

@@ -9,7 +9,7 @@
 //! | a damaged one of an instance alone on its list | nothing, and an error |
 //! | a damaged one of a node that never had a cluster | it holds no data: it is set aside |
 //!
-//! Directories are set aside within the data directory, see `storage::anew`. If `IDENTITY` of a
+//! Directories are set aside within the data directory, see `storage::replacement`. If `IDENTITY` of a
 //! damaged one cannot be read, the instance joins the cluster of its peers, as one with an empty
 //! disk does, but takes no part in founding one.
 
@@ -169,7 +169,7 @@ fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     let incarnation = entropy::number()?;
     let chunks = &mut ChunkWriter::full(state);
     let options = StoreOptions::default();
-    drop(DiskStore::begin_anew(dir, options, incarnation, hard_state, &meta, chunks)?);
+    drop(DiskStore::found_replacement(dir, options, incarnation, hard_state, &meta, chunks)?);
     open(dir, address, config, now)
 }
 

@@ -1,13 +1,12 @@
-//! The checkpoint on disk: sled databases, of which one counts.
+//! The checkpoint on disk, in sled databases.
 //!
-//! A checkpoint is a full image and the deltas behind it, each a group of
-//! chunks in one database, a *generation*. A full image begins a new generation,
-//! on the side. Nothing here counts by itself: the log names the generation and
-//! the groups, so what was begun and not committed is known for what it is.
+//! A checkpoint is a full image and the deltas after it. Each is a group of chunks in one database,
+//! a *generation*. A full image is written to a new generation beside the current one. The log names
+//! the valid generation and its groups, so chunks that were written and not committed are
+//! recognized and ignored.
 //!
-//! One thread writes chunks, another one commits; what they share is [`SharedCheckpoints`].
-//! A commit takes the lock for a moment only, since all chunks are durable by
-//! then.
+//! One thread writes chunks and another one commits; they share [`SharedCheckpoints`]. A commit
+//! holds the lock only briefly, since all chunks are durable by then.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,37 +19,37 @@ use super::rules::refuse;
 use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
-/// How many times longer than what lives in it the database may be.
+/// A database may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;
-/// The part of a checkpoint that a generation begins with.
+/// The number of the first part in each generation: the full image.
 pub(super) const FIRST_PART: u64 = 1;
 
-/// The databases, and what of them counts.
+/// The generations, and which of their parts are valid.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     paths: GenerationPaths,
     options: StoreOptions,
     log_id: u64,
-    /// The generation that counts.
+    /// The valid generation.
     generation: Generation,
-    /// What of it counts.
+    /// Its valid parts.
     parts: Vec<CheckpointPart>,
     next_part: u64,
-    /// Parts that were begun and count for nothing.
+    /// Parts that were begun and never committed.
     stale: Vec<u64>,
     pending: Option<Pending>,
 }
 
-/// A checkpoint on its way.
+/// A checkpoint that is being written.
 #[derive(Debug)]
 struct Pending {
-    /// The new generation of a full checkpoint; a delta goes into the one there is.
+    /// The new generation of a full checkpoint. A delta is written to the current one.
     target: Option<Generation>,
     part: CheckpointPart,
     is_finished: bool,
 }
 
-/// What a commit makes count.
+/// A checkpoint that is ready to be committed.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) is_full: bool,
@@ -59,7 +58,7 @@ pub(super) struct Finished {
 }
 
 impl Checkpoints {
-    /// Those of a generation of which these parts count.
+    /// The checkpoints of a generation with these valid parts.
     pub(super) fn new(
         paths: GenerationPaths,
         options: StoreOptions,
@@ -105,7 +104,7 @@ impl Checkpoints {
         Ok(CheckpointKind::Full)
     }
 
-    /// Forgets the checkpoint that was begun, and gives back its space.
+    /// Drops the checkpoint that was begun, and frees its space.
     fn forget(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         match pending.target {
@@ -133,7 +132,7 @@ impl Checkpoints {
         }
     }
 
-    /// Does something with the part that is being written, and the database that it goes to.
+    /// Runs `write` on the part that is being written and its database.
     fn write(
         &mut self,
         write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<()>,
@@ -161,7 +160,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What is to be committed.
+    /// The checkpoint that can be committed now.
     pub(super) fn finished(&mut self) -> Result<Finished> {
         let (current, parts) = (self.generation.number(), self.parts.clone());
         let pending = self.pending()?;
@@ -180,18 +179,18 @@ impl Checkpoints {
         })
     }
 
-    /// The log names it now. Gives the generation that does not count any more.
+    /// The log names this checkpoint now. Returns the generation that it replaces, if any.
     pub(super) fn committed(&mut self, finished: Finished) -> Option<Generation> {
         self.parts = finished.parts;
         let target = self.pending.take()?.target?;
-        // Its parts are numbered from the first on again.
+        // Parts of a new generation are numbered from the start.
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
         Some(std::mem::replace(&mut self.generation, target))
     }
 }
 
-/// The error of a generation that does not count yet: the one that does is as it was.
+/// The error for a failure in a new generation: the valid one is unchanged.
 fn uncounted(error: StorageError) -> StorageError {
     match error {
         StorageError::Io { what, reason } => StorageError::Again { what, reason },
@@ -237,7 +236,7 @@ pub(super) fn write_first(
     Ok((generation, part))
 }
 
-/// What the thread of the log and that of the checkpoints share: the latter writes by it.
+/// The checkpoints as the log thread and the checkpoint thread share them.
 #[derive(Clone, Debug)]
 pub(super) struct SharedCheckpoints(Arc<Mutex<Checkpoints>>);
 
@@ -247,8 +246,7 @@ impl SharedCheckpoints {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Checkpoints> {
-        // A panic in the middle of a change leaves a checkpoint that is not finished, which counts
-        // for nothing.
+        // A panic in the middle of a change leaves an unfinished checkpoint, which is never valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

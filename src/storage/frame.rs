@@ -1,4 +1,4 @@
-//! Small files that are replaced as a whole, and say what they are.
+//! Frames: small files that are replaced as a whole, with a type and a checksum.
 //!
 //! A frame is little endian: 8 bytes of magic, 4 of format, the body in
 //! postcard, 8 of XXH3 of everything before.

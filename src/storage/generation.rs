@@ -1,16 +1,16 @@
-//! One generation: a sled database that is written durably and opened suspiciously.
+//! One generation: a sled database, written durably and checked when it is opened.
 //!
 //! sled 0.34.7 ends its `flush` in `sync_file_range`, which is no barrier on
 //! Linux, and its only true syncs come from a background thread that swallows
 //! their errors. So that thread is off, and after each flush the database file
-//! is synced through a handle of our own, which also reports any write error
-//! that happened since it was opened.
+//! is synced through a separate handle, which also reports any write error
+//! since it was opened.
 //!
 //! Invariants:
-//! - Less than a segment is written between two syncs, but for a single record
-//!   that is larger: sled reuses segments by what it believes to be durable.
+//! - Less than a segment is written between two syncs, except for a single larger record: sled
+//!   reuses segments that it believes to be durable.
 //! - No value is large enough for a blob, a file that sled never syncs.
-//! - No part of what it holds counts before the log says so, all of it at once.
+//! - Nothing in it is valid before the log says so, for all of it at once.
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -28,12 +28,12 @@ use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
-/// What sled calls the files and directories of a database.
+/// sled's names for the files and directories of a database.
 const DB: &str = "db";
 const CONF: &str = "conf";
 const BLOBS: &str = "blobs";
 
-/// What of sled can be set.
+/// The settings of sled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
     pub(super) cache_bytes: u64,
@@ -47,12 +47,12 @@ pub(super) struct Generation {
     path: PathBuf,
     /// `None` only while it is being closed.
     db: Option<Db>,
-    /// Our own handle of the database file.
+    /// A second handle of the database file, to sync it.
     file: File,
     unsynced_bytes: u64,
 }
 
-/// What a generation's entries are read as.
+/// The entries of a generation.
 pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec)>>>;
 
 impl Generation {
@@ -64,7 +64,7 @@ impl Generation {
             fs::remove_dir_all(&path).map_err(io)?;
         }
         create_directory(&path).map_err(io)?;
-        // What is wrong with a new database is not damage to any that was there.
+        // A problem of a new database is not damage to an existing one.
         let db = open_sled(&path, tuning).map_err(|error| match error {
             StorageError::Corrupt { what } => {
                 StorageError::Io { what: "creating a generation".to_owned(), reason: what }
@@ -80,7 +80,7 @@ impl Generation {
     /// Opens a generation that was made before.
     pub(super) fn open(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
         let io = |error| io_error("opening a generation", &error);
-        // sled takes a missing file for a new database.
+        // If a file is missing, sled creates a new database.
         for name in [DB, CONF] {
             if !path.join(name).try_exists().map_err(io)? {
                 return corrupt(format!("generation {number} has no file {name}"));
@@ -100,7 +100,7 @@ impl Generation {
         Ok(generation)
     }
 
-    /// The length of the database file of a generation that is not open; 0 if it cannot be told.
+    /// The length of the database file of a generation that is not open; 0 if that is not known.
     pub(super) fn bytes_in(path: &Path) -> u64 {
         fs::metadata(path.join(DB)).map_or(0, |metadata| metadata.len())
     }
@@ -171,7 +171,7 @@ impl Generation {
         let mut groups = Vec::new();
         let mut from = ChunkId { group: 0, number: 0 }.key(0);
         let end = ChunkId::end();
-        // One look for each group, not for each chunk.
+        // One look-up for each group, not for each chunk.
         while let Some(found) = self.db()?.range(&from[..]..&end[..]).next() {
             let (key, _) = found.map_err(|error| sled_error("reading", &error))?;
             let Some((id, _)) = ChunkId::parse(&key) else {
@@ -186,7 +186,7 @@ impl Generation {
         Ok(groups)
     }
 
-    /// Closes a generation that does not count any more, and gives its directory.
+    /// Closes a generation that is not valid any more, and returns its directory.
     pub(super) fn abandon(mut self) -> PathBuf {
         self.shut();
         std::mem::take(&mut self.path)
@@ -199,7 +199,7 @@ impl Generation {
 
     fn shut(&mut self) {
         let db = self.db.take();
-        // sled's destructors do I/O and may panic: not in a `drop` of ours.
+        // sled's destructors do I/O and may panic, which must not happen in a `drop` here.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
     }
 
@@ -232,7 +232,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
 }
 
-/// sled takes a snapshot file that it had not finished for a damaged one, on every later open.
+/// Removes snapshot files that sled had not finished: it would report them as damaged on each open.
 fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -262,7 +262,7 @@ fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db> {
             Err(panic) => return corrupt(format!("the database: {}", panic_text(&*panic))),
         };
         match &error {
-            // sled's words are all that tells this from another error.
+            // Only sled's text distinguishes this from other errors.
             sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
                 if begun.elapsed() >= LOCK_WAIT {
                     return Err(StorageError::InUse);
@@ -274,10 +274,10 @@ fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db> {
     }
 }
 
-/// What sled says of its pool of threads once one of them has panicked.
+/// sled's message once a thread of its pool has panicked.
 const POOL_BROKEN: &str = "IO thread unexpectedly panicked";
 
-/// Why sled did not open a database. Most that it finds in damaged files comes as a bug of its own.
+/// Why sled did not open a database. sled reports most damage of files as a bug of its own.
 fn open_error(error: &sled::Error) -> StorageError {
     match error {
         // The pool is shared by all databases of the process: this one may be sound.
@@ -295,7 +295,7 @@ fn open_error(error: &sled::Error) -> StorageError {
 fn sled_error(what: &str, error: &sled::Error) -> StorageError {
     let what = format!("{what} the database");
     match error {
-        // What sled's own checks of its files report comes as one of these kinds.
+        // sled's own checks of its files report these kinds.
         sled::Error::Io(error)
             if matches!(
                 error.kind(),
@@ -329,7 +329,7 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()

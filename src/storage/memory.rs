@@ -1,9 +1,8 @@
 //! A store in memory, for clusters that live and die with their process.
 //!
-//! A [`MemoryDisk`] is what stays when a node stops: clones of it are the same
-//! disk, and a node that is started again on it finds what it had stored. Only
-//! the store that was opened last may write, so that a node that was thought
-//! stopped cannot write behind the back of its successor.
+//! A [`MemoryDisk`] outlives its node: clones are the same disk, and a node that is started again on
+//! it finds what it had stored. Only the store that was opened last may write, so that a node that
+//! was believed stopped cannot interfere with its successor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,7 +48,7 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// Whether what is put aside in favour of another disk makes needless what was put aside before.
+    /// Whether former disks are not needed any more once this one is replaced, too.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn drops_former(&self) -> bool {
         super::rules::drops_former(
@@ -57,7 +56,7 @@ impl MemoryDisk {
         )
     }
 
-    /// Whose it is. To look takes the disk from nobody who has it open.
+    /// The identity on the disk. Reading it shuts out nobody who has the disk open.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn identity(&self) -> Option<Identity> {
         lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
@@ -81,8 +80,8 @@ impl MemoryDisk {
     }
 }
 
-/// No code of ours panics while it holds the lock, and every change to the disk is a single
-/// assignment of a finished value; a lock that is poisoned all the same guards a sound disk.
+/// Every change to the disk is a single assignment of a finished value, so the disk is sound even if
+/// the lock is poisoned.
 fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -92,7 +91,7 @@ fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 pub(crate) struct MemoryStore {
     shared: Arc<Mutex<Disk>>,
     opened: u64,
-    /// Copies, so that they can be lent without the lock.
+    /// A copy, which can be lent without the lock. So is the promise.
     identity: Option<Identity>,
     promise: Promise,
     /// The checkpoint begun and not yet committed.
@@ -284,7 +283,7 @@ struct Begun {
     is_finished: bool,
 }
 
-/// Each change is a single assignment, so a lock that is poisoned guards a sound value.
+/// Each change is a single assignment, so the value is sound even if the lock is poisoned.
 fn pending(pending: &Mutex<Option<Begun>>) -> MutexGuard<'_, Option<Begun>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }

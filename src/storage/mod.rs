@@ -18,7 +18,6 @@
 //!   call. If that was one of a checkpoint's, the checkpoint is forgotten.
 //! - One thread calls it.
 
-mod anew;
 mod checkpoint;
 mod directory;
 mod files;
@@ -31,6 +30,7 @@ mod memory;
 mod opening;
 mod provisional;
 mod record;
+mod replacement;
 mod replay;
 mod rules;
 mod salvage;
@@ -52,10 +52,10 @@ use std::path::PathBuf;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
-pub(crate) use self::anew::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
+pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::store::{DiskStore, StoreOptions};
 
 /// The result of a store's call.

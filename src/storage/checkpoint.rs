@@ -1,8 +1,8 @@
 //! The checkpoint on disk, in sled databases.
 //!
 //! A checkpoint is a full image and the deltas after it. Each is a group of chunks in one database,
-//! a *generation*. A full image is written to a new generation beside the current one. The log names
-//! the valid generation and its groups, so chunks that were written and not committed are
+//! a *generation*. A full image is written to a new generation beside the current one. The log
+//! names the valid generation and its groups, so chunks that were written and not committed are
 //! recognized and ignored.
 //!
 //! One thread writes chunks and another one commits; they share [`SharedCheckpoints`]. A commit

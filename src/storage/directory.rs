@@ -27,12 +27,12 @@
 //!
 //! # Former data
 //!
-//! A `before-*` directory may be the last copy of its data. The next replacement removes earlier ones
-//! only if the directory that it moves away has the mark `VOTER`: this instance has then voted in
-//! between, and so had everything that was acknowledged. A directory with the mark `REMOVED` is
-//! removed in any case: its cluster continues without it. So in the long run there is one `before-*`,
-//! and one more for each damage found before this instance could vote again. [`FORMER_MAX`] bounds
-//! their number.
+//! A `before-*` directory may be the last copy of its data. The next replacement removes earlier
+//! ones only if the directory that it moves away has the mark `VOTER`: this instance has then voted
+//! in between, and so had everything that was acknowledged. A directory with the mark `REMOVED` is
+//! removed in any case: its cluster continues without it. So in the long run there is one
+//! `before-*`, and one more for each damage found before this instance could vote again.
+//! [`FORMER_MAX`] bounds their number.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

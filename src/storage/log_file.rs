@@ -1,6 +1,7 @@
-//! The log on disk: records one behind the other, in segments that were made ahead.
+//! The log on disk: records in sequence, in segments that were created ahead.
 //!
-//! An append is one write into a file that has its length already, and one wait for the device.
+//! An append is one write into a file that has its full length already, and one wait for the
+//! device.
 //! [`segments`](super::segments) says where the files come from.
 //!
 //! A record begins at a multiple of eight bytes. Little endian:
@@ -17,17 +18,17 @@
 //! | 32 + n | 8     | XXH3 of the log's id, the segment's number, the place in the segment, |
 //! |        |       | and everything before: the chain after this record                  |
 //!
-//! Each record holds the chain before it, so it vouches for all those before it: a record that was
-//! lost, doubled, moved or brought back is found out. The first chain is the log's id.
+//! Each record holds the chain before it, and so depends on all earlier records: one that was lost,
+//! duplicated, moved or restored from an old copy is detected. The first chain is the log's id.
 //!
-//! What makes an end of the log an end, and not damage:
-//! - At most one record is under way, so a crash tears the last one only. A damaged record with a
-//!   sound one anywhere behind it is damage.
-//! - A segment is left only behind an `E` record that is durable, so a log whose last segment is
-//!   missing does not look as if it ended in the one before.
-//! - The [`Witness`] says, after a pause in the writes and when the store is closed, how far the log
-//!   reached. Not covered is damage to the very last records, when it comes together with a crash
-//!   that left no time for that.
+//! How the end of the log is told from damage:
+//! - At most one record is being written, so a crash tears only the last one. If a sound record
+//!   follows a damaged one, that is damage.
+//! - The next segment is used only after a durable `E` record, so a log whose last segment is
+//!   missing does not seem to end in the one before.
+//! - The [`Witness`] says how far the log reached. It is written after a pause in the writes and
+//!   when the store is closed. Not covered: damage to the last records, if a crash came before
+//!   that.
 
 #[cfg(test)]
 mod tests;
@@ -52,14 +53,14 @@ const MAGIC: &[u8; 4] = b"qrec";
 const PREFIX_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 8;
 const ALIGNMENT: usize = 8;
-/// Room that is left in each segment for the record that ends it.
+/// Space left in each segment for the record that ends it.
 const END_BYTES: usize = PREFIX_BYTES + CHECKSUM_BYTES;
-/// What the buffer for records keeps of its memory.
+/// The buffer for records is shrunk to this size after a larger record.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// The number of the first segment of a log.
 const FIRST_SEGMENT: u64 = 1;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
     Write,
@@ -93,7 +94,7 @@ pub(super) struct RecordPosition {
     pub(super) chain: u64,
 }
 
-/// A record as it was read, its checksum and its place in the chain verified.
+/// A record that was read, with its checksum and its place in the chain verified.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRecord<'a> {
     pub(super) kind: RecordKind,
@@ -113,20 +114,20 @@ impl LogRecord<'_> {
     }
 }
 
-/// A segment that is kept.
+/// A segment of the log.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     number: u64,
     length: u64,
-    /// The sequence number of its first record, or of the one that will be.
+    /// The sequence number of its first record, or of the record that will be the first.
     first_seq: u64,
 }
 
-/// What reading a log has found, and what is needed to go on writing it.
+/// The end of a log that was read, and what is needed to continue it.
 #[derive(Debug)]
 pub(super) struct Scan {
     kept: VecDeque<Kept>,
-    /// Where the next record goes in the last segment.
+    /// The place of the next record in the last segment.
     offset: usize,
     pub(super) last: RecordPosition,
 }
@@ -154,7 +155,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Makes an empty log in a directory that holds none.
+    /// Creates an empty log in a directory without one.
     pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile> {
         create_directory(dir).map_err(|error| io_error("making the log's directory", &error))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
@@ -168,7 +169,7 @@ impl LogFile {
         LogFile::of(dir, id, segment_bytes, segment, scan)
     }
 
-    /// Goes on with a log that was read.
+    /// Opens a log that was read, to continue it.
     pub(super) fn resume(dir: &Path, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
         let (Some(first), Some(last)) = (scan.kept.front(), scan.kept.back()) else {
             return corrupt("the log has no segment".to_owned());
@@ -220,7 +221,7 @@ impl LogFile {
         }
         let at = self.seal(kind, &mut buffer);
         let written = self.write(&buffer, at);
-        // One very large write must not keep its memory for good.
+        // A very large record must not hold its memory forever.
         buffer.shrink_to(BUFFER_BYTES_MAX);
         self.buffer = buffer;
         written
@@ -252,11 +253,11 @@ impl LogFile {
         Ok(())
     }
 
-    /// Ends this segment, durably, and goes on in the next, where at least these bytes fit.
+    /// Ends this segment, durably, and opens the next one, with room for at least these bytes.
     fn next_segment(&mut self, bytes: usize) -> Result<()> {
         let next = SegmentId { log: self.id, number: self.segment.number + 1 };
         let segment = match self.files.take(next, (HEADER_BYTES + bytes + END_BYTES) as u64) {
-            // There is no file to open, for now: the one that is open does it for a while longer.
+            // No more files can be opened for now: make the open one longer.
             Err(StorageError::Again { .. }) => {
                 self.files.order(next);
                 return self.lengthen(bytes);
@@ -277,7 +278,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Makes this segment long enough for a record, and for some more.
+    /// Makes this segment long enough for this record and some more.
     fn lengthen(&mut self, bytes: usize) -> Result<()> {
         let needed = (self.offset + bytes + END_BYTES) as u64;
         let id = SegmentId { log: self.id, number: self.segment.number };
@@ -288,12 +289,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Closes a generation that does not count any more, and removes it, on the thread of the files.
+    /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
     pub(super) fn dispose(&self, generation: Generation) {
         self.files.dispose(generation);
     }
 
-    /// Gives up the segments in which no record from this one on is.
+    /// Frees the segments with only records before this one.
     pub(super) fn drop_before(&mut self, seq: u64) {
         while let (Some(first), Some(second)) = (self.kept.front(), self.kept.get(1))
             && second.first_seq <= seq
@@ -315,10 +316,10 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let _ = reader.any_behind();
 }
 
-/// Reads a log back, and hands each record on.
+/// Reads a log and passes each record to `sink`.
 ///
 /// # Errors
-/// [`StorageError::Corrupt`] if a record is damaged or missing that is not the last.
+/// [`StorageError::Corrupt`] if a record other than the last one is damaged or missing.
 pub(super) fn scan(
     dir: &Path,
     id: u64,
@@ -333,14 +334,14 @@ pub(super) fn scan(
     };
     let mut kept = VecDeque::new();
     let mut last: Option<RecordPosition> = None;
-    // The place where the log seems to end, and whether it goes on in the next segment.
+    // Where the log seems to end, and whether it continues in the next segment.
     let mut end = (HEADER_BYTES, true);
     for number in contiguous_end(&present) {
         let bytes = fs::read(path(dir, *number)).map_err(io)?;
         let segment = SegmentId { log: id, number: *number };
         let mut reader = SegmentReader { segment, bytes: &bytes, offset: HEADER_BYTES };
         if !end.1 {
-            // The log ended before: this one may be made and not used, but no more than that.
+            // The log has ended before: this segment may exist, but must not have records.
             if check_header(&bytes, segment).is_ok() && reader.any_behind() {
                 return corrupt(format!("the log is damaged before segment {number}"));
             }
@@ -379,8 +380,8 @@ pub(super) fn scan(
     Ok(Scan { kept, offset: end.0, last })
 }
 
-/// Hands on every sound record of a log, damaged or not, and the chain before it: what the records
-/// are together is for the caller to check.
+/// Passes every sound record of a log that may be damaged to `sink`, with the chain before it. The
+/// caller has to check that they follow each other.
 pub(super) fn sound_records(
     dir: &Path,
     id: u64,
@@ -404,7 +405,7 @@ pub(super) fn sound_records(
     Ok(())
 }
 
-/// The numbers that end a list without a gap.
+/// The numbers after the last gap in a list.
 fn contiguous_end(numbers: &[u64]) -> &[u64] {
     let gap = numbers.windows(2).rposition(|pair| pair[1] != pair[0] + 1);
     &numbers[gap.map_or(0, |place| place + 1)..]
@@ -423,7 +424,7 @@ impl<'a> SegmentReader<'a> {
         let Some((record, previous, length)) = self.at(self.offset) else {
             return Ok(None);
         };
-        // What is before the oldest segment is gone, except of the first of all.
+        // Records before the oldest segment are gone, unless it is the first of all.
         let is_first = self.segment.number == FIRST_SEGMENT;
         let before =
             last.or(is_first.then_some(RecordPosition { seq: 0, chain: self.segment.log }));
@@ -438,13 +439,13 @@ impl<'a> SegmentReader<'a> {
         Ok(Some(record))
     }
 
-    /// Whether there is a sound record anywhere behind this place.
+    /// Whether a sound record follows anywhere after this place.
     fn any_behind(&self) -> bool {
         let places = (self.offset..self.bytes.len()).step_by(ALIGNMENT);
         places.into_iter().any(|place| self.at(place).is_some())
     }
 
-    /// The record at a place, the chain before it and the bytes that it takes, if it is sound.
+    /// The record at a place if it is sound, with the chain before it and the bytes that it takes.
     fn at(&self, offset: usize) -> Option<(LogRecord<'a>, u64, usize)> {
         let rest = self.bytes.get(offset..)?;
         let prefix = rest.get(..PREFIX_BYTES)?;

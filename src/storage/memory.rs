@@ -1,8 +1,8 @@
 //! A store in memory, for clusters that live and die with their process.
 //!
-//! A [`MemoryDisk`] outlives its node: clones are the same disk, and a node that is started again on
-//! it finds what it had stored. Only the store that was opened last may write, so that a node that
-//! was believed stopped cannot interfere with its successor.
+//! A [`MemoryDisk`] outlives its node: clones are the same disk, and a node that is started again
+//! on it finds what it had stored. Only the store that was opened last may write, so that a node
+//! that was believed stopped cannot interfere with its successor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,8 +80,8 @@ impl MemoryDisk {
     }
 }
 
-/// Every change to the disk is a single assignment of a finished value, so the disk is sound even if
-/// the lock is poisoned.
+/// Every change to the disk is a single assignment of a finished value, so the disk is sound even
+/// if the lock is poisoned.
 fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

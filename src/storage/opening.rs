@@ -1,13 +1,13 @@
 //! Opening a store, for a bounded time.
 //!
-//! A disk may hang, or sled may wait for one of its threads that has panicked, and then an open never
-//! returns. So it runs on a separate thread, and the caller gives up after a time that no working
-//! disk needs.
+//! A disk may hang, or sled may wait for one of its threads that has panicked, and then an open
+//! never returns. So it runs on a separate thread, and the caller gives up after a time that no
+//! working disk needs.
 //!
-//! The thread cannot be stopped. It continues as long as the disk blocks it, and holds this process's
-//! lock on the directory. If the open returns after all, the store is closed again and the directory
-//! is free. Until then a second attempt fails with [`StorageError::InUse`], in this process and in
-//! others, as it must: two may not write there.
+//! The thread cannot be stopped. It continues as long as the disk blocks it, and holds this
+//! process's lock on the directory. If the open returns after all, the store is closed again and
+//! the directory is free. Until then a second attempt fails with [`StorageError::InUse`], in this
+//! process and in others, as it must: two may not write there.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,13 +1,12 @@
 //! The store of an instance whose data directory is damaged, until a leader takes the instance in.
 //!
-//! The instance runs as a new member that has nothing yet. It has nothing to keep either: it makes no
-//! promise, and the first write of a new member is what a leader has sent it. A leader sends that
-//! only after its cluster has committed the new member, so a majority of the voters is alive then,
-//! with everything that was acknowledged. That first write puts the damaged directory aside and
-//! begins a fresh one; before it, nothing on the disk is changed.
+//! The instance runs as a new member without data. It makes no promise, and its first write is what
+//! a leader has sent it. A leader sends that only after its cluster has committed the new member,
+//! so a majority of the voters is alive then, with everything that was acknowledged. This first
+//! write replaces the damaged directory by a new one. Before it, nothing on the disk changes.
 //!
-//! A crash before the first write leaves the damaged directory as it was. The next start draws
-//! another id. The one before has acknowledged nothing, and its cluster replaces it by the later one.
+//! After a crash before the first write, the next start draws another id. The former id has
+//! acknowledged nothing, and the cluster replaces it by the new one.
 
 use super::rules::{check_successor, refuse};
 use crate::machine::snapshot::ChunkWriter;
@@ -19,8 +18,8 @@ use crate::storage::{
 };
 use crate::types::membership::Promise;
 
-/// Puts the damaged directory aside and founds the store of this identity in its place. The store is
-/// loaded, and holds nothing but the identity.
+/// Replaces the damaged directory by a store of this identity. The store is loaded, and has no
+/// other content.
 pub(crate) type Begin = Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>> + Send>;
 
 /// See the module's documentation.
@@ -52,7 +51,7 @@ impl Provisional {
         Ok(store)
     }
 
-    /// The store on disk, which the first call makes.
+    /// The store on disk, which the first call creates.
     fn begun(&mut self) -> Result<&mut dyn LogStore> {
         if matches!(self.state, State::Waiting { .. }) {
             let failed = State::Failed("the data directory could not be replaced".to_owned());
@@ -109,7 +108,7 @@ impl LogStore for Provisional {
     fn mark_removed(&mut self) -> Result<()> {
         match &mut self.state {
             State::Begun(store) => store.mark_removed(),
-            // It never was a member, and the directory is not its own yet.
+            // It never was a member, and the directory does not belong to it yet.
             State::Waiting { .. } | State::Failed(_) => Ok(()),
         }
     }

@@ -237,7 +237,8 @@ mod tests {
         open(&dir).unwrap().mark_removed().unwrap();
         let third = identity().anew(6);
         assert_eq!(found_replacement(&dir, 6).unwrap().identity(), Some(&third));
-        // The first one lacks its mark by now, and the second has never been a voter: both are kept.
+        // The first one lacks its mark by now, and the second has never been a voter: both are
+        // kept.
         let first = identity().incarnation;
         assert_eq!(befores(&dir), [5, first].map(|number| format!("before-{number:016x}")));
     }
@@ -261,8 +262,8 @@ mod tests {
         assert!(befores(&other).is_empty());
     }
 
-    /// Every state that a crash in the middle of the moves can leave, in both of the orders in which
-    /// the entries of a directory may be moved.
+    /// Every state that a crash in the middle of the moves can leave, in both of the orders in
+    /// which the entries of a directory may be moved.
     #[test]
     fn a_crash_while_beginning_anew_leaves_the_one_or_the_other() {
         let work = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Reading a store back, with every record checked against every other.
+//! Reading a store back and verifying it.
 //!
-//! What must hold, or the store is damaged:
-//! - The log has no gap from the record on that its last checkpoint names, reaches to where the
-//!   witness saw it, and agrees with the witness there. ([`log_file`](super::log_file) has checked
-//!   the records themselves.)
-//! - Its entries begin no later than behind the checkpoint, and the hard state's commit index is
-//!   among them.
-//! - The checkpoint's chunks are all there, in their order, in the generation that the log names.
+//! The store is damaged unless all of this holds:
+//! - The log has no gap after the record that its last checkpoint names. It reaches as far as the
+//!   witness says, and agrees with the witness there. ([`log_file`](super::log_file) has checked
+//!   each record.)
+//! - Its entries start no later than right after the checkpoint, and include the hard state's
+//!   commit index.
+//! - The generation that the log names has all chunks of the checkpoint, in order.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use super::witness::Testimony;
 use crate::node::stored::{Boot, HardState, LogEntry};
 use crate::storage::{ChunkSink, Result};
 
-/// What a log holds, verified, and what is needed to go on writing it.
+/// The verified content of a log, and what is needed to continue it.
 #[derive(Debug)]
 pub(super) struct LogReplay {
     pub(super) scan: Scan,
@@ -43,7 +43,7 @@ impl LogReplay {
     }
 }
 
-/// Reads a log back.
+/// Reads and verifies a log.
 pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogReplay> {
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
@@ -89,8 +89,8 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogRe
     Ok(LogReplay { scan: scanned, checkpoint, hard_state, entries, bounds, index })
 }
 
-/// Reads a log back without its witness, as far as its records are as they were written: the last
-/// checkpoint that it names, and what follows that without a gap.
+/// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
+/// and the entries after it up to the first gap.
 pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)> {
     let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
     sound_records(dir, id, |record, _| {
@@ -135,7 +135,7 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     Ok((checkpoint, boot))
 }
 
-/// Verifies the chunks of a checkpoint and hands them on.
+/// Verifies the chunks of a checkpoint and passes them to `sink`.
 pub(super) fn read_chunks(
     generation: &Generation,
     log: u64,
@@ -175,7 +175,7 @@ impl Tape {
         self.entries.drain(..dropped);
     }
 
-    /// Takes a record, and the hard state after it.
+    /// Adds a record, and updates the hard state.
     fn take(&mut self, record: &LogRecord<'_>, hard_state: &mut HardState) -> Result<()> {
         match record.kind {
             RecordKind::Write => {
@@ -211,7 +211,7 @@ impl Tape {
     }
 }
 
-/// Checks that the log reaches far enough and makes sense.
+/// Checks that the log reaches far enough and is consistent.
 fn check_end(
     entries: &[LogEntry],
     checkpoint: &CheckpointBody,

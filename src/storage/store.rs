@@ -1,18 +1,20 @@
-//! The store on disk: the log in files of its own, checkpoints in sled.
+//! The store on disk: the log in segment files, checkpoints in sled.
 //!
-//! An append is one write and one wait for the device, see `log_file`. The
-//! chunks of checkpoints go into sled, and count once a record of the log names
-//! them. A full checkpoint begins a new generation: a new database, made and
-//! synced on the side, so that the old one counts until the new one is whole.
-//! That also bounds how far sled's file grows over what lives in it.
+//! An append is one write and one wait for the device, see `log_file`. The chunks of checkpoints
+//! are written to sled, and are valid once a record of the log names them. A full checkpoint is
+//! written to a new generation: another database beside the current one, which stays valid until
+//! the new one is complete. This also bounds how much longer sled's file is than its live content.
 //!
-//! `directory` says what the files are, `log_body` and `record` what is in
-//! them, `generation` how sled is written, `witness` and `replay` how they are
-//! checked.
+//! | where | what |
+//! | --- | --- |
+//! | `directory` | the files of the data directory |
+//! | `log_file`, `segments`, `log_body`, `log_index` | the log |
+//! | `checkpoint`, `generation`, `record` | checkpoints in sled |
+//! | `witness`, `replay` | how both are verified when they are read back |
 //!
-//! Caveats: a panic inside sled poisons this store, but sled shares a thread
-//! pool among all databases of a process and may not serve another one after
-//! it. In a process that aborts on panic there is nothing to catch.
+//! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's
+//! thread pool, which may serve no other database after a panic. A process that aborts on panic
+//! catches nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,19 +34,19 @@ use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, Result, StorageError};
 use crate::types::membership::Promise;
 
-/// What of the store can be set.
+/// The settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreOptions {
-    /// What sled may keep in memory. The node keeps the log and the state there itself.
+    /// The size of sled's cache. The node itself holds the log and the state in memory.
     pub(crate) cache_bytes: u64,
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
     pub(crate) delta_bytes_min: u64,
-    /// A checkpoint is full when the database is more than four times as long as what lives in
-    /// it, and longer than this.
+    /// A checkpoint is full when the database is more than four times as long as its live content,
+    /// and longer than this.
     pub(crate) file_bytes_min: u64,
     /// A checkpoint is full when it would have more deltas than this.
     pub(crate) deltas_max: usize,
-    /// How long the files of the log are. A longer write gets a file of its own length.
+    /// The length of the log's files. A longer write gets a longer file.
     pub(crate) segment_bytes: u64,
 }
 
@@ -64,7 +66,7 @@ impl StoreOptions {
     pub(super) fn tuning(&self) -> Tuning {
         Tuning {
             cache_bytes: self.cache_bytes,
-            // Not an option: the largest value that makes no blob depends on it.
+            // Fixed, since the largest value that makes no blob depends on it.
             segment_bytes: 8 << 20,
         }
     }
@@ -76,14 +78,14 @@ pub(crate) struct DiskStore {
     options: StoreOptions,
     failed: Option<String>,
     state: State,
-    /// Last, so that the lock outlives the databases.
+    /// The last field, so that the lock outlives the databases.
     directory: Directory,
 }
 
 #[derive(Debug)]
 enum State {
     Blank,
-    /// Open, and its chunks not read back yet.
+    /// The log was read, and the chunks were not read yet.
     Opened(Box<Opened>),
     Live(Box<Live>),
 }
@@ -103,26 +105,26 @@ struct Live {
     log: LogFile,
     log_id: u64,
     witness: Witness,
-    /// The last record that the witness has seen.
+    /// The last record in the witness.
     witnessed: u64,
     hard_state: HardState,
     bounds: Bounds,
     index: LogIndex,
 }
 
-/// After so many records the witness is written although there was no pause.
+/// After this many records the witness is written even without a pause.
 const UNWITNESSED_MAX: u64 = 4096;
 
 impl DiskStore {
-    /// Opens a data directory; one that does not exist or is empty is made, and is blank.
+    /// Opens a data directory. If it is empty or does not exist, the store is blank.
     ///
-    /// It is given up when it takes more than a minute, and a second more for each MiB of the
-    /// database. The directory may then be in use for as long as the disk hangs: see [`opening`].
+    /// Gives up after a minute, and a second more for each MiB of the database. The directory may
+    /// then stay in use for as long as the disk hangs: see [`opening`].
     pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
         DiskStore::open_within(opening::PATIENCE, dir, options)
     }
 
-    /// The same with another time than a minute.
+    /// As [`DiskStore::open`], with another time than a minute.
     pub(super) fn open_within(
         patience: Duration,
         dir: &Path,
@@ -167,8 +169,8 @@ impl DiskStore {
         Ok(Opened { generation, replay, witness })
     }
 
-    /// Runs one call, unless the store has failed before; if this one fails, no other will run, but
-    /// after [`StorageError::Again`].
+    /// Runs one call, unless the store has failed before. If this one fails, no other will run,
+    /// except after [`StorageError::Again`].
     fn call<T>(&mut self, call: impl FnOnce(&mut DiskStore) -> Result<T>) -> Result<T> {
         if let Some(reason) = &self.failed {
             let reason = reason.clone();
@@ -192,15 +194,15 @@ impl DiskStore {
         }
     }
 
-    /// Notes in the directory that its node votes, if it does by this checkpoint.
+    /// Marks the directory as that of a voter, if its node votes by this checkpoint.
     fn note_voter(&mut self, meta: &SnapshotMeta) {
         if self.directory.identity().is_some_and(|identity| is_voter(identity, meta)) {
             self.mark_voter();
         }
     }
 
-    /// Best effort: what it is for is durable by then, and as long as the mark is missing, more is
-    /// kept than need be. The next checkpoint tries again.
+    /// Best effort: without the mark, more former data is kept than necessary. The next checkpoint
+    /// tries again.
     fn mark_voter(&mut self) {
         if let Err(error) = self.directory.mark_voter() {
             tracing::warn!(%error, "cannot note that this member votes");
@@ -220,7 +222,7 @@ impl Live {
         }
     }
 
-    /// Has the witness say how far the log reaches.
+    /// Writes to the witness how far the log reaches.
     fn testify(&mut self) -> Result<()> {
         let testimony = self.testimony();
         if testimony.seq == self.witnessed {
@@ -232,7 +234,7 @@ impl Live {
         Ok(())
     }
 
-    /// Makes the finished checkpoint count, and drops what it makes needless.
+    /// Commits the finished checkpoint, and drops the part of the log that it replaces.
     fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         let shared = self.checkpoints.clone();
         let mut checkpoints = shared.lock();
@@ -241,8 +243,7 @@ impl Live {
         let next_seq = self.log.last().seq + 1;
         let (hard_state, log_from, dropped) = match log {
             LogAfter::From(from) => {
-                // Records may still hold entries that an earlier checkpoint dropped: they stay
-                // dropped.
+                // Records may still hold entries that an earlier checkpoint dropped.
                 let from = from.max(self.bounds.first);
                 (self.hard_state, from, self.index.droppable(from))
             }
@@ -328,7 +329,7 @@ impl LogStore for DiskStore {
             };
             let witness = Witness::create(&dir.join(Witness::FILE), &testimony)?;
             super::files::sync_directory(&dir).map_err(io)?;
-            // Until here the directory opens as blank, from here on as founded.
+            // Before this the directory opens as blank, afterwards as founded.
             store.directory.take(identity)?;
             let parts = checkpoint.parts;
             let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
@@ -370,8 +371,8 @@ impl LogStore for DiskStore {
             read_chunks(&generation, log_id, &replay.checkpoint, sink)?;
             let boot = replay.boot();
             let LogReplay { scan, checkpoint, hard_state, bounds, index, .. } = replay;
-            // Only now that all of it is known to be sound. Best effort: what stays is removed by
-            // a later open.
+            // Only now, since everything has passed the checks. Best effort: the next open tries
+            // again.
             let _ = store.directory.remove_leftovers(Some(generation.number()));
             let (dir, length) = (store.directory.log(), store.options.segment_bytes);
             let mut log = LogFile::resume(&dir, log_id, length, scan)?;
@@ -389,7 +390,7 @@ impl LogStore for DiskStore {
                 bounds,
                 index,
             };
-            // A record that the witness has not seen may be acknowledged from now on.
+            // From now on, records that are not in the witness yet may be acknowledged.
             live.testify()?;
             store.state = State::Live(Box::new(live));
             if let Some(reason) = store.directory.quarantined()? {

@@ -1,19 +1,19 @@
-//! How far the log of a generation must reach.
+//! How far the log must reach.
 //!
-//! Damage to sled's files can make it drop the end of what it held without a
-//! word. The witness is a small file beside them that says, synced after every
-//! write, which record was the last. A store whose records end before that has
-//! lost something acknowledged; one whose records end after it was only cut
-//! between the two syncs.
+//! A log whose last records are damaged looks like one that a crash has torn there. The witness is
+//! a small file beside the log that names the last record. It is written and synced after a pause
+//! in the writes, and when the store is closed (see `store`). A log that ends before that record
+//! has lost something acknowledged. A log may end after it: records are written between two
+//! testimonies.
 //!
-//! Two slots of one sector each are written in turn and in place, so a write
-//! that a power cut tears leaves the other. Each slot, little endian:
+//! Two slots of one sector each are written in turn and in place, so a write that a power cut tears
+//! leaves the other one. Each slot, little endian:
 //!
 //! | offset | bytes | meaning                                          |
 //! |--------|-------|--------------------------------------------------|
 //! | 0      | 8     | `qrwitnes`                                       |
 //! | 8      | 4     | format, [`FORMAT`]                               |
-//! | 12     | 8     | the generation's first chain                     |
+//! | 12     | 8     | the log's first chain                            |
 //! | 20     | 8     | sequence number of the last record               |
 //! | 28     | 8     | chain after it                                   |
 //! | 36     | 8     | last index of the log, or of the checkpoint      |
@@ -37,7 +37,7 @@ const FORMAT: u32 = 1;
 const SLOT_BYTES: usize = 512;
 const SEALED_BYTES: usize = SLOT_BYTES - 8;
 
-/// The end of the log at some moment.
+/// The end of the log at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Testimony {
     pub(super) first_chain: u64,
@@ -54,7 +54,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// The name of the file in the directory of its generation.
+    /// The name of the file in the directory of the log.
     pub(super) const FILE: &'static str = "witness";
 
     /// Makes the file and syncs it. Its directory is synced by the caller.

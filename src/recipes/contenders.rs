@@ -92,9 +92,7 @@ impl Contenders {
             let name = path::join(&self.path, &name(kind, entropy::number()?));
             let mode = CreateMode::EphemeralSequential;
             let creating = self.session.nonblocking().create(&name, data, mode);
-            let mut contender = Contender::new(&self.session, creating);
-            contender.created().await?;
-            Ok(contender)
+            Contender::created_by(&self.session, creating).await
         })
         .await
     }

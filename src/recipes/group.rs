@@ -12,7 +12,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::creating::CreatingEphemeral;
+use crate::recipes::creating::create_ephemeral;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
 use crate::recipes::{LockLost, blocking};
@@ -230,7 +230,7 @@ impl Group {
             return Err(Error::InvalidPath { path, reason });
         }
         check_create(&path, data, CreateMode::Ephemeral)?;
-        let create = || CreatingEphemeral::new(&self.session, &path, data).created();
+        let create = || create_ephemeral(&self.session, &path, data);
         let ephemeral = create_below(&self.session, &self.path, create).await?;
         // The znode has no children, so the watch fires only when it is deleted.
         let (_, watch) = self.session.nonblocking().children_and_watch(ephemeral.path()).await?;

@@ -24,7 +24,7 @@
 // | to | use |
 // | --- | --- |
 // | create something whose parents may be missing | `parents`: `create_at`, `create_below` |
-// | create an ephemeral, and delete it if the caller stops waiting | `creating` |
+// | create a znode, and delete it if the caller stops waiting | `creating` |
 // | own an ephemeral: watch it, write only to that very znode, delete it | `owned_ephemeral` |
 // | replace a znode's data only if nobody else did meanwhile | `atomic_value` |
 // | queue instances in order of arrival, for a lock or an election | `contenders` |

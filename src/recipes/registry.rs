@@ -15,7 +15,7 @@ use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::CreatingMulti;
+use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::inner;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
@@ -149,7 +149,7 @@ impl Registry {
         };
         let create = || {
             let creating = self.session.multi().create(&path, &data, mode).submit();
-            CreatingMulti::new(&self.session, creating).created()
+            created_in_multi(&self.session, creating)
         };
         let ephemeral = create_below(&self.session, &parent, create).await?;
         let watch = match self.session.has_replica() {

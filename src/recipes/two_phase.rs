@@ -28,7 +28,7 @@ use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::CreatingMulti;
+use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{inner, is_overtaken};
 use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
@@ -419,7 +419,7 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                match CreatingMulti::new(&self.session, multi.submit()).created().await {
+                match created_in_multi(&self.session, multi.submit()).await {
                     Ok(ephemeral) => alive = Some(ephemeral),
                     Err(error) if is_overtaken(&error) => continue,
                     Err(error) => return Err(error),

@@ -9,9 +9,9 @@
 //! | a damaged one of an instance alone on its list | nothing, and an error |
 //! | a damaged one of a node that never had a cluster | it holds no data: it is set aside |
 //!
-//! Directories are set aside within the data directory, see `storage::replacement`. If `IDENTITY` of a
-//! damaged one cannot be read, the instance joins the cluster of its peers, as one with an empty
-//! disk does, but takes no part in founding one.
+//! Directories are set aside within the data directory, see `storage::replacement`. If `IDENTITY`
+//! of a damaged one cannot be read, the instance joins the cluster of its peers, as one with an
+//! empty disk does, but takes no part in founding one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,5 +1,15 @@
 //! Everything that is not deterministic: threads, clocks, random numbers, and starting a node from
 //! its disk.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `host` | the owner of a node or client (`engine`): it takes calls, steps, and delivers effects |
+//! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
+//! | `disk` | the threads that write the log and the checkpoints; `watchdog` notices that they hang |
+//! | `shared`, `session` | the state that handles share with the host |
+//! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
+//! | `directory`, `naming` | the start of a member: its data directory, and the names of its peers |
+//! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
 pub(crate) mod availability;
 pub(crate) mod chroot;

@@ -309,7 +309,7 @@ impl NodeShared {
         pending
     }
 
-    /// Tells the node to stop. The channel closes when it has.
+    /// Asks the node to stop. The channel closes when it has.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
         if self.clock.is_forked() {
@@ -376,7 +376,7 @@ impl NodeShared {
         Availability::of(&self.status().availability, address, || self.waiting_for())
     }
 
-    /// Tells the node to leave the cluster. The channel closes when it has stopped.
+    /// Asks the node to leave the cluster. The channel closes when it has stopped.
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
             self.call(Call::Leave);

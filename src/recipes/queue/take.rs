@@ -8,13 +8,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Queue;
-use super::item::{Claiming, Item};
+use super::item::Item;
 use super::name::Name;
 use super::put::InFlight;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::contenders::Contender;
+use crate::recipes::creating::Creating;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
@@ -91,7 +92,7 @@ impl TakeMethod for Lease {
             if planted(Bug::QueueItemLost) {
                 multi = multi.delete(&item);
             }
-            let claimed = Claiming::new(&queue.session, multi.submit()).claimed().await;
+            let claimed = Creating::new(&queue.session, multi.submit()).answer().await;
             if matches!(&claimed, Err(Error::Multi { index: 1, error })
                 if matches!(**error, Error::NoNode { .. }))
             {

@@ -11,9 +11,10 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::blocking;
 use crate::recipes::cache::Cache;
+use crate::recipes::errors::children_or_none;
 use crate::recipes::registry::{Instance, decode, service_path};
 use crate::runtime::entropy;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::Stat;
 
@@ -75,10 +76,7 @@ impl Discovery {
     }
 
     fn names_in(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
-        let mut names = match snapshot.children(&self.path) {
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            other => other?,
-        };
+        let mut names = children_or_none(snapshot.children(&self.path))?;
         // The container of a service whose instances have gone stays for a while.
         names.retain(|name| {
             let stat = snapshot.exists(&path::join(&self.path, name));
@@ -133,10 +131,7 @@ impl Discovery {
 }
 
 fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
-    let ids = match snapshot.children(path) {
-        Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-        other => other?,
-    };
+    let ids = children_or_none(snapshot.children(path))?;
     let instance = |id: &String| {
         let (data, _) = snapshot.get(&path::join(path, id)).ok()?;
         decode(&data).ok().filter(|instance| instance.id == *id)
@@ -402,6 +397,7 @@ mod tests {
     use super::*;
     use crate::recipes::Registry;
     use crate::testing::Cluster;
+    use crate::types::error::Error;
     use crate::types::znode::CreateMode;
 
     fn chooser(session: &Session, strategy: Strategy) -> Chooser {

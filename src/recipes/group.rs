@@ -13,6 +13,7 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::creating::create_ephemeral;
+use crate::recipes::errors::children_or_none;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
 use crate::recipes::{LockLost, blocking};
@@ -254,11 +255,7 @@ impl Group {
 
     fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
         let zxid = snapshot.zxid();
-        let names = match snapshot.children(&self.path) {
-            Ok(names) => names,
-            Err(Error::NoNode { .. }) => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let names = children_or_none(snapshot.children(&self.path))?;
         let member = |name: String| {
             let (data, stat) = snapshot.get(&path::join(&self.path, &name))?;
             let (joined, updated) = (stat.czxid, stat.mzxid);

@@ -8,7 +8,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::errors::inner;
+use crate::recipes::errors::{children_or_none, inner};
 use crate::recipes::parents::create_below;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -136,11 +136,7 @@ impl NodeList {
     /// # Errors
     /// [`Error::NoAuth`].
     pub fn items_in(&self, snapshot: &Snapshot) -> Result<Vec<ListItem>> {
-        let names = match snapshot.children(&self.path) {
-            Ok(names) => names,
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+        let names = children_or_none(snapshot.children(&self.path))?;
         let mut names: Vec<&String> = names.iter().filter(|name| number(name).is_some()).collect();
         names.sort_by_key(|name| number(name));
         if planted(Bug::ListUnordered) {

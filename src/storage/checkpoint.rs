@@ -98,7 +98,7 @@ impl Checkpoints {
             self.pending = Some(Pending { target: None, part, is_finished });
             return Ok(CheckpointKind::Delta);
         }
-        let target = Some(self.paths.create(number + 1, &self.options).map_err(uncounted)?);
+        let target = Some(self.paths.create(number + 1, &self.options).map_err(retryable)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
         self.pending = Some(Pending { target, part, is_finished });
         Ok(CheckpointKind::Full)
@@ -141,7 +141,7 @@ impl Checkpoints {
             return refuse("no checkpoint was begun".to_owned());
         };
         let written = match &mut pending.target {
-            Some(target) => write(&mut pending.part, target).map_err(uncounted),
+            Some(target) => write(&mut pending.part, target).map_err(retryable),
             None => write(&mut pending.part, generation),
         };
         if written.is_err() {
@@ -191,7 +191,7 @@ impl Checkpoints {
 }
 
 /// The error for a failure in a new generation: the valid one is unchanged.
-fn uncounted(error: StorageError) -> StorageError {
+fn retryable(error: StorageError) -> StorageError {
     match error {
         StorageError::Io { what, reason } => StorageError::Again { what, reason },
         StorageError::NoSpace { what } => {

@@ -145,12 +145,12 @@ fn store_refuses_to_become_another_nodes() {
             let mut store = open();
             assert!(store.set_identity(&identity()).is_err(), "a blank store");
             drop(store);
-            assert!(open().keep_promise(&promise(1)).is_err(), "a blank store");
+            assert!(open().set_promise(&promise(1)).is_err(), "a blank store");
             let mut store = open();
             let model = found(store.as_mut()).unwrap();
             let error = store.set_identity(&wrong).unwrap_err();
             assert!(matches!(error, StorageError::Io { .. }), "{error}");
-            let error = store.keep_promise(&promise(1)).unwrap_err();
+            let error = store.set_promise(&promise(1)).unwrap_err();
             assert!(matches!(error, StorageError::Poisoned { .. }), "{error}");
             drop(store);
             assert_eq!(reopened(open), model);

@@ -415,7 +415,7 @@ impl Directory {
     }
 
     /// Replaces the promise, durably.
-    pub(super) fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
+    pub(super) fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         self.owner()?;
         self.write_frame(&PROMISE, promise)?;
         self.promise = promise.clone();
@@ -594,7 +594,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut directory = Directory::open(dir.path()).unwrap();
         directory.take(&identity()).unwrap();
-        directory.keep_promise(&promise()).unwrap();
+        directory.set_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
         directory
             .write_frame(&ANEW, &Takeover { before: "before-3".to_owned(), cleared: true })
@@ -627,7 +627,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut directory = Directory::open(dir.path()).unwrap();
         directory.take(&identity()).unwrap();
-        directory.keep_promise(&promise()).unwrap();
+        directory.set_promise(&promise()).unwrap();
         drop(directory);
         fs::remove_file(dir.path().join(IDENTITY.name)).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();

@@ -116,7 +116,7 @@ impl LogRecord<'_> {
 
 /// A segment of the log.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct LogSegment {
     number: u64,
     length: u64,
     /// The sequence number of its first record, or of the record that will be the first.
@@ -126,7 +126,7 @@ struct Kept {
 /// The end of a log that was read, and what is needed to continue it.
 #[derive(Debug)]
 pub(super) struct Scan {
-    kept: VecDeque<Kept>,
+    segments: VecDeque<LogSegment>,
     /// The place of the next record in the last segment.
     offset: usize,
     pub(super) last: RecordPosition,
@@ -135,7 +135,7 @@ pub(super) struct Scan {
 impl Scan {
     /// The sequence number of the first record.
     pub(super) fn first_seq(&self) -> Option<u64> {
-        self.kept.front().map(|kept| kept.first_seq)
+        self.segments.front().map(|segment| segment.first_seq)
     }
 }
 
@@ -144,8 +144,8 @@ impl Scan {
 pub(super) struct LogFile {
     dir: PathBuf,
     id: u64,
-    kept: VecDeque<Kept>,
-    /// The last of the kept.
+    segments: VecDeque<LogSegment>,
+    /// The last one, which is written to.
     segment: Segment,
     offset: usize,
     last: RecordPosition,
@@ -160,9 +160,9 @@ impl LogFile {
         create_directory(dir).map_err(|error| io_error("making the log's directory", &error))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
         let segment = Segment::create(dir, first, segment_bytes)?;
-        let kept = Kept { number: first.number, length: segment_bytes, first_seq: 1 };
+        let only = LogSegment { number: first.number, length: segment_bytes, first_seq: 1 };
         let scan = Scan {
-            kept: VecDeque::from([kept]),
+            segments: VecDeque::from([only]),
             offset: HEADER_BYTES,
             last: RecordPosition { seq: 0, chain: id },
         };
@@ -171,7 +171,7 @@ impl LogFile {
 
     /// Opens a log that was read, to continue it.
     pub(super) fn resume(dir: &Path, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
-        let (Some(first), Some(last)) = (scan.kept.front(), scan.kept.back()) else {
+        let (Some(first), Some(last)) = (scan.segments.front(), scan.segments.back()) else {
             return corrupt("the log has no segment".to_owned());
         };
         let io = |error| io_error("clearing the log's directory", &error);
@@ -195,9 +195,9 @@ impl LogFile {
     ) -> Result<LogFile> {
         let mut files = Files::start(dir, segment_bytes)?;
         files.order(SegmentId { log: id, number: segment.number + 1 });
-        let Scan { kept, offset, last } = scan;
+        let Scan { segments, offset, last } = scan;
         let buffer = Vec::new();
-        Ok(LogFile { dir: dir.to_owned(), id, kept, segment, offset, last, files, buffer })
+        Ok(LogFile { dir: dir.to_owned(), id, segments, segment, offset, last, files, buffer })
     }
 
     pub(super) fn last(&self) -> RecordPosition {
@@ -267,7 +267,7 @@ impl LogFile {
         let mut end = vec![0; PREFIX_BYTES];
         let at = self.seal(RecordKind::End, &mut end);
         self.write(&end, at)?;
-        self.kept.push_back(Kept {
+        self.segments.push_back(LogSegment {
             number: segment.number,
             length: segment.length,
             first_seq: self.last.seq + 1,
@@ -283,7 +283,7 @@ impl LogFile {
         let needed = (self.offset + bytes + END_BYTES) as u64;
         let id = SegmentId { log: self.id, number: self.segment.number };
         self.segment.lengthen(id, needed + self.files.length())?;
-        if let Some(last) = self.kept.back_mut() {
+        if let Some(last) = self.segments.back_mut() {
             last.length = self.segment.length;
         }
         Ok(())
@@ -296,11 +296,11 @@ impl LogFile {
 
     /// Frees the segments with only records before this one.
     pub(super) fn drop_before(&mut self, seq: u64) {
-        while let (Some(first), Some(second)) = (self.kept.front(), self.kept.get(1))
+        while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))
             && second.first_seq <= seq
         {
             self.files.free(first.number, first.length);
-            self.kept.pop_front();
+            self.segments.pop_front();
         }
     }
 }
@@ -332,7 +332,7 @@ pub(super) fn scan(
         }
         other => other.map_err(io)?,
     };
-    let mut kept = VecDeque::new();
+    let mut segments = VecDeque::new();
     let mut last: Option<RecordPosition> = None;
     // Where the log seems to end, and whether it continues in the next segment.
     let mut end = (HEADER_BYTES, true);
@@ -349,27 +349,27 @@ pub(super) fn scan(
         }
         check_header(&bytes, segment)?;
         let first_seq = last.map_or(0, |last| last.seq + 1);
-        kept.push_back(Kept { number: *number, length: bytes.len() as u64, first_seq });
-        let mut goes_on = false;
+        segments.push_back(LogSegment { number: *number, length: bytes.len() as u64, first_seq });
+        let mut continues = false;
         while let Some(record) = reader.next(&mut last)? {
-            if let Some(kept) = kept.back_mut()
-                && kept.first_seq == 0
+            if let Some(newest) = segments.back_mut()
+                && newest.first_seq == 0
             {
-                kept.first_seq = record.at.seq;
+                newest.first_seq = record.at.seq;
             }
             if record.kind == RecordKind::End {
-                goes_on = true;
+                continues = true;
                 break;
             }
             sink(&record)?;
         }
-        if !goes_on && reader.any_behind() {
+        if !continues && reader.any_behind() {
             return corrupt(format!(
                 "record {} of the log is damaged, and there are records behind it",
                 last.map_or(1, |last| last.seq + 1)
             ));
         }
-        end = (reader.offset, goes_on);
+        end = (reader.offset, continues);
     }
     let Some(last) = last else {
         return corrupt("the log is empty".to_owned());
@@ -377,7 +377,7 @@ pub(super) fn scan(
     if end.1 {
         return corrupt("the last segment of the log is missing".to_owned());
     }
-    Ok(Scan { kept, offset: end.0, last })
+    Ok(Scan { segments, offset: end.0, last })
 }
 
 /// Passes every sound record of a log that may be damaged to `sink`, with the chain before it. The

@@ -153,7 +153,7 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         self.call(|store, disk| {
             founded(disk)?.promise = promise.clone();
             store.promise = promise.clone();

@@ -100,7 +100,7 @@ pub(crate) trait LogStore: Send {
     fn set_identity(&mut self, identity: &Identity) -> Result<()>;
 
     /// Replaces the promise. May be called before the store is loaded, but not on a blank one.
-    fn keep_promise(&mut self, promise: &Promise) -> Result<()>;
+    fn set_promise(&mut self, promise: &Promise) -> Result<()>;
 
     /// Marks the store as that of a removed member. It cannot be opened or loaded again, only
     /// replaced. Not for a blank store.
@@ -123,7 +123,7 @@ pub(crate) trait LogStore: Send {
     fn append(&mut self, write: &LogWrite) -> Result<()>;
 
     /// Called when nothing was written for a while, for work that is not due with each write.
-    fn rest(&mut self) -> Result<()> {
+    fn idle(&mut self) -> Result<()> {
         Ok(())
     }
 

@@ -135,7 +135,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind>
     match op {
         Op::Append(write) => store.append(write).map(|()| CheckpointKind::Delta),
         Op::Identify(identity) => store.set_identity(identity).map(|()| CheckpointKind::Delta),
-        Op::Promise(promise) => store.keep_promise(promise).map(|()| CheckpointKind::Delta),
+        Op::Promise(promise) => store.set_promise(promise).map(|()| CheckpointKind::Delta),
         Op::Abandon { full, chunks } => {
             let mut writer = store.checkpointer()?;
             let kind = writer.begin(*full)?;

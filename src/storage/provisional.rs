@@ -96,9 +96,9 @@ impl LogStore for Provisional {
         self.begun()?.set_identity(identity)
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         match &mut self.state {
-            State::Begun(store) => store.keep_promise(promise),
+            State::Begun(store) => store.set_promise(promise),
             State::Waiting { .. } | State::Failed(_) => {
                 refuse("a promise of an instance whose directory is damaged".to_owned())
             }
@@ -137,9 +137,9 @@ impl LogStore for Provisional {
         self.begun()?.append(write)
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn idle(&mut self) -> Result<()> {
         match &mut self.state {
-            State::Begun(store) => store.rest(),
+            State::Begun(store) => store.idle(),
             State::Waiting { .. } | State::Failed(_) => Ok(()),
         }
     }
@@ -200,7 +200,7 @@ mod tests {
         store.mark_removed().unwrap();
         store.append(&LogWrite::default()).unwrap();
         let ballot = Ballot { round: 1, proposer: 1 };
-        assert!(store.keep_promise(&Promise { ballot, pledge: None }).is_err());
+        assert!(store.set_promise(&Promise { ballot, pledge: None }).is_err());
         assert!(!begun.load(Ordering::Relaxed));
 
         store.append(&first_write()).unwrap();

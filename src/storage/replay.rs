@@ -68,24 +68,24 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogRe
     if scanned.first_seq().is_none_or(|first| first > kept_from) {
         return corrupt(format!("the log does not reach back to record {kept_from}"));
     }
-    let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
+    let mut log = ReadLog { entries: Vec::new(), index: LogIndex::default() };
     let mut hard_state = checkpoint.hard_state;
     let mut checkpoints = checkpoints.into_iter().peekable();
-    // Of older records nothing counts any more.
+    // Older records are not needed any more.
     let writes = writes.into_iter().filter(|(at, _)| at.seq >= kept_from);
     for (at, body) in writes {
         while let Some((_, checkpoint)) = checkpoints.next_if(|(point, _)| point.seq < at.seq) {
-            tape.drop_before(checkpoint.log_from);
+            log.drop_before(checkpoint.log_from);
         }
         hard_state = body.hard_state;
-        tape.append(at.seq, body)?;
+        log.append(at.seq, body)?;
     }
     for (_, checkpoint) in checkpoints {
-        tape.drop_before(checkpoint.log_from);
+        log.drop_before(checkpoint.log_from);
         hard_state = checkpoint.hard_state;
     }
-    let bounds = check_end(&tape.entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
-    let Tape { entries, index } = tape;
+    let bounds = check_end(&log.entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
+    let ReadLog { entries, index } = log;
     Ok(LogReplay { scan: scanned, checkpoint, hard_state, entries, bounds, index })
 }
 
@@ -103,12 +103,12 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     let Some((named_at, checkpoint)) = checkpoint else {
         return corrupt("the log names no checkpoint".to_owned());
     };
-    let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
+    let mut log = ReadLog { entries: Vec::new(), index: LogIndex::default() };
     let mut hard_state = checkpoint.hard_state;
     let mut last: Option<RecordPosition> = None;
-    let mut goes_on = true;
+    let mut continues = true;
     sound_records(dir, id, |record, previous| {
-        if !goes_on || record.at.seq < checkpoint.kept_from {
+        if !continues || record.at.seq < checkpoint.kept_from {
             return;
         }
         let follows = match last {
@@ -116,15 +116,15 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
             Some(last) => last.seq.checked_add(1) == Some(record.at.seq) && last.chain == previous,
         };
         // The first record that is damaged or missing ends the log.
-        goes_on = follows && tape.take(record, &mut hard_state).is_ok();
-        if goes_on {
+        continues = follows && log.take(record, &mut hard_state).is_ok();
+        if continues {
             last = Some(record.at);
         }
     })?;
     if last.is_none_or(|last| last.seq < named_at.seq) {
         hard_state = checkpoint.hard_state;
     }
-    let Tape { mut entries, .. } = tape;
+    let ReadLog { mut entries, .. } = log;
     let index = checkpoint.meta.index;
     if entries.first().is_some_and(|first| first.index > index + 1) {
         entries.clear();
@@ -164,12 +164,12 @@ pub(super) fn read_chunks(
 }
 
 /// The log as far as it has been read.
-struct Tape {
+struct ReadLog {
     entries: Vec<LogEntry>,
     index: LogIndex,
 }
 
-impl Tape {
+impl ReadLog {
     fn drop_before(&mut self, from: u64) {
         let dropped = self.entries.partition_point(|entry| entry.index < from);
         self.entries.drain(..dropped);

@@ -278,8 +278,8 @@ impl LogStore for DiskStore {
         self.call(|store| store.directory.set_identity(identity))
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<()> {
-        self.call(|store| store.directory.keep_promise(promise))
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
+        self.call(|store| store.directory.set_promise(promise))
     }
 
     fn mark_removed(&mut self) -> Result<()> {
@@ -433,7 +433,7 @@ impl LogStore for DiskStore {
         })
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn idle(&mut self) -> Result<()> {
         self.call(|store| store.live()?.testify())
     }
 

@@ -16,6 +16,7 @@ use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::contenders::Contender;
 use crate::recipes::creating::Creating;
+use crate::recipes::errors::children_or_none;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
@@ -179,11 +180,7 @@ impl Queue {
 
     /// All items in order.
     pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
-        let children = match snapshot.children(&self.items) {
-            Ok(children) => children,
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+        let children = children_or_none(snapshot.children(&self.items))?;
         let mut names: Vec<Name> = children.into_iter().filter_map(Name::parse).collect();
         names.sort_by(Name::order);
         Ok(names)

@@ -55,7 +55,7 @@ impl Discovery {
     /// Discovery in the registry at this path.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<Discovery> {
         path::validate(path)?;
         Ok(Discovery { session: session.clone(), path: path.to_owned() })
@@ -65,7 +65,7 @@ impl Discovery {
     /// waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::NoAuth`]; those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn names(&self) -> Result<Vec<String>> {
         self.names_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -89,8 +89,8 @@ impl Discovery {
     /// waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] if the name is not valid for a znode; [`Error::NoAuth`]; those of a
-    /// session that is over.
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
@@ -122,7 +122,7 @@ impl Discovery {
     /// Chooses among the instances of a service.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] if the name is not valid for a znode.
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode.
     pub fn chooser(&self, service: &str, strategy: Strategy) -> Result<Chooser> {
         let path = service_path(&self.path, service)?;
         let session = self.session.clone();
@@ -206,7 +206,8 @@ impl InstancesWatch {
     /// Waits for a changed set, without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Discovery::instances`], and [`Error::NoWatch`] if somebody removed its watch.
+    /// As [`Discovery::instances`], and [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed
+    /// its watch.
     pub async fn next(&mut self) -> Result<Vec<Instance>> {
         if let Some(instances) = self.latest().await? {
             return Ok(instances);
@@ -308,7 +309,7 @@ impl Chooser {
     /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// As [`Discovery::instances`], and [`Error::System`].
+    /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
     pub fn choose(&self) -> Result<Option<Instance>> {
         self.choose_of(instances(&self.session.snapshot_of(&self.path)?, &self.path)?)
     }

@@ -119,8 +119,8 @@ impl Item {
     /// # Errors
     /// [`Error::NoNode`] or [`Error::Unmet`] if somebody deleted the item or its claim; the errors
     /// of a session that is over, after which others can take the item again; those of
-    /// [`Session::create`], after which the item is given back. After [`Error::Timeout`] this
-    /// continues, and it is not known whether the item will be taken again.
+    /// [`Session::create`](crate::Session::create), after which the item is given back. After
+    /// [`Error::Timeout`] this continues, and it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
         let done = self.claim.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
